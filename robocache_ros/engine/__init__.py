@@ -1,1 +1,7 @@
-"""."""
+"""Ring buffers, tick grid, emission and frames."""
+
+from robocache_ros.engine.engine import FusionEngine, Outcome
+from robocache_ros.engine.frames import Frames
+from robocache_ros.engine.ingest import Ingest
+
+__all__ = ["Frames", "FusionEngine", "Ingest", "Outcome"]

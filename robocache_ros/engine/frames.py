@@ -1,0 +1,41 @@
+"""What the engine gives: every stream at each of T ticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Frames:
+    """T ticks of N streams; what is invalid is zero and says so in `valid`."""
+
+    ticks_ns: NDArray[np.int64]  # (T,)
+    fused: Tensor  # (T, D) float32, columns as in Layout
+    valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
+    age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it; 0 where there is none
+    media: dict[str, Tensor]  # images (T, C, H, W) uint8 or float32; voxels (T, X, Y, Z), (T, F, X, Y, Z)
+
+    def __len__(self) -> int:
+        return len(self.ticks_ns)
+
+    def __getitem__(self, ticks: slice) -> Frames:
+        media = {name: value[ticks] for name, value in self.media.items()}
+        return Frames(self.ticks_ns[ticks], self.fused[ticks], self.valid[ticks], self.age_ns[ticks], media)
+
+    @property
+    def stamps_ns(self) -> NDArray[np.int64]:
+        """(T, N) int64 stamp of the sample used (the earlier of two); 0 where there is none."""
+        return np.where(self.valid > 0, self.ticks_ns[:, None] - self.age_ns, 0)
+
+    def rows(self) -> Tensor:
+        """(T, D + 2 N) float32: values, then `valid`, then age in ms, as Layout names them."""
+        # One division in float64 and one rounding: a reader gets float32(age_ns / 1e6), whoever wrote it.
+        status = np.concatenate([self.valid, self.age_ns / NS_PER_MS], axis=1).astype(np.float32)
+        return torch.cat([self.fused.cpu(), torch.from_numpy(status)], dim=1)

@@ -1,0 +1,58 @@
+"""Messages into the engine: one way in for live and recorded; bad input is counted and dropped, never raised."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from robocache_ros.decode import DecodeError, Sample, make_decoder
+from robocache_ros.engine.engine import FusionEngine, Outcome
+from robocache_ros.spec import FusionSpec
+
+log = logging.getLogger(__name__)
+
+
+class Ingest:
+    """Decodes messages by stream and pushes them into an engine.
+
+    `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, and `dropped:<cause>` for each cause.
+
+    Args:
+        spec: the streams.
+        engine: where the samples go.
+        definitions: message definitions by type, for types that the project does not know (a bag carries them).
+    """
+
+    def __init__(self, spec: FusionSpec, engine: FusionEngine, definitions: Mapping[str, str] | None = None) -> None:
+        self.engine = engine
+        self.counters: dict[str, Counter[str]] = {stream.name: Counter() for stream in spec.streams}
+        self._decoders = {stream.name: make_decoder(stream, definitions) for stream in spec.streams}
+
+    def serialized(self, stream: str, data: bytes, arrival_ns: int) -> Outcome:
+        """Take in the CDR bytes of a message."""
+        return self._take(stream, self._decoders[stream].decode_cdr, data, arrival_ns)
+
+    def message(self, stream: str, message: object, arrival_ns: int) -> Outcome:
+        """Take in a message object."""
+        return self._take(stream, self._decoders[stream].decode_message, message, arrival_ns)
+
+    def _take(self, stream: str, decode: Callable[[Any], Sample], source: Any, arrival_ns: int) -> Outcome:
+        counters = self.counters[stream]
+        counters["received"] += 1
+        try:
+            sample = decode(source)
+        except DecodeError as error:
+            cause = f"dropped:{error.cause}"
+            if not counters[cause]:  # once per cause: at 500 Hz a log line a message helps nobody
+                log.warning("%s: a message is dropped: %s", stream, error)
+            counters[cause] += 1
+            counters[Outcome.DROPPED.value] += 1
+            return Outcome.DROPPED
+        counters["decoded"] += 1
+        if sample.unmatched:
+            counters["unmatched"] += 1
+        outcome = self.engine.push(stream, sample.stamp_ns, arrival_ns, sample.value)
+        counters[outcome.value] += 1
+        return outcome
