@@ -1,0 +1,218 @@
+"""Read rosbag2 recordings (mcap or sqlite3, compressed or not) with no ROS installed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from robocache_ros.errors import RoboCacheError
+
+if TYPE_CHECKING:
+    from robocache_ros.spec import FusionSpec
+
+SUFFIXES = (".mcap", ".db3")
+
+
+class RawMessage(NamedTuple):
+    """One recorded message, as its bytes went over the wire."""
+
+    topic: str
+    log_ns: int  # receive time
+    data: bytes  # CDR, with its encapsulation header
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of a recording."""
+
+    name: str
+    type: str
+    count: int
+    definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
+
+
+class Source(Protocol):
+    """One storage: its topics and the messages of some of them in log order."""
+
+    topics: tuple[Topic, ...]
+
+    def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
+        """Messages with start_ns <= log time < stop_ns."""
+
+    def close(self) -> None:
+        """Release the files."""
+
+
+class _Rosbags:
+    """A folder or a file that the rosbags library reads."""
+
+    def __init__(self, path: Path) -> None:
+        from rosbags.rosbag2 import Reader
+
+        self._reader = Reader(path)
+        self._reader.open()
+        self.topics = tuple(
+            Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef else "") for c in self._reader.connections
+        )
+
+    def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
+        wanted = [c for c in self._reader.connections if c.topic in topics]
+        if wanted:
+            for connection, log_ns, data in self._reader.messages(wanted, start_ns, stop_ns):
+                yield RawMessage(connection.topic, log_ns, data)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Bag:
+    """An open recording; a context manager.
+
+    Attributes:
+        path: what was opened, a folder or a file.
+        topics: its topics by name.
+        notes: what a user should know, such as a recording that was cut short.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self._stack = ExitStack()
+        self._sources = self._open()
+        for source in self._sources:
+            self._stack.callback(source.close)
+        self.topics = _merge(self._sources)
+        if not any(topic.count for topic in self.topics.values()):
+            self.close()
+            raise RoboCacheError(f"{self.path}: holds no messages; record it again")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The storage files, in order."""
+        return (self.path,) if self.path.is_file() else tuple(_storage_files(self.path))
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """Message definitions by type, as far as the recording holds them."""
+        return {topic.type: topic.definition for topic in self.topics.values() if topic.definition}
+
+    def messages(
+        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+    ) -> Iterator[RawMessage]:
+        """The messages of some topics (None: all) with start_ns <= log time < stop_ns, in log order."""
+        wanted = set(self.topics if topics is None else topics)
+        try:
+            for source in self._sources:
+                yield from source.messages(wanted, start_ns, stop_ns)
+        except _damage() as error:
+            raise RoboCacheError(f"{self.path}: damaged inside, its messages end early: {_said(error)}") from error
+
+    def require(self, spec: FusionSpec) -> None:
+        """Refuse a spec whose topics or types this recording does not have, naming each and what is near."""
+        missing = [f"{s.topic}{self._near(s.topic)}" for s in spec.streams if s.topic not in self.topics]
+        if missing:
+            raise RoboCacheError(
+                f"{self.path}: does not hold {', '.join(dict.fromkeys(missing))}; it holds {', '.join(self.topics)}"
+            )
+        for s in spec.streams:
+            found = self.topics[s.topic].type
+            if found != s.type:
+                raise RoboCacheError(
+                    f"streams.{s.name}.type: {s.type}, but {s.topic} in {self.path} is {found}; change the spec"
+                )
+
+    def _near(self, topic: str) -> str:
+        near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)
+        return f" (is it {near[0]}?)" if near else ""
+
+    def _open(self) -> list[Source]:
+        if not self.path.exists():
+            raise RoboCacheError(f"{self.path}: no such recording; give a rosbag2 folder or its .mcap or .db3 file")
+        if self.path.is_dir() and (self.path / "metadata.yaml").exists():
+            try:
+                return [_Rosbags(self.path)]
+            except _damage() as error:
+                damage = _said(error)
+            if not _storage_files(self.path):
+                raise RoboCacheError(f"{self.path}: cannot be read: {damage}")
+        elif self.path.is_dir():
+            if not _storage_files(self.path):
+                raise RoboCacheError(
+                    f"{self.path}: is no rosbag2 recording: no metadata.yaml, no .mcap and no .db3 in it"
+                )
+            self.notes.append(
+                f"{self.path}: has no metadata.yaml, as after a crash of the recorder; its files were read"
+            )
+        elif self.path.suffix not in SUFFIXES:
+            raise RoboCacheError(f"{self.path}: is neither a rosbag2 folder nor a .mcap or .db3 file")
+        return [self._open_file(file) for file in self.files]
+
+    def _open_file(self, file: Path) -> Source:
+        if not file.stat().st_size:
+            raise RoboCacheError(f"{file}: is empty; record it again")
+        try:
+            return _Rosbags(file)
+        except _damage() as error:
+            if file.suffix != ".mcap":
+                raise RoboCacheError(f"{file}: cannot be read, it is damaged or cut short: {_said(error)}") from error
+        from robocache_ros.bags.recover import CutMcap
+
+        cut = CutMcap(file)
+        self.notes.append(f"{file}: {cut.note}")
+        return cut
+
+    def close(self) -> None:
+        """Release the files."""
+        self._stack.close()
+
+    def __enter__(self) -> Bag:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _storage_files(folder: Path) -> list[Path]:
+    """Storage files in recording order: `bag_2` before `bag_10`."""
+    files = [f for f in folder.iterdir() if f.suffix in SUFFIXES]
+    return sorted(files, key=lambda f: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", f.name)])
+
+
+def _merge(sources: list[Source]) -> dict[str, Topic]:
+    """Topics over all files of a recording, by name."""
+    counts: Counter[str] = Counter()
+    found: dict[str, Topic] = {}
+    for topic in sorted((t for source in sources for t in source.topics), key=lambda t: t.name):
+        counts[topic.name] += topic.count
+        known = found.setdefault(topic.name, topic)
+        if known.type != topic.type:
+            raise RoboCacheError(
+                f"{topic.name}: is {known.type} and {topic.type} in one recording; it cannot be decoded"
+            )
+    return {name: Topic(name, t.type, counts[name], t.definition) for name, t in found.items()}
+
+
+def _damage() -> tuple[type[BaseException], ...]:
+    """What the storage libraries raise on damaged files."""
+    import struct
+    from importlib import import_module
+
+    kinds: list[Any] = [import_module("rosbags.rosbag2").ReaderError, struct.error, OSError, EOFError]
+    kinds += [ValueError, TypeError, KeyError, AssertionError, OverflowError, MemoryError, RuntimeError]
+    for module, name in (("apsw", "Error"), ("backports.zstd", "ZstdError"), ("compression.zstd", "ZstdError")):
+        with suppress(ImportError):
+            kinds.append(getattr(import_module(module), name))
+    return tuple(kinds)
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
