@@ -1,0 +1,90 @@
+# Two commands for a start: `make demo` and `make test`. Both set up what they need in .venv, once.
+PYTHON ?= python3
+VENV ?= .venv
+# The real dataset readers, in environments of their own: their pins do not go with ours.
+LEROBOT_VENV ?= .venv-lerobot
+DOCTOR_VENV ?= .venv-lerobot-doctor
+TORCH ?= torch==2.13.0
+EXTRAS ?= ros,export,cli,dev
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Real DDS without the network: the demo and the tests stay on this machine.
+export ROS_AUTOMATIC_DISCOVERY_RANGE ?= LOCALHOST
+# pip's words are kept in a log and shown where it fails.
+LOG := $(VENV).log
+define quietly
+	@echo "==> $(1)"; $(2) >>$(LOG) 2>&1 || { tail -n 30 $(LOG); \
+	  echo "make: '$(1)' failed; the whole log is $(LOG). With no network or a full disk it cannot go on; else run make again."; exit 1; }
+endef
+
+.PHONY: help demo test check lerobot-env docs build clean
+
+help:
+	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
+	@echo "make test         lint, types and every test, also those that need a real ROS 2"
+	@echo "make check        lint and types alone"
+	@echo "make lerobot-env  the real LeRobot reader and lerobot-doctor (2 GB), which the 'lerobot' tests use"
+	@echo "make docs         write docs/spec.md from the code"
+	@echo "make clean        remove what was built"
+
+demo: $(VENV)/.ready
+	@$(BIN)/robocache demo $(DEMO_ARGS)
+
+test: check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.ready
+	@echo "==> ruff and mypy"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	@$(BIN)/python docs/generate.py
+
+lerobot-env: $(LEROBOT_VENV)/.ready $(DOCTOR_VENV)/.ready
+
+# Checked first, because what Python says of a missing venv is long and names no way out.
+define checked_python
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.10 to 3.14, or say which: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || \
+	  { echo "make: $$($(PYTHON) --version) is not 3.10 to 3.14; say which to use: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "make: $(PYTHON) has no venv; on Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
+endef
+
+$(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
+	$(checked_python)
+	@mkdir -p $(dir $(LOG)) && : >$(LOG)
+	$(call quietly,Python environment in $(VENV),$(PYTHON) -m venv $(VENV))
+	$(call quietly,$(TORCH),$(BIN)/pip install $(TORCH) "setuptools>=64$(comma)<80" wheel)
+	$(call quietly,robocache_ros with [$(EXTRAS)],$(BIN)/pip install --no-build-isolation -e ".[$(EXTRAS)]")
+	@touch $@
+
+# lerobot 0.4.4 pins torch < 2.11 and works with 2.13: so it goes in without its dependencies, which follow by hand.
+$(LEROBOT_VENV)/.ready:
+	$(checked_python)
+	@: >$(LOG)
+	$(call quietly,LeRobot's reader in $(LEROBOT_VENV),$(PYTHON) -m venv $(LEROBOT_VENV))
+	$(call quietly,torch==2.13.0,$(LEROBOT_VENV)/bin/pip install torch==2.13.0)
+	$(call quietly,lerobot==0.4.4,$(LEROBOT_VENV)/bin/pip install --no-deps \
+	  lerobot==0.4.4 torchvision==0.28.0 accelerate==1.15.0)
+	$(call quietly,what it needs,$(LEROBOT_VENV)/bin/pip install torch==2.13.0 "datasets>=4$(comma)<5" \
+	  "huggingface-hub>=0.34.2$(comma)<0.36" "av>=15$(comma)<16" jsonlines "packaging<26" einops draccus==0.10.0 \
+	  "deepdiff<9" termcolor pillow numpy psutil safetensors pyyaml)
+	@touch $@
+
+$(DOCTOR_VENV)/.ready:
+	$(checked_python)
+	@: >$(LOG)
+	$(call quietly,lerobot-doctor in $(DOCTOR_VENV),$(PYTHON) -m venv $(DOCTOR_VENV))
+	$(call quietly,lerobot-doctor==0.2.0,$(DOCTOR_VENV)/bin/pip install lerobot-doctor==0.2.0)
+	@touch $@
+
+comma := ,
+
+clean:
+	rm -rf $(VENV) $(LOG) $(LEROBOT_VENV) $(DOCTOR_VENV) build dist install log out *.egg-info

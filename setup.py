@@ -1,0 +1,89 @@
+"""The ament_python package: colcon builds it, pip installs it."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+NAME = "robocache_ros"
+HERE = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    """The version, which package.xml alone declares."""
+    return re.search(r"<version>(.+)</version>", (HERE / "package.xml").read_text())[1]
+
+
+def shared(folder: str) -> list:
+    """The files below `folder` as data_files, so that they land in share/robocache_ros/ as they lie here."""
+    files = (p.relative_to(HERE) for p in sorted((HERE / folder).rglob("*")) if p.is_file())
+    return [
+        (f"share/{NAME}/{file.parent.as_posix()}", [file.as_posix()])
+        for file in files
+        if "__pycache__" not in file.parts
+    ]
+
+
+# The Kilted wheels are for machines without ROS; they exist for x86-64 Linux alone.
+ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
+BAGS = ["rosbags>=0.10"]
+TEST = [
+    "pytest>=7.2",
+    "pytest-timeout",
+    "hypothesis",
+    "setuptools>=64,<80",  # from 80 on colcon's --symlink-install makes copies without a word
+    "wheel",
+    "colcon-common-extensions",
+]
+
+setup(
+    name=NAME,
+    version=version(),
+    description="Fuses a robot's multi-rate topics, live or recorded, into one 50 Hz stream of tensors",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    maintainer="RoboCache ROS",
+    maintainer_email="maintainers@robocache.dev",
+    packages=find_packages(include=[NAME, f"{NAME}.*"]),
+    package_data={NAME: ["py.typed"]},
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
+        (f"share/{NAME}", ["package.xml"]),
+        *shared("kernels"),
+        *shared("config"),
+        *shared("launch"),
+    ],
+    zip_safe=False,
+    python_requires=">=3.10",
+    install_requires=["torch>=2.1", "numpy", "PyYAML"],
+    extras_require={
+        "ros": [
+            f"ros-kilted-{package}{ROS_WHEELS}"
+            for package in (
+                "rclpy[fastrtps]",
+                "sensor-msgs",
+                "std-msgs",
+                "geometry-msgs",
+                "diagnostic-msgs",
+                "lifecycle-msgs",
+                "nav-msgs",
+                "trajectory-msgs",
+            )
+        ],
+        "cuda12": ["cupy-cuda12x>=13"],
+        "cuda13": ["cupy-cuda13x>=13.6"],
+        "bags": BAGS,
+        "export": [*BAGS, "pyarrow", "av", "pillow", "jinja2", "matplotlib"],
+        "cli": ["typer", "rich"],
+        "test": TEST,
+        "dev": [*TEST, "ruff", "mypy", "types-PyYAML"],
+    },
+    entry_points={
+        "console_scripts": [
+            "robocache = robocache_ros.cli:main",
+            "fusion_node = robocache_ros.nodes.fusion_node:main",
+            "bag_player = robocache_ros.nodes.bag_player:main",
+        ]
+    },
+)

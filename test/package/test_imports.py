@@ -1,0 +1,86 @@
+"""What importing the package costs, and the one direction in which its parts import each other."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "robocache_ros"
+# A part imports what stands before it, never what stands after it.
+ORDER = ("spec", "layout", "ops", "decode", "engine", "nodes", "cli")
+LEVEL = {part: level for level, part in enumerate(ORDER)}
+# Beside the nodes: the shells that read and write recordings.
+LEVEL |= dict.fromkeys(("bags", "export", "datasets", "bench", "client"), LEVEL["nodes"])
+ROS = {
+    *("rclpy", "rosidl_runtime_py", "message_filters", "launch", "launch_ros", "builtin_interfaces", "std_msgs"),
+    *("sensor_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs", "rosgraph_msgs", "rcl_interfaces"),
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part(module: Path) -> str:
+    """The part of the package that a file belongs to, such as `ops`."""
+    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions, by its absolute name."""
+    here = ("robocache_ros", *module.relative_to(PACKAGE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(here[: len(here) - node.level]) if node.level else ""
+            base = ".".join(filter(None, (above, node.module)))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def own_parts(module: Path) -> set[str]:
+    """The parts of this package that a file imports."""
+    names = (name.split(".") for name in imports(module))
+    return {name[1] for name in names if name[0] == "robocache_ros" and len(name) > 1}
+
+
+def roots(module: Path) -> set[str]:
+    """The top-level packages that a file imports."""
+    return {name.split(".")[0] for name in imports(module)}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_imports_point_one_way(module: Path) -> None:
+    level = LEVEL.get(part(module), -1 if part(module) not in ("__init__", "__main__") else len(ORDER))
+
+    above = {name for name in own_parts(module) if LEVEL.get(name, -1) > level}
+
+    assert not above, f"{module.name} is in {part(module)}, below {above}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_ros_is_imported_in_nodes_alone(module: Path) -> None:
+    assert part(module) == "nodes" or not roots(module) & ROS
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_cupy_is_imported_in_ops_alone(module: Path) -> None:
+    assert part(module) == "ops" or "cupy" not in roots(module)
+
+
+def test_import_needs_torch_numpy_and_yaml_alone() -> None:
+    # Everything that is neither in the standard library nor brought in by these three is refused.
+    code = """
+import sys
+import numpy, torch, yaml
+before = {name.split(".")[0] for name in sys.modules}
+import robocache_ros
+new = {name.split(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"robocache_ros"}
+print(",".join(sorted(new)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == ""
