@@ -1,0 +1,83 @@
+"""Compiles kernels/*.cu with NVRTC as given: no -ftz=true, no fused multiply-add, no header that the key leaves out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.resources import resource
+
+# CuPy's own compile path adds -ftz=true, which would flush subnormals, so NVRTC is called past it.
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel file and every header that it includes, at any depth, in the order met."""
+
+    file: str
+    text: str
+    headers: tuple[tuple[str, str], ...]
+
+    def key(self, options: tuple[str, ...], version: tuple[int, int]) -> str:
+        """What a compiled module is stored under: all that went into it."""
+        digest = hashlib.sha256()
+        for part in (repr(version), *options, self.file, self.text, *(text for pair in self.headers for text in pair)):
+            digest.update(f"{len(part.encode())}:{part}".encode())
+        return digest.hexdigest()
+
+
+@cache
+def load_source(file: str) -> Source:
+    """Read kernels/`file` with its headers.
+
+    Raises:
+        RoboCacheError: the file, or a header it includes, is not there.
+    """
+    text = resource("kernels", file).read_text()
+    headers: dict[str, str] = {}
+    waiting = _INCLUDE.findall(text)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in headers:
+            headers[name] = resource("kernels", name).read_text()
+            waiting += _INCLUDE.findall(headers[name])
+    return Source(file, text, tuple(headers.items()))
+
+
+def compile_options(architecture: str, defines: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """NVRTC's options for an architecture such as `sm_90` and definitions such as `METHOD=LINEAR`."""
+    return (f"--gpu-architecture={architecture}", *OPTIONS, *(f"-D{define}" for define in defines))
+
+
+def compile_cubin(nvrtc: Any, source: Source, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Compile to machine code: the cubin and the compiler's log, which is empty when there was nothing to warn of.
+
+    Args:
+        nvrtc: the module `cupy.cuda.nvrtc`, or anything with its functions.
+        source: from `load_source`.
+        options: from `compile_options`.
+
+    Raises:
+        RoboCacheError: it does not compile; the message holds the log.
+    """
+    program = nvrtc.createProgram(
+        source.text,
+        source.file,
+        [text.encode() for _, text in source.headers],
+        [name.encode() for name, _ in source.headers],
+    )
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except Exception as error:
+            log = nvrtc.getProgramLog(program)
+            raise RoboCacheError(f"kernels/{source.file}: {error} with {' '.join(options)}\n{log}") from error
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program).strip()
+    finally:
+        nvrtc.destroyProgram(program)

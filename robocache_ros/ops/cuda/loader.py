@@ -1,0 +1,145 @@
+"""Kernels as Python sees them: compiled on first use, memoized, launched on torch's current stream at little cost."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda import cache
+from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+_PARAMETER_BUFFER, _PARAMETER_BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_*
+
+_lock = threading.Lock()
+_modules: dict[tuple[str, tuple[str, ...], int], Any] = {}
+_kernels: dict[tuple[str, str, int, tuple[str, ...]], Kernel] = {}
+
+
+class _Arguments(threading.local):
+    """One thread's packed arguments, and the list by which cuLaunchKernel finds them; reused from launch to launch."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = ctypes.create_string_buffer(size)
+        self._size = ctypes.c_size_t(size)
+        self._extra = (ctypes.c_void_p * 5)(
+            _PARAMETER_BUFFER, ctypes.addressof(self.buffer), _PARAMETER_BUFFER_SIZE, ctypes.addressof(self._size), 0
+        )
+        self.address = ctypes.addressof(self._extra)
+
+
+class Kernel:
+    """A compiled `__global__` function on one device."""
+
+    def __init__(self, function: Any, driver: Any, parameters: str, device: int) -> None:
+        self._keep = function  # holds the module
+        self._pointer: int = function.ptr
+        self._driver_launch = driver.launchKernel
+        layout = struct.Struct("@" + parameters)
+        self._pack = layout.pack_into
+        self._arguments = _Arguments(layout.size)
+        self._device = device
+
+    def launch(self, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float) -> None:
+        """Launch on the current stream of the kernel's device; returns at once.
+
+        Args:
+            grid: blocks in x, y, z, each at least 1.
+            block: threads in a block.
+            shared: bytes of dynamic shared memory.
+            arguments: one per parameter; pointers as the int of `data_ptr()`.
+        """
+        if torch.cuda.current_device() != self._device:
+            with torch.cuda.device(self._device):
+                return self.launch(grid, block, shared, *arguments)
+        mine = self._arguments
+        self._pack(mine.buffer, 0, *arguments)
+        stream = raw_stream(self._device)
+        self._driver_launch(self._pointer, *grid, block, 1, 1, shared, stream, 0, mine.address)
+        return None
+
+
+def kernel(
+    file: str, name: str, parameters: str, device: int, defines: tuple[str, ...] = (), shared_limit: int = 0
+) -> Kernel:
+    """The kernel `name` of kernels/`file`, compiled for a device on first use and memoized.
+
+    Args:
+        file: such as `resample.cu`. It and its headers include no others than those of kernels/.
+        name: of an `extern "C" __global__` function.
+        parameters: its parameters in the letters of `struct`, natively aligned: P pointer, q int64, Q uint64, i int32,
+            I uint32, f float, d double. A struct parameter is its members' letters, where each starts on a multiple of 8.
+        device: index of the CUDA device.
+        defines: such as `("METHOD=LINEAR",)`; each set compiles once.
+        shared_limit: dynamic shared memory beyond 48 KiB that launches may ask for.
+
+    Raises:
+        RoboCacheError: CuPy is missing, or the kernel does not compile for the device.
+    """
+    key = (file, name, device, defines)
+    found = _kernels.get(key)
+    if found is None:
+        with _lock:
+            found = _kernels.get(key) or _build(file, name, parameters, device, defines, shared_limit)
+            _kernels[key] = found
+    return found
+
+
+def _build(file: str, name: str, parameters: str, device: int, defines: tuple[str, ...], shared_limit: int) -> Kernel:
+    driver = import_cupy_cuda().driver
+    module = _modules.get((file, defines, device))
+    with torch.cuda.device(device):
+        if module is None:
+            module = _modules[file, defines, device] = _load(file, defines, device)
+        function = module.get_function(name)
+        if shared_limit > 48 * 1024:
+            driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit)
+    return Kernel(function, driver, parameters, device)
+
+
+def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
+    cuda = import_cupy_cuda()
+    source = load_source(file)
+    options = compile_options("sm_{}{}".format(*torch.cuda.get_device_capability(device)), defines)
+    key = source.key(options, cuda.nvrtc.getVersion())
+    stored = cache.load(key)
+    if stored is not None:
+        module = cuda.function.Module()
+        try:
+            module.load(stored)
+            return module
+        except RuntimeError:
+            pass  # a module that the driver refuses is rebuilt, like one whose bytes are damaged
+    cubin, _ = compile_cubin(cuda.nvrtc, source, options)
+    cache.store(key, cubin)
+    module = cuda.function.Module()
+    module.load(cubin)
+    return module
+
+
+def import_cupy_cuda() -> Any:
+    """`cupy.cuda`, or a RoboCacheError that says how to get it."""
+    try:
+        return import_module("cupy.cuda")
+    except ImportError as error:
+        version = (torch.version.cuda or "13").split(".")[0]
+        raise RoboCacheError(f"CUDA tensors need CuPy ({error}): pip install cupy-cuda{version}x") from error
+
+
+def raw_stream(device: int) -> int:
+    """The handle of torch's current stream: what `torch.cuda.current_stream` wraps, without making the wrapper."""
+    pointer: int = _raw_stream(device)
+    return pointer
+
+
+def _wrapped_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _wrapped_stream)

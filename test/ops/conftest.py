@@ -1,0 +1,74 @@
+"""NVRTC without a GPU, and the kernels' headers as host code."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+
+
+class Nvrtc:
+    """The functions of `cupy.cuda.nvrtc` that the compiler uses, over the pip package's library."""
+
+    def __init__(self, library: Path) -> None:
+        self._nvrtc = ctypes.CDLL(str(library))
+
+    def _check(self, status: int) -> None:
+        if status:
+            self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise RuntimeError(self._nvrtc.nvrtcGetErrorString(status).decode())
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._nvrtc, f"nvrtcGet{what}")(program, text))
+        return text.raw
+
+    def createProgram(self, text, name, headers, names):
+        program = ctypes.c_void_p()
+        strings = ctypes.c_char_p * len(headers)
+        arguments = (text.encode(), name.encode(), len(headers), strings(*headers), strings(*names))
+        self._check(self._nvrtc.nvrtcCreateProgram(ctypes.byref(program), *arguments))
+        return program
+
+    def compileProgram(self, program, options):
+        strings = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        self._check(self._nvrtc.nvrtcCompileProgram(program, len(options), strings))
+
+    def getProgramLog(self, program):
+        return self._text(program, "ProgramLog").rstrip(b"\0").decode()
+
+    def getCUBIN(self, program):
+        return self._text(program, "CUBIN")
+
+    def destroyProgram(self, program):
+        self._check(self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program)))
+
+
+@pytest.fixture(scope="session")
+def nvrtc():
+    """NVRTC from the pip package nvidia-cuda-nvrtc."""
+    nvidia = pytest.importorskip("nvidia")
+    found = sorted(path for folder in nvidia.__path__ for path in Path(folder).glob("*/lib/libnvrtc.so.*"))
+    if not found:
+        pytest.skip("no libnvrtc in the installed nvidia packages")
+    return Nvrtc(found[-1])
+
+
+@pytest.fixture(scope="session")
+def host_library(tmp_path_factory):
+    """Builds C++ that includes kernels/*.cuh with g++, one rounding per operation as on the GPU, and loads it."""
+
+    def build(text: str) -> ctypes.CDLL:
+        folder = tmp_path_factory.mktemp("host")
+        (folder / "host.cpp").write_text(text)
+        flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command = ["g++", *flags, f"-I{KERNELS}", str(folder / "host.cpp"), "-o", str(folder / "host.so")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return ctypes.CDLL(str(folder / "host.so"))
+
+    return build
