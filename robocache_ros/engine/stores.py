@@ -54,8 +54,7 @@ class VectorStore:
             out.zero_()
             return
         lower, upper = (np.where(rows >= 0, slots[rows], -1) for rows in (chosen.lower, chosen.upper))
-        tensors = (torch.from_numpy(array) for array in (lower, upper, chosen.weight))
-        out.copy_(ops.blend(self._rows, *tensors, method=self.method))
+        out.copy_(ops.blend(self._rows, lower, upper, chosen.weight, method=self.method))
 
 
 class MediaStore:

@@ -1,0 +1,214 @@
+"""The engine: what a tick sees, and that a robot and its recording cannot differ."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robocache_ros.engine import FusionEngine, Outcome, grid
+from robocache_ros.spec import load_spec
+
+MS = 1_000_000
+T0 = 1_760_000_000 * 10**9  # a tick: whole seconds lie on every grid
+ARRAY = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold"}
+STAMPED = {
+    "topic": "/v",
+    "type": "geometry_msgs/msg/Vector3Stamped",
+    "field": "vector.x",
+    "max_gap_ms": 50,
+    "max_age_ms": 60,
+}
+
+
+def spec(delay_ms=20.0, emit="fixed", **streams):
+    return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": delay_ms, "emit": emit, "streams": streams})
+
+
+def value(number):
+    return np.array([number], np.float32)
+
+
+def push(engine, stream, stamp_ms, arrival_ms, number):
+    return engine.push(stream, T0 + round(stamp_ms * MS), T0 + round(arrival_ms * MS), value(number))
+
+
+def advance(engine, now_ms):
+    return engine.advance(T0 + round(now_ms * MS))
+
+
+def test_a_tick_goes_out_at_its_time_plus_the_delay_and_not_before():
+    engine = FusionEngine(spec(v=STAMPED))
+    assert len(advance(engine, 0)) == 0
+    push(engine, "v", 0, 0, 5.0)
+    assert len(advance(engine, 19.999)) == 0
+    frames = advance(engine, 20)
+    assert frames.ticks_ns.tolist() == [T0]
+    assert frames.fused.tolist() == [[5.0]]
+    assert engine.next_due_ns == T0 + 40 * MS
+
+
+def test_a_tick_asked_for_late_sees_only_what_had_arrived_in_time():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    push(engine, "v", -1, 0, 1.0)
+    push(engine, "v", 0, 20.001, 2.0)  # a microsecond after the deadline of its tick
+    frames = advance(engine, 45)
+    assert frames.fused[:, 0].tolist() == [1.0, 2.0]
+    assert frames.age_ns[:, 0].tolist() == [1 * MS, 20 * MS]
+
+
+def test_a_late_sample_is_counted_and_serves_the_ticks_to_come():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    advance(engine, 20)
+    assert push(engine, "v", -1, 21, 7.0) is Outcome.LATE
+    assert advance(engine, 40).fused.tolist() == [[7.0]]
+    assert push(engine, "v", -500, 41, 8.0) is Outcome.LATE
+
+
+def test_of_two_samples_with_one_stamp_the_first_stays():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    assert push(engine, "v", 0, 1, 1.0) is Outcome.ACCEPTED
+    assert push(engine, "v", 0, 2, 2.0) is Outcome.DUPLICATE
+    assert advance(engine, 20).fused.tolist() == [[1.0]]
+
+
+def test_a_stamp_far_from_its_arrival_is_refused():
+    engine = FusionEngine(spec(v={**STAMPED, "max_skew_ms": 100}))
+    assert push(engine, "v", 3_600_000, 0, 1.0) is Outcome.SKEWED
+    assert push(engine, "v", -100.001, 0, 1.0) is Outcome.SKEWED
+    assert push(engine, "v", 100, 0, 1.0) is Outcome.ACCEPTED
+
+
+def test_a_stream_by_header_refuses_a_message_without_a_stamp():
+    engine = FusionEngine(spec(v=STAMPED))
+    assert engine.push("v", None, T0, value(1.0)) is Outcome.UNSTAMPED
+
+
+def test_a_stream_by_receive_time_is_stamped_by_its_arrival_less_the_latency():
+    engine = FusionEngine(spec(a={**ARRAY, "latency_ms": 5}))
+    advance(engine, 0)
+    engine.push("a", None, T0 + 5 * MS, value(3.0))
+    frames = advance(engine, 20)
+    assert frames.fused.tolist() == [[3.0]]
+    assert frames.age_ns.tolist() == [[0]]
+
+
+def test_what_is_invalid_is_zero_and_says_so():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    push(engine, "v", 0, 0, 9.0)
+    frames = advance(engine, 120)
+    assert frames.valid[:, 0].tolist() == [1, 2, 2, 2, 0, 0]  # held for 60 ms
+    assert frames.fused[:, 0].tolist() == [9.0] * 4 + [0.0] * 2
+    assert frames.stamps_ns[:, 0].tolist() == [T0] * 4 + [0] * 2
+
+
+def test_no_tick_is_skipped_however_seldom_it_is_asked():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
+
+
+def test_a_clock_that_jumps_back_empties_the_rings_and_starts_anew():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 10_000)
+    push(engine, "v", 10_000, 10_000, 1.0)
+    assert len(advance(engine, 0)) == 0
+    frames = advance(engine, 20)
+    assert frames.ticks_ns.tolist() == [T0]
+    assert frames.valid.tolist() == [[0]]
+    assert engine.clock_jumps == 1
+
+
+def test_a_sample_of_the_clock_that_jumped_back_starts_anew_before_the_next_tick_is_asked_for():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 10_000)
+    push(engine, "v", 0, 0, 4.0)
+    advance(engine, 0)
+    assert advance(engine, 20).fused.tolist() == [[4.0]]
+
+
+def test_a_clock_that_jumps_ahead_starts_anew_instead_of_making_up_hours_of_ticks():
+    engine = FusionEngine(spec(v=STAMPED))
+    advance(engine, 0)
+    assert len(advance(engine, 3_600_000)) == 0
+    assert engine.clock_jumps == 1
+
+
+def test_eager_ticks_go_out_when_every_stream_has_passed_them():
+    engine = FusionEngine(spec(100.0, "eager", v=STAMPED, w=STAMPED))
+    advance(engine, 0)
+    push(engine, "v", 1, 5, 1.0)
+    assert len(advance(engine, 5)) == 0
+    push(engine, "w", 0, 8, 2.0)
+    frames = advance(engine, 8)
+    assert frames.ticks_ns.tolist() == [T0]
+
+
+def test_eager_ticks_go_out_with_the_delay_at_the_latest():
+    engine = FusionEngine(spec(100.0, "eager", v=STAMPED, w=STAMPED))
+    advance(engine, 0)
+    push(engine, "v", 50, 50, 1.0)
+    assert len(advance(engine, 99)) == 0
+    assert advance(engine, 100).ticks_ns.tolist() == [T0]
+
+
+def test_a_ring_that_is_full_gives_up_its_oldest_sample_and_counts_it():
+    engine = FusionEngine(spec(0.0, v={**STAMPED, "rate_hz": 1, "max_skew_ms": 1e6}))
+    for i in range(100):
+        push(engine, "v", i / 10, i / 10, float(i))
+    assert engine.lost("v")["overrun"] == 100 - engine._streams["v"].track.capacity
+
+
+def test_rows_carry_values_valid_and_age_as_the_layout_names_them():
+    engine = FusionEngine(spec(v=STAMPED, a={**ARRAY, "dim": 2}))
+    advance(engine, 0)
+    push(engine, "v", -7.5, 0, 1.5)
+    row = advance(engine, 20).rows()
+    names = [column.name for column in engine.layout.columns]
+    assert names == ["v.x", "a.0", "a.1", "valid:v", "valid:a", "age_ms:v", "age_ms:a"]
+    assert row.tolist() == [[1.5, 0, 0, 2, 0, 7.5, 0]]
+    assert row.dtype == torch.float32
+
+
+samples = st.lists(
+    st.tuples(st.sampled_from("vwa"), st.integers(-40, 300), st.integers(0, 120)).map(
+        lambda s: (s[0], s[1], s[1] + s[2])
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(samples, st.lists(st.integers(0, 60), max_size=20), st.sampled_from(["fixed", "eager"]), st.integers(0, 100))
+def test_live_frames_are_those_of_the_recording_bit_for_bit(sent, steps, emit, delay_ms):
+    fusion = spec(delay_ms, emit, v=STAMPED, w={**STAMPED, "align": "nearest"}, a=ARRAY)
+    sent = sorted(sent, key=lambda s: s[2])
+    live, recorded = FusionEngine(fusion), FusionEngine(fusion, unbounded=True)
+    for number, (stream, stamp, arrival) in enumerate(sent):
+        push(recorded, stream, stamp, arrival, float(number))
+
+    now, frames = -40, [advance(live, -40)]
+    events = iter([*enumerate(sent)])
+    waiting = next(events, None)
+    for step in [*steps, 900]:
+        now += step
+        while waiting and waiting[1][2] <= now:
+            number, (stream, stamp, arrival) = waiting
+            push(live, stream, stamp, arrival, float(number))
+            waiting = next(events, None)
+        frames.append(advance(live, now))
+
+    ticks = np.concatenate([f.ticks_ns for f in frames])
+    assert ticks.tolist() == grid.ticks_ns(grid.first_at_or_after(T0 - 40 * MS, 50), len(ticks), 50).tolist()
+    offline = recorded.resolve(ticks, recorded.deadlines(ticks))
+    assert torch.equal(torch.cat([f.rows() for f in frames]), offline.rows())
+    assert np.array_equal(np.concatenate([f.age_ns for f in frames]), offline.age_ns)
+
+
+def test_a_push_to_a_stream_that_is_not_there_names_it():
+    with pytest.raises(KeyError, match="x"):
+        FusionEngine(spec(v=STAMPED)).push("x", T0, T0, value(1.0))
