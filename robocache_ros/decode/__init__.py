@@ -1,1 +1,51 @@
-"""."""
+"""Messages to samples: CDR bytes or message objects into vectors, images and clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from robocache_ros.decode.clouds import CloudDecoder
+from robocache_ros.decode.compressed import decode_compressed
+from robocache_ros.decode.decoder import Decoder
+from robocache_ros.decode.definitions import definitions_of, full_name, message_type
+from robocache_ros.decode.images import CompressedImageDecoder, ImageDecoder
+from robocache_ros.decode.payloads import CloudPayload, DecodeError, ImagePayload, PointField, Sample
+from robocache_ros.decode.types import Struct
+from robocache_ros.decode.vectors import JointDecoder, VectorDecoder
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import StreamSpec
+
+__all__ = [
+    "CloudPayload",
+    "DecodeError",
+    "Decoder",
+    "ImagePayload",
+    "PointField",
+    "Sample",
+    "decode_compressed",
+    "definitions_of",
+    "make_decoder",
+]
+
+_WHOLE: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
+    "sensor_msgs/msg/Image": ImageDecoder,
+    "sensor_msgs/msg/CompressedImage": CompressedImageDecoder,
+    "sensor_msgs/msg/PointCloud2": CloudDecoder,
+}
+
+
+def make_decoder(stream: StreamSpec, definitions: Mapping[str, str] | None = None) -> Decoder:
+    """The decoder of a stream's messages.
+
+    definitions: type -> .msg text (with the types it needs after '=====' and 'MSG:' lines), for types that are not
+    common; bags carry them, `definitions_of` makes them of an installed message class.
+    RoboCacheError if the type is not known, or has no such numeric field of the stream's width.
+    """
+    try:
+        name = full_name(stream.type)
+        message = message_type(name, definitions)
+        if name in _WHOLE:
+            return _WHOLE[name](stream, message)
+        return (JointDecoder if stream.names else VectorDecoder)(stream, message)
+    except RoboCacheError as error:
+        raise RoboCacheError(f"streams.{stream.name}.{error}") from None

@@ -1,0 +1,256 @@
+"""CDR: from a message's bytes to the values at some of its paths, every length checked against the buffer.
+
+A layout and the wanted paths are compiled once into a list of steps for each byte order; what is not wanted is skipped,
+in one step where its size is fixed. Alignment counts from the start of the payload, after the 4 bytes of encapsulation
+(XCDR1, as DDS and every rosbag2 have it). https://www.omg.org/spec/DDSI-RTPS, section 10 and DDS-XTypes, 7.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct as Packed
+from typing import Any, TypeAlias
+
+from robocache_ros.decode.payloads import Buffer, DecodeError
+from robocache_ros.decode.types import Array, Path, Primitive, Run, Sequence, Struct, Text, Type, describe, merged, runs
+from robocache_ros.errors import RoboCacheError
+
+# A step reads at `pos` of a message that ends at `end`, may put a value into its slot, and returns where it stopped.
+Step: TypeAlias = "Callable[[Buffer, int, int, list[Any]], int]"
+# Makes the step that reads a type in a byte order and puts its value into a slot.
+Reader: TypeAlias = "Callable[[Type, str, int], Step]"
+Wanted: TypeAlias = "tuple[Path, Reader, int]"
+
+START = 4
+_SLACK = 3  # a payload may be padded to a multiple of four bytes
+_REFUSED = {
+    2: "PL_CDR", 3: "PL_CDR", 4: "XML", 6: "CDR2 (XCDR2)", 7: "CDR2 (XCDR2)",
+    8: "D_CDR2 (XCDR2)", 9: "D_CDR2 (XCDR2)", 10: "PL_CDR2 (XCDR2)", 11: "PL_CDR2 (XCDR2)",
+}  # fmt: skip
+
+# PADDING[size][pos & 7]: bytes to the next place where a primitive of that size may lie.
+PADDING = {size: tuple((START - phase) % size for phase in range(8)) for size in (1, 2, 4, 8)}
+_PAD4 = PADDING[4]
+_COUNT = {order: Packed(f"{order}I").unpack_from for order in "<>"}
+
+
+def byte_order(data: Buffer) -> str:
+    """`<` or `>` from the encapsulation header; DecodeError for anything that is not plain CDR."""
+    if len(data) < START:
+        raise DecodeError("truncated", f"message: {len(data)} bytes, shorter than the encapsulation header")
+    if data[0] == 0 and data[1] <= 1:
+        return "<" if data[1] else ">"
+    kind = data[0] << 8 | data[1]
+    name = _REFUSED.get(kind, f"0x{kind:04x}")
+    raise DecodeError("encapsulation", f"message: encapsulation {name} is not plain CDR; publish with XCDR1")
+
+
+def truncated(pos: int, end: int) -> DecodeError:
+    """The error of a message whose content reaches past its end."""
+    return DecodeError("truncated", f"message: content up to byte {pos}, but it ends at {end}")
+
+
+def read_count(data: Buffer, pos: int, end: int, order: str) -> tuple[int, int]:
+    """The uint32 length at or after `pos`, and where it ends."""
+    pos += _PAD4[pos & 7]
+    if pos + 4 > end:
+        raise truncated(pos + 4, end)
+    return _COUNT[order](data, pos)[0], pos + 4
+
+
+def text_end(data: Buffer, pos: int, end: int, order: str, bound: int | None = None) -> tuple[int, int]:
+    """Where the characters of a string begin and where the string ends, its closing NUL included."""
+    size, pos = read_count(data, pos, end, order)
+    if pos + size > end:
+        raise truncated(pos + size, end)
+    if size and data[pos + size - 1]:
+        raise DecodeError("bad_string", f"message: the string at byte {pos} has no closing NUL")
+    if bound is not None and size > bound + 1:
+        raise DecodeError("bad_length", f"message: a string of {size - 1} bytes where {bound} are allowed")
+    return pos, pos + size
+
+
+def read_text(data: Buffer, pos: int, end: int, order: str) -> tuple[str, int]:
+    """The string at or after `pos`, and where it ends."""
+    start, stop = text_end(data, pos, end, order)
+    try:
+        return str(data[start : stop - 1] if stop > start else b"", "utf-8"), stop
+    except UnicodeDecodeError:
+        raise DecodeError("bad_string", f"message: the string at byte {start} is not UTF-8") from None
+
+
+def check_count(count: int, sequence: Sequence, pos: int, end: int) -> None:
+    """Refuse a length that cannot be true: every element takes a byte at least."""
+    if sequence.bound is not None and count > sequence.bound:
+        raise DecodeError("bad_length", f"message: {count} elements in {describe(sequence)}")
+    if count > end - pos:
+        raise truncated(pos + count, end)
+
+
+def spans(parts: list[Run]) -> tuple[int, ...]:
+    """Bytes from a position to the end of these primitives, for each value of position & 7."""
+    result = []
+    for phase in range(8):
+        pos = phase
+        for primitive, count in parts:
+            pos += PADDING[primitive.size][pos & 7] + primitive.size * count
+        result.append(pos - phase)
+    return tuple(result)
+
+
+class Program:
+    """Reads the wanted paths of a message type; a list of values in the order of `wanted`."""
+
+    def __init__(self, message: Struct, wanted: list[tuple[Path, Reader]]) -> None:
+        slots = [(path, reader, slot) for slot, (path, reader) in enumerate(wanted)]
+        self._steps = {order: tuple(_linked(_walk(message, slots, order))) for order in "<>"}
+        self._size = len(wanted)
+
+    def read(self, data: Buffer) -> list[Any]:
+        """The values; DecodeError for a message that is cut short, too long or not of this layout."""
+        steps = self._steps[byte_order(data)]
+        values = [None] * self._size
+        pos, end = START, len(data)
+        for step in steps:
+            pos = step(data, pos, end, values)
+        if end - pos > _SLACK:
+            raise DecodeError("trailing", f"message: ends at byte {pos}, but {end - pos} more follow; is it this type?")
+        return values
+
+
+def _linked(parts: Iterator[Step | Run]) -> Iterator[Step]:
+    """Steps, with neighbouring primitives of no interest skipped in one."""
+    pending: list[Run] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            pending.append(part)
+            continue
+        if pending:
+            yield _skip_fixed(pending)
+            pending = []
+        yield part
+    if pending:
+        yield _skip_fixed(pending)
+
+
+def _walk(t: Type, wanted: list[Wanted], order: str) -> Iterator[Step | Run]:
+    here = [(reader, slot) for path, reader, slot in wanted if not path]
+    if here:
+        reader, slot = here[0]
+        yield reader(t, order, slot)
+    elif not wanted:
+        yield from _skipped(t, order)
+    elif isinstance(t, Struct):
+        for name, field in t.fields:
+            inner = [(path[1:], reader, slot) for path, reader, slot in wanted if path[0] == name]
+            yield from _walk(field, inner, order)
+    elif isinstance(t, (Array, Sequence)):
+        yield _indexed(t, wanted, order)
+    else:  # resolve() has refused such a path before
+        raise RoboCacheError(f"field: {describe(t)} has no parts")
+
+
+def _skipped(t: Type, order: str) -> Iterator[Step | Run]:
+    fixed = runs(t)
+    if fixed is not None:
+        yield from fixed
+    elif isinstance(t, Struct):
+        for _, field in t.fields:
+            yield from _skipped(field, order)
+    elif isinstance(t, Text):
+        yield _skip_text(t, order)
+    elif isinstance(t, (Array, Sequence)):
+        yield _skip_elements(t, order)
+    else:
+        raise RoboCacheError(f"type: {describe(t)} fields are not supported; they have no one layout in CDR")
+
+
+def _skip_fixed(parts: list[Run]) -> Step:
+    sizes = spans(merged(parts))
+
+    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
+        pos += sizes[pos & 7]
+        if pos > end:
+            raise truncated(pos, end)
+        return pos
+
+    return step
+
+
+def _skip_text(t: Text, order: str) -> Step:
+    bound = t.bound
+
+    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
+        return text_end(data, pos, end, order, bound)[1]
+
+    return step
+
+
+def _skip_elements(t: Array | Sequence, order: str) -> Step:
+    one_kind = runs(t.element)
+    if isinstance(t, Sequence) and one_kind is not None and len(one_kind) == 1:
+        return _skip_numbers(t, one_kind[0], order)
+    element = tuple(_linked(_skipped(t.element, order)))
+    length = t.length if isinstance(t, Array) else None
+
+    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
+        count, pos = _begin(t, length, data, pos, end, order)
+        for _ in range(count):
+            for skip in element:
+                pos = skip(data, pos, end, values)
+        return pos
+
+    return step
+
+
+def _begin(t: Array | Sequence, length: int | None, data: Buffer, pos: int, end: int, order: str) -> tuple[int, int]:
+    if isinstance(t, Array):
+        return t.length, pos
+    count, pos = read_count(data, pos, end, order)
+    check_count(count, t, pos, end)
+    return count, pos
+
+
+def _skip_numbers(t: Sequence, one_kind: Run, order: str) -> Step:
+    primitive, each = one_kind
+    padding, size = PADDING[primitive.size], primitive.size * each
+
+    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
+        count, pos = read_count(data, pos, end, order)
+        if count:
+            check_count(count, t, pos, end)
+            pos += padding[pos & 7] + count * size
+            if pos > end:
+                raise truncated(pos, end)
+        return pos
+
+    return step
+
+
+def _indexed(t: Array | Sequence, wanted: list[Wanted], order: str) -> Step:
+    """Read within one element of an array or a sequence, and skip the others."""
+    indices = {path[0] for path, _, _ in wanted}
+    index = next(iter(indices))
+    if len(indices) != 1 or not isinstance(index, int):
+        raise RoboCacheError(f"field: name one element of {describe(t)}, such as [0]")
+    skip = tuple(_linked(_skipped(t.element, order)))
+    read = tuple(_linked(_walk(t.element, [(path[1:], reader, slot) for path, reader, slot in wanted], order)))
+
+    def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
+        count, pos = _begin(t, None, data, pos, end, order)
+        if index >= count:
+            raise DecodeError("too_short", f"message: no element [{index}] among {count} of {describe(t)}")
+        for i in range(count):
+            for one in read if i == index else skip:
+                pos = one(data, pos, end, values)
+        return pos
+
+    return step
+
+
+def primitive_of(t: Type) -> Primitive:
+    """The primitive that a type of fixed layout is, or is made of throughout."""
+    fixed = runs(t)
+    if fixed is None or len(fixed) != 1:
+        raise RoboCacheError(f"field: {describe(t)} is not made of numbers of one kind")
+    return fixed[0][0]

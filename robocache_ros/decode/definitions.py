@@ -1,0 +1,154 @@
+"""Message definitions: .msg texts, as bags carry them, and installed message classes, into types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+
+from robocache_ros.decode.common import COMMON
+from robocache_ros.decode.types import Array, Primitive, Sequence, Struct, Text, Type, Unsupported
+from robocache_ros.errors import RoboCacheError
+
+TIME = "builtin_interfaces/msg/Time"
+HEADER = "std_msgs/msg/Header"
+
+PRIMITIVES: dict[str, Type] = {
+    **{f"int{8 * size}": Primitive(f"int{8 * size}", "i", size) for size in (1, 2, 4, 8)},
+    **{f"uint{8 * size}": Primitive(f"uint{8 * size}", "u", size) for size in (1, 2, 4, 8)},
+    "float32": Primitive("float32", "f", 4),
+    "float64": Primitive("float64", "f", 8),
+    "bool": Primitive("bool", "b", 1),
+    "byte": Primitive("byte", "u", 1),
+    "char": Primitive("char", "u", 1),
+    "wstring": Unsupported("wstring"),
+    "wchar": Unsupported("wchar"),
+}
+# What rosidl calls them in get_fields_and_field_types().
+_ROSIDL = {"double": "float64", "float": "float32", "boolean": "bool", "octet": "byte"}
+
+_SEPARATOR = re.compile(r"^=+\s*$", re.MULTILINE)
+_FIELD = re.compile(
+    r"(?P<base>[A-Za-z][\w/]*)(?:<=(?P<bound>\d+))?(?P<array>\[(?P<upper><=)?(?P<count>\d*)\])?\s+(?P<name>[A-Za-z]\w*)"
+)
+_CONSTANT = re.compile(r"[A-Za-z][\w/]*(?:<=\d+)?\s+[A-Za-z]\w*\s*=")
+
+
+def full_name(name: str, package: str = "") -> str:
+    """`sensor_msgs/Imu` -> `sensor_msgs/msg/Imu`; a bare name is of `package`, Header of std_msgs."""
+    parts = name.split("/")
+    if len(parts) == 1:
+        return HEADER if name == "Header" else f"{package}/msg/{name}"
+    return f"{parts[0]}/msg/{parts[-1]}"
+
+
+def split_definitions(name: str, text: str) -> dict[str, str]:
+    """A concatenated definition into one text per type; the first part is that of `name`."""
+    first, *others = _SEPARATOR.split(text)
+    parts = {full_name(name): first}
+    for other in others:
+        head, _, body = other.strip().partition("\n")
+        if not head.startswith("MSG:"):
+            raise RoboCacheError(f"definition of {name}: expected 'MSG: package/Type' after '=====', got {head!r}")
+        parts[full_name(head[4:].strip())] = body
+    return parts
+
+
+def message_type(name: str, definitions: Mapping[str, str] | None = None) -> Struct:
+    """The layout of a message type.
+
+    definitions: type -> .msg text with the types it needs after '=====' lines, as MCAP schemas have them. What they
+    leave out is taken from the common types. `RoboCacheError` if a type is not known or a text cannot be read.
+    """
+    name = full_name(name)
+    texts = dict(COMMON)
+    own = {full_name(key): text for key, text in (definitions or {}).items()}
+    for key in sorted(own, key=name.__eq__):  # the type's own text comes last and wins
+        texts.update(split_definitions(key, own[key]))
+    return _Builder(texts).struct(name)
+
+
+class _Builder:
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self.built: dict[str, Struct] = {}
+        self.open: list[str] = []
+
+    def struct(self, name: str) -> Struct:
+        if name in self.built:
+            return self.built[name]
+        if name not in self.texts:
+            wanted = f" (needed by {self.open[-1]})" if self.open else ""
+            raise RoboCacheError(
+                f"type: no definition of {name}{wanted}; install its package, or use a recording that carries it"
+            )
+        if name in self.open:
+            raise RoboCacheError(f"definition of {name}: contains itself; this cannot be a message type")
+        self.open.append(name)
+        package = name.partition("/")[0]
+        fields = tuple(field for line in self.texts[name].splitlines() for field in self._field(name, package, line))
+        if len({field for field, _ in fields}) != len(fields):
+            raise RoboCacheError(f"definition of {name}: a field stands in it twice")
+        self.open.pop()
+        # ROS 2 gives a message without fields one byte on the wire.
+        empty = (("structure_needs_at_least_one_member", PRIMITIVES["uint8"]),)
+        self.built[name] = Struct(name, fields or empty)
+        return self.built[name]
+
+    def _field(self, name: str, package: str, line: str) -> list[tuple[str, Type]]:
+        text = line.partition("#")[0].strip()
+        if not text or _CONSTANT.match(text):
+            return []
+        match = _FIELD.match(text)
+        if match is None:
+            raise RoboCacheError(f"definition of {name}: cannot read {line.strip()!r}; expected .msg text, not IDL")
+        base, bound = match["base"], match["bound"]
+        if base == "string":
+            element: Type = Text(int(bound) if bound else None)
+        else:
+            element = PRIMITIVES.get(base) or self.struct(full_name(base, package))
+        if not match["array"]:
+            return [(match["name"], element)]
+        count = int(match["count"]) if match["count"] else None
+        if count is None or match["upper"]:
+            return [(match["name"], Sequence(element, count))]
+        if count == 0:
+            raise RoboCacheError(f"definition of {name}: {line.strip()!r} has no elements")
+        return [(match["name"], Array(element, count))]
+
+
+def definitions_of(message_class: type) -> dict[str, str]:
+    """The definitions of an installed message class (its `get_fields_and_field_types`), for `make_decoder`.
+
+    The classes of its fields are found by name, in the packages that are installed beside it.
+    """
+    texts: dict[str, str] = {}
+    _describe_class(message_class, texts)
+    return texts
+
+
+def _describe_class(message_class: type, texts: dict[str, str]) -> None:
+    package = message_class.__module__.partition(".")[0]
+    name = f"{package}/msg/{message_class.__name__}"
+    if name in texts:
+        return
+    if not hasattr(message_class, "get_fields_and_field_types"):
+        raise RoboCacheError(f"{message_class!r}: is no ROS 2 message class; pass one such as sensor_msgs.msg.Imu")
+    fields: dict[str, str] = message_class.get_fields_and_field_types()
+    lines = {field: _as_msg(kind) for field, kind in fields.items()}
+    texts[name] = "\n".join(f"{kind} {field}" for field, kind in lines.items())
+    for kind in lines.values():
+        base = kind.partition("[")[0]
+        if "/" in base:
+            other, _, inner = base.partition("/")
+            _describe_class(getattr(import_module(f"{other}.msg"), inner), texts)
+
+
+def _as_msg(kind: str) -> str:
+    """`sequence<double, 3>` -> `float64[<=3]`, `string<8>[2]` -> `string<=8[2]`."""
+    sequence = re.fullmatch(r"sequence<(.+?)(?:, *(\d+))?>", kind)
+    if sequence:
+        return f"{_as_msg(sequence[1])}[{f'<={sequence[2]}' if sequence[2] else ''}]"
+    base, bracket, rest = kind.partition("[")
+    base = re.sub(r"<(\d+)>$", r"<=\1", base)
+    return _ROSIDL.get(base, base) + bracket + rest

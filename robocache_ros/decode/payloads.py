@@ -1,0 +1,85 @@
+"""What a decoder hands on: samples, image and cloud payloads, and the one error of a bad message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from robocache_ros.errors import RoboCacheError
+
+Buffer: TypeAlias = "bytes | memoryview"
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+class DecodeError(RoboCacheError):
+    """A message that cannot be used; `cause` is a short stable key, for counters."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str]]:
+        return DecodeError, (self.cause, str(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PointField:
+    """One field of a point: byte offset in the point, datatype and count as sensor_msgs/msg/PointField has them."""
+
+    name: str
+    offset: int
+    datatype: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePayload:
+    """An image where it lies in the message.
+
+    data: (nbytes,) uint8, a view of the message (read-only where that is bytes). Raw: `height` rows `step` bytes apart
+    (nv12: half as many again). Compressed: the file's bytes; encoding is jpeg, png or compressedDepth, the sizes are 0
+    and `source` is the encoding that was compressed, as far as the message tells.
+    """
+
+    data: ByteArray
+    encoding: str
+    width: int = 0
+    height: int = 0
+    step: int = 0
+    big_endian: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudPayload:
+    """A point cloud where it lies in the message.
+
+    data: (height * row_step,) uint8, a view of the message. Rows are `row_step` bytes apart, points `point_step`.
+    """
+
+    data: ByteArray
+    width: int
+    height: int
+    point_step: int
+    row_step: int
+    fields: tuple[PointField, ...]
+    big_endian: bool = False
+
+
+class Sample(NamedTuple):
+    """A decoded message.
+
+    stamp_ns: the header's stamp, None where the type has no header. value: (D,) float32, or a payload.
+    unmatched: joints that the message carries and the stream does not ask for.
+    """
+
+    stamp_ns: int | None
+    value: Vector | ImagePayload | CloudPayload
+    unmatched: tuple[str, ...] = ()
+
+
+Message: TypeAlias = Any  # an rclpy or a rosbags message object; both are plain attributes
