@@ -1,1 +1,93 @@
-"""RoboCache ROS."""
+"""RoboCache ROS: multi-rate robot topics and recordings as one tensor on a fixed tick grid, on the CPU or the GPU.
+
+The names below are loaded when first used, so that a tool that needs only the spec does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robocache_ros.client import FusedFrame, FusedSubscriber
+    from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
+    from robocache_ros.errors import RoboCacheError
+    from robocache_ros.layout import Layout
+    from robocache_ros.ops import (
+        blend,
+        convert_image,
+        enable_jit_cache,
+        fuse,
+        fuse_multimodal_alignment,
+        normalize_image,
+        print_installation_info,
+        resample_trajectories,
+        self_test,
+        set_device,
+        voxelize_cloud_bytes,
+        voxelize_pointcloud,
+    )
+    from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "client": ("FusedFrame", "FusedSubscriber"),
+    "engine": ("Frames", "FusionEngine", "Ingest", "Outcome"),
+    "errors": ("RoboCacheError",),
+    "layout": ("Layout",),
+    "ops": (
+        "blend",
+        "convert_image",
+        "enable_jit_cache",
+        "fuse",
+        "fuse_multimodal_alignment",
+        "normalize_image",
+        "print_installation_info",
+        "resample_trajectories",
+        "self_test",
+        "set_device",
+        "voxelize_cloud_bytes",
+        "voxelize_pointcloud",
+    ),
+    "spec": ("FusionSpec", "StreamSpec", "load_spec"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Frames",
+    "FusedFrame",
+    "FusedSubscriber",
+    "FusionEngine",
+    "FusionSpec",
+    "Ingest",
+    "Layout",
+    "Outcome",
+    "RoboCacheError",
+    "StreamSpec",
+    "__version__",
+    "blend",
+    "convert_image",
+    "enable_jit_cache",
+    "fuse",
+    "fuse_multimodal_alignment",
+    "load_spec",
+    "normalize_image",
+    "print_installation_info",
+    "resample_trajectories",
+    "self_test",
+    "set_device",
+    "voxelize_cloud_bytes",
+    "voxelize_pointcloud",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

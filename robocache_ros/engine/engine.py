@@ -182,8 +182,9 @@ class FusionEngine:
         fixed = ticks_ns + self.spec.delay_ns
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
-        shown = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
-        return np.minimum(fixed, shown)
+        shown: Int64 = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
+        due: Int64 = np.minimum(fixed, shown)
+        return due
 
     def resolve(self, ticks_ns: Int64, deadlines_ns: Int64 | None = None) -> Frames:
         """The frames of any ticks.
