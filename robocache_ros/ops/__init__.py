@@ -1,5 +1,7 @@
 """Tensors in, tensors out."""
 
 from robocache_ros.ops.image import convert_image, normalize_image
+from robocache_ros.ops.voxel import voxelize_cloud_bytes, voxelize_pointcloud
+from robocache_ros.ops.voxel_grid import Voxels
 
-__all__ = ["convert_image", "normalize_image"]
+__all__ = ["Voxels", "convert_image", "normalize_image", "voxelize_cloud_bytes", "voxelize_pointcloud"]
