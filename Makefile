@@ -43,7 +43,7 @@ check: $(VENV)/.ready
 	@$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m robocache_ros.spec_docs >docs/spec.md
 
 lerobot-env: $(LEROBOT_VENV)/.ready $(DOCTOR_VENV)/.ready
 
