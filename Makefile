@@ -1,11 +1,18 @@
 # Two commands for a start: `make demo` and `make test`. Both set up what they need in .venv, once.
+comma := ,
 PYTHON ?= python3
 VENV ?= .venv
 # The real dataset readers, in environments of their own: their pins do not go with ours.
 LEROBOT_VENV ?= .venv-lerobot
 DOCTOR_VENV ?= .venv-lerobot-doctor
 TORCH ?= torch==2.13.0
-EXTRAS ?= ros,export,cli,dev
+# Without a GPU, PyTorch's own index has a build ten times smaller than PyPI's.
+CPU_WHEELS := https://download.pytorch.org/whl/cpu
+cpu_index = $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
+  'import urllib.request as u; u.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null && echo --extra-index-url $(CPU_WHEELS); })
+# A sourced ROS brings its own rclpy.
+ROS_EXTRA := $(if $(ROS_DISTRO),,ros$(comma))
+EXTRAS ?= $(ROS_EXTRA)export,cli,dev
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
@@ -60,7 +67,7 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	$(checked_python)
 	@mkdir -p $(dir $(LOG)) && : >$(LOG)
 	$(call quietly,Python environment in $(VENV),$(PYTHON) -m venv $(VENV))
-	$(call quietly,$(TORCH),$(BIN)/pip install $(TORCH) "setuptools>=64$(comma)<80" wheel)
+	$(call quietly,$(TORCH),$(BIN)/pip install $(cpu_index) $(TORCH) "setuptools>=64$(comma)<80" wheel)
 	$(call quietly,robocache_ros with [$(EXTRAS)],$(BIN)/pip install --no-build-isolation -e ".[$(EXTRAS)]")
 	@touch $@
 
@@ -83,8 +90,6 @@ $(DOCTOR_VENV)/.ready:
 	$(call quietly,lerobot-doctor in $(DOCTOR_VENV),$(PYTHON) -m venv $(DOCTOR_VENV))
 	$(call quietly,lerobot-doctor==0.2.0,$(DOCTOR_VENV)/bin/pip install lerobot-doctor==0.2.0)
 	@touch $@
-
-comma := ,
 
 clean:
 	rm -rf $(VENV) $(LOG) $(LEROBOT_VENV) $(DOCTOR_VENV) build dist install log out *.egg-info
