@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
 
 if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
@@ -42,6 +43,8 @@ class Source(Protocol):
     """One storage: its topics and the messages of some of them in log order."""
 
     topics: tuple[Topic, ...]
+    start_ns: int  # log time of the first message
+    stop_ns: int  # past the log time of the last one
 
     def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
         """Messages with start_ns <= log time < stop_ns."""
@@ -54,10 +57,10 @@ class _Rosbags:
     """A folder or a file that the rosbags library reads."""
 
     def __init__(self, path: Path) -> None:
-        from rosbags.rosbag2 import Reader
-
-        self._reader = Reader(path)
+        self._reader = need("rosbags.rosbag2", "bags").Reader(path)
         self._reader.open()
+        self.start_ns: int = self._reader.start_time
+        self.stop_ns: int = self._reader.end_time
         self.topics = tuple(
             Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef else "") for c in self._reader.connections
         )
@@ -78,6 +81,7 @@ class Bag:
     Attributes:
         path: what was opened, a folder or a file.
         topics: its topics by name.
+        start_ns, stop_ns: log time of the first message, and past that of the last one.
         notes: what a user should know, such as a recording that was cut short.
     """
 
@@ -88,6 +92,8 @@ class Bag:
         self._sources = self._open()
         for source in self._sources:
             self._stack.callback(source.close)
+        self.start_ns = min(source.start_ns for source in self._sources)
+        self.stop_ns = max(source.stop_ns for source in self._sources)
         self.topics = _merge(self._sources)
         if not any(topic.count for topic in self.topics.values()):
             self.close()
@@ -206,7 +212,7 @@ def _damage() -> tuple[type[BaseException], ...]:
     import struct
     from importlib import import_module
 
-    kinds: list[Any] = [import_module("rosbags.rosbag2").ReaderError, struct.error, OSError, EOFError]
+    kinds: list[Any] = [need("rosbags.rosbag2", "bags").ReaderError, struct.error, OSError, EOFError]
     kinds += [ValueError, TypeError, KeyError, AssertionError, OverflowError, MemoryError, RuntimeError]
     for module, name in (("apsw", "Error"), ("backports.zstd", "ZstdError"), ("compression.zstd", "ZstdError")):
         with suppress(ImportError):

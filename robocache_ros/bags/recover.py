@@ -45,6 +45,8 @@ class CutMcap:
         if not counts:
             self.close()
             raise RoboCacheError(f"{path}: cut before its first whole message; nothing can be recovered")
+        self.start_ns = min(first for first, *_ in self._parts)
+        self.stop_ns = max(last for _, last, *_ in self._parts) + 1
         self.topics = tuple(
             Topic(name, self._schemas.get(schema, ("", ""))[0], counts[key], self._schemas.get(schema, ("", ""))[1])
             for key, (schema, name) in self._channels.items()

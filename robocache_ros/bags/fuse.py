@@ -1,0 +1,154 @@
+"""A recording through the fusion engine: frames on the tick grid, and what became of the messages on the way."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.stats import Recorder, TopicStats
+from robocache_ros.engine import offline
+from robocache_ros.engine.engine import FusionEngine
+from robocache_ros.engine.frames import Frames
+from robocache_ros.engine.ingest import Ingest
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.layout import Layout
+from robocache_ros.spec import NS_PER_S, FusionSpec
+
+VECTOR_CHUNK = 1024  # ticks given at once; with images and voxels fewer, for they are held whole
+MEDIA_CHUNK = 64
+# A stream that is silent for longer before the end did not end a moment early: it died, and its ticks are kept.
+TAIL_NS = 10 * NS_PER_S
+
+
+class BagRun:
+    """One pass of a recording through an engine.
+
+    Args:
+        bag: an open recording.
+        spec: the streams; the recording must have their topics, with their types.
+        visibility: `ideal`: a tick sees every sample; `deployed`: what the robot would have seen by then.
+        trim: leave out the ticks at either end at which a stream is invalid (ten seconds at most at the tail).
+        start_ns, stop_ns: log times to read between; None: from the first message, to the last one.
+
+    Attributes, whole once `frames` is done:
+        ticks_ns, valid: (T,) int64 and (T, N) uint8 of every tick, also those trimmed.
+        leading, trailing: how many of them were trimmed at either end.
+    """
+
+    def __init__(
+        self,
+        bag: Bag,
+        spec: FusionSpec,
+        *,
+        visibility: str = "ideal",
+        trim: bool = True,
+        start_ns: int | None = None,
+        stop_ns: int | None = None,
+    ) -> None:
+        bag.require(spec)
+        self.bag = bag
+        self.spec = spec
+        self.layout = Layout(spec)
+        self.visibility = visibility
+        self.start_ns = bag.start_ns if start_ns is None else start_ns
+        self.stop_ns = bag.stop_ns if stop_ns is None else stop_ns
+        self.leading = self.trailing = 0
+        self._trim = trim
+        self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
+        topics = {stream.topic for stream in spec.streams}
+        self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
+        self._ticks: list[NDArray[np.int64]] = []
+        self._valid: list[NDArray[np.uint8]] = []
+
+    def frames(self) -> Iterator[Frames]:
+        """The frames, some ticks at a time, in order; RoboCacheError where no tick has every stream."""
+        frames = self._watched()
+        if not self._trim:
+            yield from frames
+            return
+        begun = False
+        waiting: list[Frames] = []  # ticks since the last whole one: the tail, if no whole one follows
+        for part in frames:
+            whole = np.flatnonzero((part.valid > 0).all(axis=1))
+            start = 0
+            if not begun:
+                start = int(whole[0]) if len(whole) else len(part)
+                self.leading += start
+                begun = bool(len(whole))
+            stop = int(whole[-1]) + 1 if len(whole) else start
+            if len(whole):
+                yield from waiting
+                waiting = []
+                yield part[start:stop]
+            if begun and stop < len(part):
+                waiting.append(part[stop:])
+                if sum(len(w) for w in waiting) > TAIL_NS // NS_PER_S * self.spec.rate_hz:
+                    yield from waiting
+                    waiting = []
+        self.trailing = sum(len(w) for w in waiting)
+        if not begun:
+            raise RoboCacheError(self._never())
+
+    @property
+    def ticks_ns(self) -> NDArray[np.int64]:
+        """(T,) int64 every tick that was resolved."""
+        return np.concatenate(self._ticks) if self._ticks else np.empty(0, np.int64)
+
+    @property
+    def valid(self) -> NDArray[np.uint8]:
+        """(T, N) uint8 of every tick that was resolved."""
+        return np.concatenate(self._valid) if self._valid else np.empty((0, len(self.spec.streams)), np.uint8)
+
+    @property
+    def counters(self) -> dict[str, Counter[str]]:
+        """By stream, what became of its messages: received, decoded, accepted, late, dropped:<cause> and so on."""
+        lost = self._ingest.engine.lost
+        return {name: counts + Counter(lost(name)) for name, counts in self._ingest.counters.items()}
+
+    def stats(self) -> dict[str, TopicStats]:
+        """What the recording says of the topics that were read."""
+        return self._recorder.stats()
+
+    def _watched(self) -> Iterator[Frames]:
+        chunk = MEDIA_CHUNK if self.spec.media else VECTOR_CHUNK
+        for part in offline.run(
+            self._messages(), self._ingest, self.start_ns, self.stop_ns, visibility=self.visibility, chunk=chunk
+        ):
+            self._ticks.append(part.ticks_ns)
+            self._valid.append(part.valid)
+            yield part
+
+    def _messages(self) -> Iterator[tuple[str, int, bytes]]:
+        """Each message once per stream that its topic feeds."""
+        fed = defaultdict(list)
+        for stream in self.spec.streams:
+            fed[stream.topic].append(stream.name)
+        for topic, log_ns, data in self._recorder.watch(self.bag.messages(fed, self.start_ns, self.stop_ns)):
+            for name in fed[topic]:
+                yield name, log_ns, data
+
+    def _never(self) -> str:
+        valid = self.valid > 0
+        silent = [s.name for index, s in enumerate(self.spec.streams) if not valid[:, index].any()]
+        why = f"{', '.join(silent)} never has a value" if silent else "the streams are never there at the same time"
+        dropped = {
+            f"{name}: {cause} ({count})"
+            for name in silent
+            for cause, count in self.counters[name].items()
+            if cause.startswith("dropped:") or cause in ("skewed", "unstamped", "corrupt")
+        }
+        reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
+        return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"
+
+
+def without_cameras(spec: FusionSpec) -> FusionSpec:
+    """The spec less its image streams."""
+    kept = tuple(stream for stream in spec.streams if stream.kind != "image")
+    if not kept:
+        raise RoboCacheError("streams: all of them are images, and images are left out; keep the media")
+    return replace(spec, streams=kept)

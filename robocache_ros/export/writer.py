@@ -1,0 +1,61 @@
+"""What every dataset format shares: the options of an export, the writer's calls, and the registry of formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.layout import Layout
+
+# A format by name: the module and class of its writer, imported when it is asked for.
+FORMATS = {"lerobot": "robocache_ros.export.lerobot:LeRobotWriter"}
+MEDIA = ("video", "image", "none")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How a recording becomes a dataset."""
+
+    format: str = "lerobot"
+    visibility: str = "ideal"  # ideal: every sample is seen; deployed: what the robot would have seen
+    media: str = "video"  # cameras as video files, as PNG images in the tables, or not at all
+    task: str = "robot task"  # what the robot does, in words; policies are conditioned on it
+    robot_type: str = "unknown"
+    trim: bool = True  # leave out the ticks at either end at which a stream is invalid
+
+    def __post_init__(self) -> None:
+        for name, choices in (("format", tuple(FORMATS)), ("media", MEDIA), ("visibility", ("ideal", "deployed"))):
+            if getattr(self, name) not in choices:
+                raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if not self.task.strip():
+            raise RoboCacheError("task: is empty; say in words what the robot does")
+
+
+class DatasetWriter(Protocol):
+    """Writes one dataset into a folder that is empty and becomes the dataset when `finish` has returned."""
+
+    def begin_episode(self) -> None:
+        """Start an episode."""
+
+    def write(self, frames: Frames) -> None:
+        """The next ticks of the episode."""
+
+    def end_episode(self) -> None:
+        """Close the episode."""
+
+    def finish(self, extra: dict[str, Any]) -> None:
+        """Write what stands once per dataset; `extra` goes into meta/robocache.json."""
+
+    def close(self) -> None:
+        """Release what is open, finished or not."""
+
+
+def make_writer(folder: Path, layout: Layout, options: ExportOptions) -> DatasetWriter:
+    """The writer of the format that the options name."""
+    module, _, name = FORMATS[options.format].partition(":")
+    writer: DatasetWriter = getattr(import_module(module), name)(folder, layout, options)
+    return writer
