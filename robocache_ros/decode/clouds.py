@@ -6,9 +6,10 @@ from typing import Any
 
 from robocache_ros.decode.cdr import read_count, read_text, truncated
 from robocache_ros.decode.decoder import Decoder
+from robocache_ros.decode.numeric import OCTETS
 from robocache_ros.decode.payloads import Buffer, CloudPayload, DecodeError, PointField, Sample
 from robocache_ros.decode.types import Struct
-from robocache_ros.decode.values import OCTETS, SCALAR, Items
+from robocache_ros.decode.values import SCALAR, Items
 from robocache_ros.spec import StreamSpec
 
 # Bytes of a value by PointField.datatype: INT8 to FLOAT64.

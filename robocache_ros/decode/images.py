@@ -7,9 +7,10 @@ import struct
 from typing import Any
 
 from robocache_ros.decode.decoder import Decoder
+from robocache_ros.decode.numeric import OCTETS
 from robocache_ros.decode.payloads import ByteArray, DecodeError, ImagePayload, Sample
 from robocache_ros.decode.types import Struct
-from robocache_ros.decode.values import OCTETS, SCALAR, STRING
+from robocache_ros.decode.values import SCALAR, STRING
 from robocache_ros.spec import StreamSpec
 
 # Bytes a pixel of a row (nv12: of a luma row) by encoding.

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from robocache_ros.decode.cdr import read_text
 from robocache_ros.decode.decoder import Decoder, Wanted
+from robocache_ros.decode.numeric import NUMERIC, Numbers, to_float32
 from robocache_ros.decode.payloads import DecodeError, Sample, Vector
 from robocache_ros.decode.types import Path, Sequence, Struct, describe, parse_path, resolve, runs
-from robocache_ros.decode.values import NUMERIC, Items, Numbers, to_float32
+from robocache_ros.decode.values import Items
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import StreamSpec
 
