@@ -190,7 +190,7 @@ def _skip_text(t: Text, order: str) -> Step:
         # Written out: nearly every message has a frame_id on the way, and calls are what costs here.
         start = pos + _PAD4[pos & 7] + 4
         if start <= end:
-            stop = start + unpack(data, start - 4)[0]
+            stop: int = start + unpack(data, start - 4)[0]
             if start < stop <= end and not data[stop - 1] and bound is None:
                 return stop
         return text_end(data, pos, end, order, bound)[1]
@@ -232,7 +232,7 @@ def _skip_numbers(t: Sequence, one_kind: Run, order: str) -> Step:
         pos += _PAD4[pos & 7] + 4
         if pos > end:
             raise truncated(pos, end)
-        count = unpack(data, pos - 4)[0]
+        count: int = unpack(data, pos - 4)[0]
         if not count:  # an empty sequence is not padded
             return pos
         if bound is not None and count > bound:

@@ -64,7 +64,9 @@ def _check_fields(fields: tuple[PointField, ...], point_step: int) -> None:
             raise DecodeError(
                 "bad_fields", f"fields: {field.name} has datatype {field.datatype}; 1 (INT8) to 8 (FLOAT64) exist"
             )
-        if field.offset + size * max(field.count, 1) > point_step:  # some drivers leave count 0 and mean 1
+        if (
+            field.offset < 0 or field.offset + size * max(field.count, 1) > point_step
+        ):  # some drivers leave count 0 and mean 1
             raise DecodeError(
                 "bad_fields", f"fields: {field.name} at {field.offset} reaches past point_step {point_step}"
             )

@@ -22,7 +22,6 @@ _TEXTS = {
     "std_msgs": {
         "Header": "builtin_interfaces/Time stamp; string frame_id",
         "Bool": "bool data",
-        "Char": "char data",
         "ColorRGBA": "float32 r; float32 g; float32 b; float32 a",
         "String": "string data",
         "MultiArrayDimension": "string label; uint32 size; uint32 stride",

@@ -100,7 +100,7 @@ class _Builder:
         if not text or _CONSTANT.match(text):
             return []
         match = _FIELD.match(text)
-        if match is None:
+        if match is None or match["base"] == "module":
             raise RoboCacheError(f"definition of {name}: cannot read {line.strip()!r}; expected .msg text, not IDL")
         base, bound = match["base"], match["bound"]
         if base == "string":

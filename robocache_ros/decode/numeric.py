@@ -81,7 +81,7 @@ def _read_sequence(t: Sequence, run: Run, order: str, slot: int) -> Step:
         pos += pad4[pos & 7] + 4
         if pos > end:
             raise truncated(pos, end)
-        count = unpack(data, pos - 4)[0]
+        count: int = unpack(data, pos - 4)[0]
         if bound is not None and count > bound:
             raise too_many(count, t)
         if count:  # an empty sequence is not padded

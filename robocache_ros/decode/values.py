@@ -74,8 +74,20 @@ class Scalar:
         return step
 
     def picker(self, t: Type) -> Pick:
-        """The same number."""
-        return float if primitive_of(t).kind == "f" else int
+        """The same number; one that the wire could not carry is refused."""
+        primitive = primitive_of(t)
+        if primitive.kind == "f":
+            return float
+        bits = 8 * primitive.size
+        allowed = range(-(1 << bits - 1), 1 << bits - 1) if primitive.kind == "i" else range(1 << bits)
+
+        def pick(value: Any) -> int:
+            number = int(value)
+            if number not in allowed:
+                raise OverflowError(f"{number} is no {primitive.name}")
+            return number
+
+        return pick
 
 
 class String:

@@ -1,4 +1,4 @@
-"""Every kind of message: bytes and objects, of rosbags and of rclpy, in both byte orders, give one and the same sample."""
+"""Bytes and objects, of rosbags and of rclpy, in both byte orders, give one and the same sample."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,111 @@
+"""Message definitions: the common table, texts as bags carry them, installed classes."""
+
+import pytest
+from rosbags.typesys import Stores, get_typestore
+
+from robocache_ros.decode import definitions_of, make_decoder
+from robocache_ros.decode.common import COMMON
+from robocache_ros.decode.definitions import message_type
+from robocache_ros.decode.types import Array, Primitive, Sequence, Text, describe
+from robocache_ros.errors import RoboCacheError
+
+LINE = "=" * 80
+
+
+@pytest.mark.parametrize("store", [Stores.ROS2_HUMBLE, Stores.ROS2_JAZZY, Stores.ROS2_KILTED])
+def test_the_common_types_are_those_of_every_distribution(store):
+    types = get_typestore(store)
+    for name in COMMON:
+        text, _ = types.generate_msgdef(name, ros_version=2)
+        assert message_type(name) == message_type(name, {name: text}), name
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("package", ["std_msgs", "geometry_msgs", "sensor_msgs", "nav_msgs", "trajectory_msgs"])
+def test_the_common_types_are_those_installed(package):
+    from importlib import import_module
+
+    for name in COMMON:
+        if name.startswith(f"{package}/"):
+            installed = getattr(import_module(f"{package}.msg"), name.rpartition("/")[2])
+            assert message_type(name) == message_type(name, definitions_of(installed)), name
+
+
+@pytest.mark.ros
+def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common(stream_of):
+    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+    from rclpy.serialization import serialize_message
+
+    message = DiagnosticArray(status=[DiagnosticStatus(name="n", level=b"\x02")])
+    stream = stream_of("diagnostic_msgs/msg/DiagnosticArray", field="status[0].level", dim=1)
+    decoder = make_decoder(stream, definitions_of(DiagnosticArray))
+    assert decoder.decode_cdr(serialize_message(message)).value.tolist() == [2.0]
+    assert decoder.decode_message(message).value.tolist() == [2.0]
+
+
+def test_what_is_no_message_class_is_refused():
+    with pytest.raises(RoboCacheError, match="is no ROS 2 message class"):
+        definitions_of(int)
+
+
+def test_every_form_of_a_field_is_read():
+    text = """
+    # a comment
+    int32 LIMIT=5          # a constant
+    string NAME = "a # b"
+    float64[3] fixed       # comment behind
+    float32[] open
+    uint8[<=4] bounded
+    string<=7[<=2] names
+    bool flag true
+    std_msgs/Header header
+    """
+    fields = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
+    header = fields.pop("header")
+    assert describe(header) == "std_msgs/msg/Header"
+    assert fields == {
+        "fixed": Array(Primitive("float64", "f", 8), 3),
+        "open": Sequence(Primitive("float32", "f", 4)),
+        "bounded": Sequence(Primitive("uint8", "u", 1), 4),
+        "names": Sequence(Text(7), 2),
+        "flag": Primitive("bool", "b", 1),
+    }
+
+
+def test_a_recordings_own_definition_goes_before_the_common_one():
+    text = f"geometry_msgs/Point p\n{LINE}\nMSG: geometry_msgs/Point\nfloat32 x"
+    point = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)["p"]
+    assert dict(point.fields) == {"x": Primitive("float32", "f", 4)}
+
+
+def test_types_may_be_named_without_msg_and_within_their_package():
+    text = f"Part part\n{LINE}\nMSG: my_msgs/Part\nHeader header"
+    part = dict(message_type("my_msgs/Thing", {"my_msgs/Thing": text}).fields)["part"]
+    assert part.name == "my_msgs/msg/Part"
+    assert dict(part.fields)["header"].name == "std_msgs/msg/Header"
+
+
+def test_a_message_without_fields_takes_one_byte():
+    assert len(message_type("std_msgs/msg/Empty", {"std_msgs/msg/Empty": "\n"}).fields) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Missing m", r"no definition of my_msgs/msg/Missing \(needed by my_msgs/msg/Thing\)"),
+        ("Thing t", "contains itself"),
+        ("module my_msgs { };", "expected .msg text, not IDL"),
+        ("float64[0] x", "has no elements"),
+        ("float64 x\nfloat32 x", "a field stands in it twice"),
+        (f"float64 x\n{LINE}\nIDL: my_msgs/msg/Other\n", "expected 'MSG: package/Type'"),
+    ],
+)
+def test_a_definition_that_cannot_be_read_is_refused(text, problem):
+    with pytest.raises(RoboCacheError, match=problem):
+        message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text})
+
+
+def test_a_type_with_a_wide_string_is_refused_by_name(stream_of):
+    stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
+    with pytest.raises(RoboCacheError, match="wstring fields are not supported"):
+        make_decoder(stream, {"my_msgs/msg/Thing": "wstring w\nfloat64 x"})
