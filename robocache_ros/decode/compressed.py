@@ -74,9 +74,11 @@ def _pixels(data: ByteArray, kind: str) -> np.ndarray[Any, Any]:
             if mode in ("I", "I;16", "I;16B"):
                 return np.asarray(opened).astype(np.uint16)
             if mode not in ("L", "RGB", "RGBA"):
-                return np.asarray(opened.convert("L" if mode == "1" else "RGB"))
+                return np.asarray(opened.convert("L" if mode in ("1", "LA") else "RGB"))
             return np.asarray(opened)
     except DecodeError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DecodeError("image_size", f"data: {error}") from None
     except Exception as error:  # Pillow raises errors of many kinds over bytes that it cannot read
         raise DecodeError("bad_image", f"data: not a {kind} that can be read: {error}") from None

@@ -1,0 +1,152 @@
+"""Image messages: encodings and their other names, row padding, sizes that cannot be, byte order."""
+
+import numpy as np
+import pytest
+
+from robocache_ros.decode import DecodeError, ImagePayload, make_decoder
+from robocache_ros.decode.images import ALIASES, PIXEL_BYTES
+
+RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(name="raw")
+def decode_raw(stream_of, cdr):
+    def decode(**values):
+        return make_decoder(stream_of(RAW)).decode_cdr(cdr(RAW, values)).value
+
+    return decode
+
+
+@pytest.fixture(name="compressed")
+def decode_compressed_message(stream_of, cdr):
+    def decode(text, data):
+        return make_decoder(stream_of(COMPRESSED)).decode_cdr(cdr(COMPRESSED, {"format": text, "data": data})).value
+
+    return decode
+
+
+@pytest.mark.parametrize("encoding", PIXEL_BYTES)
+def test_every_encoding_keeps_its_name(raw, encoding):
+    step = 4 * PIXEL_BYTES[encoding]
+    rows = 3 if encoding == "nv12" else 2
+    image = raw(width=4, height=2, encoding=encoding, step=step, data=bytes(rows * step))
+    assert (image.encoding, image.width, image.height, image.step, len(image.data)) == (
+        encoding,
+        4,
+        2,
+        step,
+        rows * step,
+    )
+
+
+@pytest.mark.parametrize(("name", "encoding"), ALIASES.items())
+def test_other_names_come_under_the_one_name(raw, name, encoding):
+    step = 4 * PIXEL_BYTES[encoding]
+    assert raw(width=4, height=1, encoding=name, step=step, data=bytes(step)).encoding == encoding
+
+
+@pytest.mark.parametrize("encoding", ["", "rgb16", "bayer_rggb16", "nv21", "jpeg", "RGB8"])
+def test_another_encoding_is_refused_by_name(raw, encoding):
+    with pytest.raises(DecodeError, match=f"encoding: '{encoding}' is not one of rgb8, bgr8") as error:
+        raw(width=4, height=1, encoding=encoding, step=100, data=bytes(100))
+    assert error.value.cause == "bad_encoding"
+
+
+def test_rows_may_be_padded(raw):
+    image = raw(width=2, height=2, encoding="rgb8", step=8, data=bytes(range(16)))
+    assert image.step == 8
+    np.testing.assert_array_equal(image.data, np.arange(16))
+
+
+def test_bytes_behind_the_last_row_are_left_out(raw):
+    assert len(raw(width=2, height=2, encoding="mono8", step=2, data=bytes(9)).data) == 4
+
+
+@pytest.mark.parametrize("flag", [0, 1, 255])
+def test_byte_order_is_carried(raw, flag):
+    image = raw(width=1, height=1, encoding="mono16", step=2, data=b"\1\2", is_bigendian=flag)
+    assert image.big_endian is bool(flag)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"width": 2, "height": 2, "step": 5},
+        {"width": 0, "height": 2, "step": 6},
+        {"width": 2, "height": 0, "step": 6},
+        {"width": 2, "height": 3, "step": 6},
+        {"width": 2, "height": 0xFFFFFFFF, "step": 0xFFFFFFFF},
+        {"width": 0xFFFFFFFF, "height": 1, "step": 12},
+    ],
+)
+def test_sizes_that_do_not_fit_the_data_are_refused(raw, values):
+    with pytest.raises(DecodeError) as error:
+        raw(encoding="rgb8", data=bytes(12), **values)
+    assert error.value.cause == "image_size"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "width", "height"), [("yuv422", 3, 2), ("yuyv", 3, 2), ("nv12", 3, 2), ("nv12", 4, 3)]
+)
+def test_odd_sizes_of_subsampled_colour_are_refused(raw, encoding, width, height):
+    with pytest.raises(DecodeError, match="is odd"):
+        raw(width=width, height=height, encoding=encoding, step=8, data=bytes(64))
+
+
+def test_sizes_of_an_object_that_the_wire_could_not_carry_are_refused(cases):
+    case = cases["Image"]
+    message = case.rosbags()
+    for field in ("width", "height", "step"):
+        with pytest.raises(DecodeError, match="-2 is no uint32"):
+            case.decoder.decode_message(type(message)(**{**vars(message), field: -2}))
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "expected"),
+    [
+        ("jpeg", b"\xff\xd8\xff", ("jpeg", "")),
+        ("bgr8; jpeg compressed bgr8", b"\xff\xd8\xff", ("jpeg", "bgr8")),
+        ("", b"\xff\xd8\xff", ("jpeg", "")),
+        ("png", b"\xff\xd8\xff", ("jpeg", "")),
+        ("16UC1; png compressed ", PNG, ("png", "16UC1")),
+        ("16UC1; compressedDepth png", bytes(12) + PNG, ("compressedDepth", "16UC1")),
+        ("16UC1; compressedDepth", bytes(12) + PNG, ("compressedDepth", "16UC1")),
+    ],
+)
+def test_what_is_compressed_is_seen_from_its_bytes(compressed, text, data, expected):
+    image = compressed(text, data)
+    assert isinstance(image, ImagePayload)
+    assert (image.encoding, image.source) == expected
+    assert (image.width, image.height, image.step) == (0, 0, 0)
+    assert image.data.tobytes() == data
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "cause"),
+    [
+        ("jpeg", b"", "bad_image"),
+        ("jpeg", b"\xff\xd8", "bad_image"),
+        ("png", b"nothing of the kind", "bad_image"),
+        ("h264", b"\0\0\0\1", "bad_encoding"),
+        ("", b"", "bad_encoding"),
+        ("16UC1; compressedDepth rvl", bytes(40), "bad_encoding"),
+        ("rgb8; compressedDepth png", bytes(12) + PNG, "bad_encoding"),
+        ("16UC1; compressedDepth png", bytes(40), "bad_image"),
+        ("16UC1; compressedDepth png", bytes(11), "bad_image"),
+        ("32FC1; compressedDepth png", bytes(12) + PNG, "bad_image"),
+        ("32FC1; compressedDepth png", b"\1\0\0\0" + np.float32([9, 1]).tobytes() + PNG, "bad_image"),
+        ("32FC1; compressedDepth png", b"\0\0\0\0" + np.float32([np.nan, 1]).tobytes() + PNG, "bad_image"),
+    ],
+)
+def test_what_cannot_be_decompressed_is_refused_with_the_message(compressed, text, data, cause):
+    with pytest.raises(DecodeError) as error:
+        compressed(text, data)
+    assert error.value.cause == cause
+
+
+@pytest.mark.ros
+def test_an_image_of_an_rclpy_object_is_not_copied(cases):
+    message = cases["Image"].ros()
+    image = cases["Image"].decoder.decode_message(message).value
+    assert np.shares_memory(image.data, np.frombuffer(message.data, np.uint8))
