@@ -1,0 +1,151 @@
+"""What a recording holds: each topic's statistics and, from a few of its messages, what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.bags.reader import Bag, RawMessage
+from robocache_ros.bags.stats import Recorder, TopicStats
+from robocache_ros.decode import decode_compressed
+from robocache_ros.decode.payloads import ImagePayload
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
+
+SAMPLES = 8  # messages of a topic looked into, evenly spread
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic: its statistics, a few of its messages, and one line on what is in them."""
+
+    stats: TopicStats
+    messages: tuple[Any, ...] = field(repr=False)  # as rosbags deserializes them; none where the type is unknown
+    content: str
+
+
+@dataclass(frozen=True)
+class BagInfo:
+    """A recording."""
+
+    path: Path
+    size: int  # bytes on disk
+    start_ns: int
+    stop_ns: int
+    notes: tuple[str, ...]
+    topics: dict[str, TopicInfo]
+
+    @property
+    def duration_s(self) -> float:
+        """From the first to the last message."""
+        return (self.stop_ns - self.start_ns) / 1e9
+
+
+def describe(path: str | Path) -> BagInfo:
+    """Read a recording once and describe it."""
+    with Bag(path) as bag:
+        recorder = Recorder(bag.topics.values(), bag.definitions)
+        kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
+        strides = {name: max(1, topic.count // SAMPLES) for name, topic in bag.topics.items()}
+        for _ in _sampled(recorder.watch(bag.messages()), kept, strides):
+            pass
+        store = _typestore(bag)
+        topics = {}
+        for name, stats in recorder.stats().items():
+            messages = tuple(_messages(store, bag.topics[name].type, kept[name]))
+            topics[name] = TopicInfo(stats, messages, _content(messages))
+        size = sum(file.stat().st_size for file in bag.files)
+        return BagInfo(bag.path, size, bag.start_ns, bag.stop_ns, tuple(bag.notes), topics)
+
+
+def image_size(message: Any) -> tuple[int, int] | None:
+    """Height and width of an Image or CompressedImage message; None where it cannot be told."""
+    if hasattr(message, "height"):
+        return int(message.height), int(message.width)
+    compressed = "compressedDepth" if "compressedDepth" in message.format else "png" if _is_png(message) else "jpeg"
+    try:
+        raw = decode_compressed(ImagePayload(np.asarray(message.data), compressed))
+    except RoboCacheError:
+        return None
+    return raw.height, raw.width
+
+
+def cloud_points(message: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """(N, 3) float32 finite x, y, z of a PointCloud2 message, rows without padding alone; else (0, 3)."""
+    offsets = {f.name: f.offset for f in message.fields if f.datatype == f.FLOAT32}
+    data = np.asarray(message.data)
+    count = message.width * message.height
+    whole = message.row_step == message.width * message.point_step and len(data) == count * message.point_step
+    if not {"x", "y", "z"} <= set(offsets) or not whole or not count:
+        return np.empty((0, 3), np.float32)
+    rows = data.reshape(count, message.point_step)
+    order = ">" if message.is_bigendian else "<"
+    columns = [rows[:, o : o + 4].copy().view(f"{order}f4")[:, 0] for o in (offsets[axis] for axis in "xyz")]
+    points = np.stack(columns, axis=1).astype(np.float32)
+    finite: np.ndarray[Any, np.dtype[np.float32]] = points[np.isfinite(points).all(axis=1)]
+    return finite
+
+
+def _sampled(
+    messages: Iterable[RawMessage], kept: dict[str, list[bytes]], strides: dict[str, int]
+) -> Iterator[RawMessage]:
+    seen = dict.fromkeys(kept, 0)
+    for message in messages:
+        name = message.topic
+        if seen[name] % strides[name] == 0:
+            kept[name].append(message.data)
+        seen[name] += 1
+        yield message
+
+
+def _typestore(bag: Bag) -> Any:
+    """The types of rosbags, with those that the recording brings."""
+    typesys = need("rosbags.typesys", "bags")
+    store = typesys.get_typestore(typesys.Stores.LATEST)
+    for name, definition in bag.definitions.items():
+        if name not in store.fielddefs:
+            try:
+                types = typesys.get_types_from_msg(definition, name)
+                store.register({k: v for k, v in types.items() if k not in store.fielddefs})
+            except Exception:  # a definition that rosbags cannot read: the topic is shown without content
+                continue
+    return store
+
+
+def _messages(store: Any, name: str, kept: list[bytes]) -> Iterator[Any]:
+    if name not in store.fielddefs:
+        return
+    for data in kept:
+        try:
+            yield store.deserialize_cdr(data, name)
+        except Exception:  # a damaged message is nothing to describe a topic by
+            continue
+
+
+def _content(messages: tuple[Any, ...]) -> str:
+    """One line on a topic's messages, by what they have."""
+    if not messages:
+        return ""
+    first = messages[0]
+    if hasattr(first, "point_step"):
+        shape = f"{first.width}x{first.height}" if first.height > 1 else f"{first.width}"
+        return f"{shape} points: {' '.join(f.name for f in first.fields)}"
+    if hasattr(first, "encoding") or hasattr(first, "format"):
+        size = image_size(first)
+        kind = getattr(first, "encoding", "") or first.format.split(";")[-1].strip()
+        return f"{size[1]}x{size[0]} {kind}" if size else kind
+    if hasattr(first, "position") and hasattr(first, "name"):
+        values = [name for name in ("position", "velocity", "effort") if len(getattr(first, name))]
+        return f"{len(first.name)} joints: {' '.join(values)}"
+    if hasattr(first, "data") and hasattr(first, "layout"):
+        return f"{len(first.data)} values"
+    names = [name for name in vars(first) if name not in ("header", "__msgtype__")]
+    return " ".join(names[:4])
+
+
+def _is_png(message: Any) -> bool:
+    return bytes(np.asarray(message.data)[:4]) == b"\x89PNG"

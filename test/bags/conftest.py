@@ -1,0 +1,50 @@
+"""Small recordings, and the one that the project keeps."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rosbags", reason="needs the `bags` extra")
+
+from robocache_ros.bags.write import write_bag
+
+START_NS = 1_700_000_000_000_000_000
+MS = 1_000_000
+
+
+@pytest.fixture(scope="session")
+def panda_lift() -> Path:
+    return Path(__file__).parents[1] / "data" / "panda_lift"
+
+
+def numbers(*values: float) -> bytes:
+    """A std_msgs/Float64MultiArray in CDR."""
+    return struct.pack(f"<4xIII{len(values)}d", 0, 0, len(values), *values).replace(b"\0\0\0\0", b"\0\1\0\0", 1)
+
+
+def pose(stamp_ns: int, x: float = 0.0) -> bytes:
+    """A geometry_msgs/PoseStamped in CDR, identity orientation."""
+    seconds, nanoseconds = divmod(stamp_ns, 10**9)
+    return b"\0\1\0\0" + struct.pack("<iII4x7d", seconds, nanoseconds, 1, x, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+
+
+TYPES = {"/arm/command": "std_msgs/msg/Float64MultiArray", "/arm/pose": "geometry_msgs/msg/PoseStamped"}
+
+
+@pytest.fixture
+def make_bag(tmp_path: Path) -> Callable[..., Path]:
+    """Writes two seconds of a 50 Hz pose, logged 5 ms late, and a 20 Hz command."""
+
+    def make(name: str = "bag", **options: str) -> Path:
+        messages = [
+            ("/arm/pose", START_NS + (20 * k + 5) * MS, pose(START_NS + 20 * k * MS, 0.1 * k)) for k in range(100)
+        ]
+        messages += [("/arm/command", START_NS + 50 * k * MS, numbers(k, -k)) for k in range(40)]
+        messages.sort(key=lambda message: message[1])
+        return write_bag(tmp_path / name, TYPES, messages, **options)
+
+    return make
