@@ -18,7 +18,7 @@ from robocache_ros.spec import StreamSpec
 
 Take: TypeAlias = "slice | npt.NDArray[np.intp]"
 
-NAMES = Items(read_text, str)
+NAMES = Items(read_text, str)  # joint names
 _BLENDED = ("linear", "slerp", "angle")
 _MOST_PLANS = 64
 
@@ -29,12 +29,10 @@ class VectorDecoder(Decoder):
     A NaN or infinite value is refused where samples are blended: it would spread into ticks marked as aligned.
     """
 
-    def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        self._prepare(stream)
+    def __init__(self, stream: StreamSpec, message: Struct, first: Wanted | None = None) -> None:
+        """Compile the stream's field; `first` are paths wanted before it."""
         path = _numeric_path(stream, message)
-        super().__init__(stream, message, [(path, NUMERIC)], near=path)
-
-    def _prepare(self, stream: StreamSpec) -> None:
+        super().__init__(stream, message, [*(first or []), (path, NUMERIC)], near=path)
         self._field, self._width = stream.field, stream.width
         self._finite = stream.align in _BLENDED
 
@@ -65,15 +63,12 @@ class JointDecoder(VectorDecoder):
     """Joint values by name, whatever their order in the message and whatever other joints it carries."""
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        self._prepare(stream)
-        path = _numeric_path(stream, message)
-        if not isinstance(resolve(message, path), Sequence):
+        super().__init__(stream, message, [(("name",), NAMES)])
+        if not isinstance(resolve(message, parse_path(stream.field)), Sequence):
             raise RoboCacheError(f"field: {stream.field!r} is not one value a joint; use position, velocity or effort")
         self._names = stream.names
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._before: frozenset[str] | None = None
-        wanted: Wanted = [(("name",), NAMES), (path, NUMERIC)]
-        Decoder.__init__(self, stream, message, wanted)
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
         names: tuple[str, ...] = values[0]

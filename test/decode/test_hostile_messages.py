@@ -1,8 +1,10 @@
 """Whatever the bytes are, decoding ends in a sample or in a DecodeError, and nothing outside the message is read."""
 
+import contextlib
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +83,18 @@ def test_names_that_keep_changing_do_not_fill_the_memory(cases, cdr):
         sample = decoder.decode_cdr(cdr(case.type, case.values | {"name": names, "position": [1.0, 2.0, 3.0, 4.0]}))
         assert sample.unmatched == (f"extra_{i}",)
     assert len(decoder._plans) <= 64
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, "text", b"x", -1, 1e300, float("nan"), [], [None], [[1], [2, 3]], 5, object()],
+    ids=lambda odd: type(odd).__name__,
+)
+def test_an_attribute_that_is_something_else_gives_a_sample_or_an_error(case, odd):
+    decoder, message = case.decoder, case.rosbags()
+    for name in case.values:
+        with contextlib.suppress(DecodeError):
+            decoder.decode_message(type(message)(**{**vars(message), name: odd}))
 
 
 @settings(max_examples=400, deadline=None)
