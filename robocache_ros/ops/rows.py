@@ -53,32 +53,41 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
         )
     if lower.size and max(lower.max(), upper.max(where=lower >= 0, initial=-1)) >= len(source):
         raise RoboCacheError(f"lower, upper: rows must be below {len(source)}, the rows of source")
-    return out.copy_(blend_rows(source, lower, upper, weight, method))
+    return out.copy_(blend_rows(source, lower, upper, weight, method, source.dtype))
 
 
 def blend_rows(
-    source: Tensor, lower: NDArray[np.int64], upper: NDArray[np.int64], weight: NDArray[np.float32], method: str
+    source: Tensor,
+    lower: NDArray[np.int64],
+    upper: NDArray[np.int64],
+    weight: NDArray[np.float32],
+    method: str,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """The CPU's blend: (S, D) and three (...) arrays to (..., D) of the same dtype; nothing is checked."""
+    """The CPU's blend: (S, D) and three (...) arrays to (..., D) of `dtype`; nothing is checked."""
     if not len(source):
-        return torch.zeros((*lower.shape, source.shape[1]), dtype=source.dtype)
+        return torch.zeros((*lower.shape, source.shape[1]), dtype=dtype)
     source = source.detach()
-    taken = source[torch.from_numpy(np.maximum(lower, 0))]
+    taken = rounded(source[torch.from_numpy(np.maximum(lower, 0))], dtype)
     if method in ARITHMETIC:
         between = (lower >= 0) & (weight != 0) & (upper != lower)
-        if between.any():
-            before = source[torch.from_numpy(lower[between])].float().numpy()
-            after = source[torch.from_numpy(upper[between])].float().numpy()
-            with np.errstate(all="ignore"):  # NaN and infinities are values like others here
-                mixed = ARITHMETIC[method](before, after, weight[between][:, None])
-            taken[torch.from_numpy(between)] = canonical(torch.from_numpy(mixed)).to(source.dtype)
+        before = source[torch.from_numpy(lower[between])].float().numpy()
+        after = source[torch.from_numpy(upper[between])].float().numpy()
+        with np.errstate(all="ignore"):  # NaN and infinities are values like others here
+            mixed = ARITHMETIC[method](before, after, weight[between][:, None])
+        taken[torch.from_numpy(between)] = canonical(torch.from_numpy(mixed).to(dtype))
     taken[torch.from_numpy(lower < 0)] = 0
     return taken
 
 
+def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Samples taken whole: the very bits, or once rounded to another dtype."""
+    return values if values.dtype == dtype else canonical(values.float().to(dtype))
+
+
 def canonical(values: Tensor) -> Tensor:
     """Give every NaN the same bits: processors differ in the sign and payload of the one they make."""
-    return values.masked_fill_(values.isnan(), float("nan"))
+    return values.masked_fill_(values.isnan(), float("nan")) if values.is_floating_point() else values
 
 
 def check_method(method: str) -> None:

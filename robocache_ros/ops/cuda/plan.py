@@ -1,0 +1,172 @@
+"""How a fusion is cut into blocks: once for each combination of shapes, dtypes, methods and alignments, then memoized.
+
+No GPU is needed to plan: tests run plans on the CPU, through the same headers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+# Fields of kernels/tile.cuh's Job and Stream, in `struct` letters.
+JOB_LETTERS, STREAM_LETTERS = "PPPPqiiii", "PPPqqiiiiiiiiii"
+
+THREADS = 256
+# Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
+MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 1000, 16 * 1024, 16 * 1024
+BLOCKS_PER_PROCESSOR = 32  # that a large problem is cut into at least: four rounds of eight
+NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
+TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "float"}
+
+
+class StreamKey(NamedTuple):
+    """What of a stream the plan depends on."""
+
+    samples: int
+    width: int
+    dtype: torch.dtype
+    method: str
+    each_times: bool  # times are (B, S) and not (S,)
+    skew: int  # the address of its data, modulo 16
+
+
+class Key(NamedTuple):
+    """What a plan depends on."""
+
+    streams: tuple[StreamKey, ...]
+    batches: int
+    targets: int
+    time: torch.dtype
+    each_targets: bool
+    dtype: torch.dtype  # of the output
+    skew: int  # the address of the output, modulo 16
+    processors: int  # of the GPU
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a launch needs beside the addresses and limits."""
+
+    defines: tuple[str, ...]
+    letters: str
+    grid: int
+    shared: int  # bytes
+    job: tuple[int, ...]  # the integers of Job
+    streams: tuple[tuple[int, ...], ...]  # the integers of each Stream
+
+
+class _Cut(NamedTuple):
+    kind: str
+    group: int
+    span: int
+    blocks: int
+    shared: int
+    staged_times: bool
+
+
+def make_plan(key: Key, in_flight: int = 2) -> Plan:
+    """Plan a launch for checked inputs with at least one batch and one target."""
+    pitch = sum(stream.width for stream in key.streams)
+    cuts, streams, kinds, column, first_block = [], [], list[str](), 0, 0
+    for stream in key.streams:
+        cut = _cut(key, stream, pitch, column, in_flight)
+        if cut.kind not in kinds:
+            kinds.append(cut.kind)
+        places = (stream.samples, stream.width, column, cut.group, cut.span, first_block, kinds.index(cut.kind))
+        streams.append((*places, int(stream.each_times), int(cut.staged_times), 0))
+        cuts.append(cut)
+        column += stream.width
+        first_block += cut.blocks
+    defines = (
+        "KINDS=" + " ".join(f"CASE({number},{kind})" for number, kind in enumerate(kinds)),
+        f"STREAMS={len(streams)}",
+        f"TIME={TIME_NAMES[key.time]}",
+        f"THREADS={THREADS}",
+        f"IN_FLIGHT={in_flight}",
+    )
+    job = (key.batches, key.targets, pitch, len(streams), int(key.each_targets))
+    letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
+    return Plan(defines, letters, first_block, max(cut.shared for cut in cuts), job, tuple(streams))
+
+
+def _cut(key: Key, stream: StreamKey, pitch: int, column: int, in_flight: int) -> _Cut:
+    size_in, size_out = stream.dtype.itemsize, key.dtype.itemsize
+    batches, count, samples, width = key.batches, key.targets, stream.samples, stream.width
+    row_bytes = max(width, 1) * size_in
+
+    # All of a batch's samples are read in one go where they fit and at least half of them are needed anyway.
+    times_bytes, data_bytes = samples * 8, samples * row_bytes
+    staged_times = times_bytes <= MOST_TIMES_BYTES
+    staged = staged_times and 0 < data_bytes <= MOST_DATA_BYTES and 2 * count >= samples
+
+    # Rows of a tile: work for all threads, more where there are tiles enough, so that times are read less often.
+    least = -(-THREADS * in_flight * 16 // (max(width, 1) * size_out))
+    if staged:
+        least = max(least, data_bytes // (max(width, 1) * size_out))
+    if not staged_times:
+        least = max(least, samples // 8)
+    rows = min(max(least, batches * count // (key.processors * BLOCKS_PER_PROCESSOR)), MOST_ROWS)
+    if rows < count:  # part of a batch
+        group, span = 1, _split(count, rows)
+    else:  # one batch or some
+        group, span = min(max(1, rows // count), batches), count
+        if staged_times:
+            group = min(group, max(1, MOST_TIMES_BYTES // max(times_bytes, 1)))
+        if staged:
+            group = min(group, MOST_DATA_BYTES // data_bytes)
+    blocks = -(-batches // group) * -(-count // span)
+    ends = 0
+    if pitch == width:
+        ends = group * span * width if span == count else _common(span * width, count * width)
+    skews = (stream.skew, key.skew)
+    kind = item_kind(stream.method, stream.dtype, key.dtype, width, skews, pitch, column, ends=ends) + f",{int(staged)}"
+    shared = 16 * group * span
+    shared += -(-(group if stream.each_times else 1) * times_bytes // 16) * 16 if staged_times else 0
+    shared += group * data_bytes + 16 if staged else 0
+    return _Cut(kind, group, span, blocks, shared, staged_times)
+
+
+def item_kind(
+    method: str, dtype: torch.dtype, out_dtype: torch.dtype, width: int, skews: tuple[int, int], *places: int, ends: int
+) -> str:
+    """The first arguments of item.cuh's Kind: the widest loads and stores that shapes and addresses allow.
+
+    Args:
+        method: one of the five.
+        dtype: of the source.
+        out_dtype: of the output.
+        width: columns of the source.
+        skews: addresses of source and output modulo 16.
+        places: columns of the output between its start and any row of the stream.
+        ends: rows follow each other in the output without a gap, and a tile begins at a multiple of so many elements;
+            0 where there are gaps.
+    """
+    size_in, size_out = dtype.itemsize, out_dtype.itemsize
+    quaternion = 4 if method == "slerp" else 1
+    load = _aligned(16 // size_in, width, skews[0] // size_in)
+    store = _aligned(16 // size_out, width, *places, skews[1] // size_out)
+    unit = max(load, store, quaternion)
+    item = unit
+    reach = _aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
+    if reach > store:  # a store may go on from one row to the next
+        store, unit = reach, max(load, quaternion)
+        item = max(unit, store)
+    return ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item))))
+
+
+def _split(count: int, most: int) -> int:
+    parts = -(-count // most)
+    return -(-count // parts)  # equal parts
+
+
+def _common(a: int, b: int) -> int:
+    return (a | b) & -(a | b)  # the greatest power of two that divides both
+
+
+def _aligned(most: int, *places: int) -> int:
+    """The greatest power of two up to `most` that divides all places."""
+    while most > 1 and any(place % most for place in places):
+        most //= 2
+    return most

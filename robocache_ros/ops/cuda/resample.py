@@ -1,0 +1,152 @@
+"""Launches of kernels/resample.cu and kernels/blend.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.loader import Kernel, kernel
+from robocache_ros.ops.cuda.plan import THREADS, Key, Plan, StreamKey, item_kind, make_plan
+from robocache_ros.ops.streams import Label, Shape, Stream, check_streams
+from robocache_ros.ops.times import FOREVER, limit_ns
+
+BLEND_LETTERS = "PPPPPqiiii"
+
+
+class _Ready(NamedTuple):
+    shape: Shape
+    plan: Plan
+    kernel: Kernel | None  # None where there is nothing to compute
+
+
+# By all that the checks and the plan depend on: a call like an earlier one needs neither again.
+_ready: dict[Any, _Ready] = {}
+_MOST_READY = 4096
+
+
+def run_streams_cuda(
+    streams: Sequence[Stream],
+    targets: Tensor,
+    dtype: torch.dtype | None,
+    out: Tensor | None,
+    label: Label,
+    want_valid: bool,
+    want_age: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """`run_streams` on the GPU: one launch on torch's current stream."""
+    signature = (
+        tuple(map(_stream_signature, streams)),
+        _signature(targets),
+        dtype,
+        out is not None and _signature(out),
+    )
+    ready = _ready.get(signature)
+    if ready is None:
+        ready = _prepare(streams, targets, dtype, out, label)
+        if len(_ready) >= _MOST_READY:
+            _ready.clear()
+        _ready[signature] = ready
+    (batches, count, width, dtype, _), plan, launchable = ready
+    first = streams[0].data
+    if out is None:
+        out = first.new_empty((batches, count, width), dtype=dtype)
+    marks = (batches, count, len(streams))
+    valid = first.new_empty(marks, dtype=torch.uint8) if want_valid else None
+    age = first.new_empty(marks, dtype=torch.int64) if want_age else None
+    arguments: list[int] = [
+        out.data_ptr(),
+        targets.data_ptr(),
+        0 if valid is None else valid.data_ptr(),
+        0 if age is None else age.data_ptr(),
+        *plan.job,
+    ]
+    for index, (data, times, _, lengths, max_gap, max_age) in enumerate(streams):
+        arguments += (
+            data.data_ptr(),
+            times.data_ptr(),
+            0 if lengths is None else lengths.data_ptr(),
+            FOREVER if max_gap is None else limit_ns(label(index, "max_gap"), max_gap, times.dtype),
+            FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
+            *plan.streams[index],
+        )
+    if launchable is not None:
+        launchable.launch((plan.grid, 1, 1), THREADS, plan.shared, *arguments)
+    return out, valid, age
+
+
+def _signature(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.get_device(), tensor.is_contiguous(), tensor.data_ptr() & 15
+
+
+def _stream_signature(stream: Stream) -> tuple[Any, ...]:
+    data, times, method, lengths, _, _ = stream
+    return _signature(data), _signature(times), method, lengths is not None and _signature(lengths)
+
+
+def _prepare(
+    streams: Sequence[Stream], targets: Tensor, dtype: torch.dtype | None, out: Tensor | None, label: Label
+) -> _Ready:
+    shape = check_streams(streams, targets, dtype, out, label)
+    keys = tuple(
+        StreamKey(*data.shape[1:], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
+        for data, times, method, *_ in streams
+    )
+    device = shape.device.index
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    skew = 0 if out is None else out.data_ptr() & 15
+    if not shape.batches or not shape.count:
+        return _Ready(shape, Plan((), "", 0, 0, (), ((),) * len(streams)), None)
+    key = Key(keys, shape.batches, shape.count, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
+    plan = make_plan(key)
+    return _Ready(shape, plan, kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines))
+
+
+def blend_cuda(source: Tensor, lower: Tensor, upper: Tensor, weight: Tensor, method: str, out: Tensor | None) -> Tensor:
+    """`blend` on the GPU: one launch. Rows past the end cannot be refused without waiting for the GPU; they are clamped."""
+    samples, width = source.shape
+    count = lower.shape[0] if isinstance(lower, Tensor) and lower.dim() == 1 else -1
+    if out is None:
+        out = source.new_empty((max(count, 0), width))
+    for name, tensor, expected, dtype in (
+        ("source", source, (samples, width), source.dtype),
+        ("lower", lower, (count,), torch.int64),
+        ("upper", upper, (count,), torch.int64),
+        ("weight", weight, (count,), torch.float32),
+        ("out", out, (count, width), source.dtype),
+    ):
+        if not (
+            isinstance(tensor, Tensor)
+            and tensor.shape == expected
+            and tensor.dtype == dtype
+            and tensor.device == source.device
+            and tensor.is_contiguous()
+        ):
+            shape = expected if count >= 0 else "(T,)"
+            raise RoboCacheError(
+                f"{name}: expected a contiguous {shape} {dtype} tensor on {source.device}, got {tensor!r}"
+            )
+    if count == 0 or width == 0:
+        return out
+    rows = max(1, min(1000, THREADS * 32 // (width * source.element_size())))
+    skews = (source.data_ptr() & 15, out.data_ptr() & 15)
+    kind = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
+    defines = (f"KIND={kind},0", f"THREADS={THREADS}", "IN_FLIGHT=2")
+    arguments = (
+        source.data_ptr(),
+        out.data_ptr(),
+        lower.data_ptr(),
+        upper.data_ptr(),
+        weight.data_ptr(),
+        count,
+        samples,
+        width,
+        rows,
+        0,
+    )
+    launchable = kernel("blend.cu", "blend_rows", BLEND_LETTERS, source.get_device(), defines)
+    launchable.launch((-(-count // rows), 1, 1), THREADS, 16 * rows, *arguments)
+    return out
