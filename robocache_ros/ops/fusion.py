@@ -102,8 +102,8 @@ def run_streams(
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     shape = check_streams(streams, targets, dtype, out, label)
     if out is None:
-        out = torch.empty((shape.batches, shape.count, shape.width), dtype=shape.dtype)
-    marks = (shape.batches, shape.count, len(streams))
+        out = torch.empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
+    marks = (shape.batches, shape.targets, len(streams))
     valids = torch.empty(marks, dtype=torch.uint8) if valid else None
     ages = torch.empty(marks, dtype=torch.int64) if age else None
     column = 0

@@ -33,8 +33,8 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
     Operations run where their tensors are, so this matters to whoever makes tensors without naming a device's index.
 
     Args:
-        device: cpu, cuda, cuda:<index>, or auto: the current GPU where the CUDA backend works, else, with one line in the
-            log, the CPU.
+        device: cpu, cuda, cuda:<index>, or auto: the current GPU where the CUDA backend works, else, with one line in
+            the log, the CPU.
 
     Returns:
         The device with its index; `torch.zeros(..., device=set_device())` is how it is meant to be used.
@@ -62,7 +62,7 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
 
 
 def print_installation_info() -> None:
-    """Print what a bug report needs: versions, GPUs, where compiled kernels are kept, and what the CUDA backend lacks."""
+    """Print what a bug report needs: versions, GPUs, where compiled kernels are kept, what the CUDA backend lacks."""
     for name, value in installation_info().items():
         print(f"{name:<16}{value}")  # noqa: T201
 

@@ -77,7 +77,7 @@ def _label(_: int, field: str) -> str:
 
 
 class _Resample(torch.autograd.Function):
-    """Forward by the kernels; backward by the rows and weights they chose, each row's shares summed in a fixed order."""
+    """Forward by the kernels; backward by the rows and weights they chose, shares summed in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, stream: Stream, targets: Tensor) -> tuple[Tensor, Tensor]:

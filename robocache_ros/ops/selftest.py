@@ -22,7 +22,7 @@ def self_test(device: str | torch.device = "auto") -> bool:
     """Check this machine: run every kind of operation on `device` and on the CPU, compare all bits, and print a table.
 
     Args:
-        device: as for `set_device`. On the CPU there is nothing to compare with; the operations run twice, and are timed.
+        device: as for `set_device`. On the CPU there is nothing to compare with: operations run twice, and are timed.
 
     Returns:
         Whether all bits were the same.
@@ -34,9 +34,9 @@ def self_test(device: str | torch.device = "auto") -> bool:
     for name, run in _cases():
         try:
             expected = run("cpu")
-            first, got = _timed(lambda run=run: run(str(chosen)))
+            first, got = _timed(run, str(chosen))
             same = all(_same(a, b.cpu()) for a, b in zip(expected, got, strict=True))
-            later = min(_timed(lambda run=run: run(str(chosen)))[0] for _ in range(10))
+            later = min(_timed(run, str(chosen))[0] for _ in range(10))
             line = f"{name:<48}{'yes' if same else 'NO':>10}{first * 1e3:>10.1f}{later * 1e6:>10.0f}"
         except RoboCacheError as error:
             same, line = False, f"{name:<48}{error}"
@@ -96,9 +96,9 @@ def _space_cases(random: torch.Generator) -> list[Case]:
     ]
 
 
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+def _timed(run: Callable[[str], Any], device: str) -> tuple[float, Any]:
     start = time.perf_counter()
-    result = run()
+    result = run(device)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start, result

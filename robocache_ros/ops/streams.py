@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     """What a checked call computes."""
 
     batches: int
-    count: int  # targets
+    targets: int
     width: int  # columns of all streams
     dtype: torch.dtype
     device: torch.device

@@ -92,21 +92,21 @@ def _prepare(
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
     keys = tuple(
-        StreamKey(*data.shape[1:], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
+        StreamKey(data.shape[1], data.shape[2], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
         for data, times, method, *_ in streams
     )
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     skew = 0 if out is None else out.data_ptr() & 15
-    if not shape.batches or not shape.count:
+    if not shape.batches or not shape.targets:
         return _Ready(shape, Plan((), "", 0, 0, (), ((),) * len(streams)), None)
-    key = Key(keys, shape.batches, shape.count, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
+    key = Key(keys, shape.batches, shape.targets, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
     plan = make_plan(key)
     return _Ready(shape, plan, kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines))
 
 
-def blend_cuda(source: Tensor, lower: Tensor, upper: Tensor, weight: Tensor, method: str, out: Tensor | None) -> Tensor:
-    """`blend` on the GPU: one launch. Rows past the end cannot be refused without waiting for the GPU; they are clamped."""
+def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str, out: Tensor | None) -> Tensor:
+    """`blend` on the GPU: one launch. Rows past the end are clamped: to refuse them would mean to wait for the GPU."""
     samples, width = source.shape
     count = lower.shape[0] if isinstance(lower, Tensor) and lower.dim() == 1 else -1
     if out is None:
