@@ -44,11 +44,13 @@ class CloudDecoder(Decoder):
         if self._checked != (fields, point_step):
             _check_fields(fields, point_step)
             self._checked = (fields, point_step)
-        if row_step < width * point_step:
+        row = width * point_step
+        if height > 1 and row_step < row:  # drivers of unorganised clouds, which have one row, leave it at anything
             raise DecodeError("cloud_size", f"row_step: {row_step} for {width} points of {point_step} bytes")
-        if height * row_step > len(data):
-            raise DecodeError("cloud_size", f"data: {len(data)} bytes for {height} rows of {row_step}")
-        cloud = CloudPayload(data[: height * row_step], width, height, point_step, row_step, fields, bool(big_endian))
+        needed = (height - 1) * row_step + row if height else 0
+        if needed > len(data):
+            raise DecodeError("cloud_size", f"data: {len(data)} bytes for {height}x{width} points, which need {needed}")
+        cloud = CloudPayload(data[:needed], width, height, point_step, row_step, fields, bool(big_endian))
         return Sample(stamp_ns, cloud)
 
 

@@ -60,7 +60,7 @@ def _pixels(data: ByteArray, kind: str) -> np.ndarray[Any, Any]:
     try:
         from PIL import Image
     except ImportError:
-        raise RoboCacheError("compressed images need Pillow; pip install 'robocache-ros[images]'") from None
+        raise RoboCacheError("compressed images need Pillow; pip install pillow") from None
     raw = data.tobytes()
     if _END[kind] not in raw:
         raise DecodeError("truncated", f"data: the {kind} of {len(raw)} bytes has no end")

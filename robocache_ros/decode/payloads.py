@@ -58,7 +58,8 @@ class ImagePayload:
 class CloudPayload:
     """A point cloud where it lies in the message.
 
-    data: (height * row_step,) uint8, a view of the message. Rows are `row_step` bytes apart, points `point_step`.
+    data: (nbytes,) uint8, a view of the message up to the last point. Rows are `row_step` bytes apart, points
+    `point_step`.
     """
 
     data: ByteArray

@@ -45,7 +45,11 @@ def test_the_data_is_neither_copied_nor_changed(decode):
 
 def test_rows_may_be_padded_and_bytes_may_follow_the_last(decode):
     cloud = decode(height=2, row_step=30, data=bytes(64))
-    assert (cloud.width, cloud.height, cloud.row_step, len(cloud.data)) == (2, 2, 30, 60)
+    assert (cloud.width, cloud.height, cloud.row_step, len(cloud.data)) == (2, 2, 30, 54)
+
+
+def test_the_row_step_of_a_single_row_does_not_matter(decode):
+    assert len(decode(row_step=0).data) == 24
 
 
 @pytest.mark.parametrize("big_endian", [False, True])
@@ -63,8 +67,9 @@ def test_an_empty_cloud_is_a_cloud(decode, values):
 @pytest.mark.parametrize(
     "values",
     [
-        {"row_step": 23},
+        {"height": 2, "row_step": 23, "data": bytes(64)},
         {"height": 2},
+        {"height": 2, "row_step": 30, "data": bytes(53)},
         {"data": bytes(23)},
         {"width": 0xFFFFFFFF, "row_step": 0xFFFFFFFF},
         {"point_step": 0xFFFFFFFF},

@@ -40,6 +40,13 @@ def test_every_encoding_keeps_its_name(raw, encoding):
     )
 
 
+def test_every_encoding_can_be_converted():
+    from robocache_ros.ops.image_formats import FORMATS
+
+    assert {name: FORMATS[name].pixel_bytes for name in PIXEL_BYTES} == PIXEL_BYTES
+    assert set(FORMATS) <= {*PIXEL_BYTES, *ALIASES}
+
+
 @pytest.mark.parametrize(("name", "encoding"), ALIASES.items())
 def test_other_names_come_under_the_one_name(raw, name, encoding):
     step = 4 * PIXEL_BYTES[encoding]
