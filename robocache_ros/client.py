@@ -1,0 +1,30 @@
+"""What a policy uses: `FusedSubscriber` gives the ticks of a fusion node as torch tensors.
+
+```python
+from robocache_ros.client import FusedSubscriber
+
+with FusedSubscriber("fusion_node", images=["front"]) as ticks:
+    for frame in ticks:  # or: async for frame in ticks
+        action = policy(frame["joint_position"], frame["front"])
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robocache_ros.frame import FusedFrame
+
+if TYPE_CHECKING:
+    from robocache_ros.nodes.subscriber import FusedSubscriber
+
+__all__ = ["FusedFrame", "FusedSubscriber"]
+
+
+def __getattr__(name: str) -> object:
+    # rclpy is loaded where a subscriber is made, and not by those who only name the frame's type.
+    if name == "FusedSubscriber":
+        from robocache_ros.nodes import subscriber
+
+        return subscriber.FusedSubscriber
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

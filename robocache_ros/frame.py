@@ -1,0 +1,52 @@
+"""A fused frame as a policy sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robocache_ros.layout import Layout
+from robocache_ros.spec import NS_PER_MS, NS_PER_S
+
+
+@dataclass(frozen=True)
+class FusedFrame:
+    """A tick, and the H ticks that end with it."""
+
+    tick_ns: int
+    ticks_ns: Tensor  # (H,) int64
+    tensors: dict[
+        str, Tensor
+    ]  # vectors (H, D) float32; images (C, H, W) and voxels of the newest tick, where asked for
+    valid: dict[str, Tensor]  # by stream (H,) uint8: 0 none, 1 aligned, 2 held past its neighbour
+    age_ns: dict[str, Tensor]  # by stream (H,) int64, to float32's precision in ms
+
+    def __getitem__(self, stream: str) -> Tensor:
+        return self.tensors[stream]
+
+    def to(self, device: torch.device) -> FusedFrame:
+        """The frame with its tensors on a device."""
+        if device.type == "cpu":
+            return self
+        tensors = {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
+        return FusedFrame(self.tick_ns, self.ticks_ns, tensors, self.valid, self.age_ns)
+
+
+def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
+    """The frame of an (H, D + 2 N) float32 window that ends with a tick, as Layout names its columns."""
+    rate_hz = layout.spec.rate_hz
+    newest = -(-tick_ns * rate_hz // NS_PER_S)
+    horizon = len(window)
+    ticks = [(newest - back) * NS_PER_S // rate_hz for back in range(horizon - 1, -1, -1)]
+    names = [stream.name for stream in layout.spec.streams]
+    valid = window[:, layout.width : layout.width + len(names)].to(torch.uint8)
+    age_ns = (window[:, layout.width + len(names) :].double() * NS_PER_MS).round().to(torch.int64)
+    return FusedFrame(
+        tick_ns,
+        torch.tensor(ticks),
+        {name: window[:, slot] for name, slot in layout.slots.items()},
+        {name: valid[:, index] for index, name in enumerate(names)},
+        {name: age_ns[:, index] for index, name in enumerate(names)},
+    )

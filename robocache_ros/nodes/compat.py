@@ -1,0 +1,129 @@
+"""What differs between Humble, Jazzy, Kilted and later, and what rclpy does not offer in public."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rclpy.callback_groups import CallbackGroup
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+from rclpy.time import Time
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
+POLL_NS = 2_000_000  # where no wait set can be had
+
+
+class Taken(NamedTuple):
+    """A message as the middleware hands it out."""
+
+    data: bytes
+    source_ns: int  # when it was published; 0 where the middleware does not say
+    received_ns: int  # when it came in; 0 where the middleware does not say
+
+
+class OwnThread(CallbackGroup):
+    """A group of subscriptions that no executor touches: a thread of their own takes the messages.
+
+    An executor builds its wait set anew for every callback and, in Humble, withholds the message info. Their events
+    (incompatible QoS, lost messages) are still the executor's.
+    """
+
+    def can_execute(self, entity: object) -> bool:
+        """Whether an executor may run it."""
+        return not isinstance(entity, Subscription)
+
+    def beginning_execution(self, entity: object) -> bool:
+        """Whether an executor may begin to run it."""
+        return self.can_execute(entity)
+
+    def ending_execution(self, entity: object) -> None:
+        """Nothing is held."""
+
+
+def take(subscription: Subscription[Any]) -> Taken | None:
+    """Take the next message of a raw subscription, None if there is none."""
+    with subscription.handle:
+        taken: Any = subscription.handle.take_message(subscription.msg_type, True)
+    if taken is None:
+        return None
+    data, info = taken
+    return Taken(data, info["source_timestamp"], info["received_timestamp"])
+
+
+class Waiter:
+    """Waits until one of some subscriptions has a message."""
+
+    def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]]) -> None:
+        self._subscriptions = list(subscriptions)
+        try:
+            # rclpy.wait_for_message does the same, in every distribution; there is no public way.
+            rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
+            self._set: Any = rcl.WaitSet(len(self._subscriptions), 0, 0, 0, 0, 0, node.context.handle)
+        except (ImportError, AttributeError, TypeError):
+            self._set = None
+
+    def wait(self, timeout_ns: int, among: Sequence[Subscription[Any]] | None = None) -> None:
+        """Return when a message is there, or after `timeout_ns`."""
+        if timeout_ns <= 0:
+            return
+        if self._set is None:
+            time.sleep(min(timeout_ns, POLL_NS) / 1e9)
+            return
+        self._set.clear_entities()
+        for subscription in self._subscriptions if among is None else among:
+            self._set.add_subscription(subscription.handle)
+        self._set.wait(timeout_ns)
+
+
+def subscription_events(incompatible_qos: Callable[[Any], None]) -> SubscriptionEventCallbacks:
+    """Event callbacks of a subscription; a type mismatch, which few middlewares tell of, is looked for in the graph."""
+    try:
+        return SubscriptionEventCallbacks(incompatible_qos=incompatible_qos, use_default_callbacks=False)
+    except TypeError:  # pragma: no cover - older than Humble
+        return SubscriptionEventCallbacks(incompatible_qos=incompatible_qos)
+
+
+def policy_name(event: Any) -> str:
+    """The QoS policy that an incompatible-QoS event is about, in words."""
+    from rclpy import qos
+
+    try:
+        return qos.qos_policy_name_from_kind(event.last_policy_kind).lower()
+    except (AttributeError, ValueError):
+        return "quality of service"
+
+
+class NodeClock:
+    """Drives a node's clock in sim time from its own /clock subscription.
+
+    rclpy's time source would take every /clock message a second time, in the executor: half the cost of a fast replay.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._clock: Any = node.get_clock()
+        source: Any = getattr(node, "_time_source", None)
+        self._ours = source is not None and hasattr(self._clock, "set_ros_time_override")
+        if self._ours:
+            source.detach_node()
+
+    def set(self, now_ns: int) -> None:
+        """Put the node's clock to a time."""
+        if self._ours:
+            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
+
+
+def load_message_class(type_name: str) -> type[Any] | None:
+    """The class of `package/msg/Type`, None if its package is not installed."""
+    package, _, name = type_name.split("/")
+    try:
+        found: type[Any] | None = getattr(importlib.import_module(f"{package}.msg"), name, None)
+    except ImportError:
+        return None
+    return found

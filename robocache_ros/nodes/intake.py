@@ -1,0 +1,199 @@
+"""From the topics into the engine: one subscription a topic, taken as serialized bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+
+from robocache_ros.decode import definitions_of
+from robocache_ros.engine import Ingest
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes import compat, qos
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+_STAMP = {0: struct.Struct(">iI"), 1: struct.Struct("<iI")}  # by the encapsulation's byte order
+_LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}
+
+
+@dataclass
+class Delay:
+    """Sum, count and maximum of a delay since it was last read."""
+
+    total_ns: int = 0
+    count: int = 0
+    max_ns: int = 0
+
+    def add(self, delay_ns: int) -> None:
+        """Count one."""
+        self.total_ns += delay_ns
+        self.count += 1
+        self.max_ns = max(self.max_ns, delay_ns)
+
+    def read(self) -> tuple[float, float] | None:
+        """Mean and maximum in ms since the last call, None without one."""
+        total, count, most = self.total_ns, self.count, self.max_ns
+        self.total_ns = self.count = self.max_ns = 0
+        return (total / count / 1e6, most / 1e6) if count else None
+
+
+@dataclass
+class StreamState:
+    """What is known of a stream besides the engine's counters."""
+
+    newest_arrival_ns: int | None = None
+    age: Delay = field(default_factory=Delay)  # header stamp to arrival
+    transport: Delay = field(default_factory=Delay)  # published to received, by the middleware's clocks
+    frame_id: str = ""
+    crashed: int = 0  # messages on which the decoder itself failed
+    problems: dict[str, str] = field(default_factory=dict)  # what keeps the topic from matching, by kind
+    events: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Feed:
+    """A subscription and the streams that its messages go to."""
+
+    subscription: Subscription[Any]
+    streams: tuple[StreamSpec, ...]
+    depth: int
+
+
+class Intake:
+    """The subscriptions of a spec.
+
+    Args:
+        node: whose subscriptions they are.
+        spec: the streams; those of one topic share a subscription.
+        ingest: where the messages go.
+    """
+
+    def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest) -> None:
+        self.states = {stream.name: StreamState() for stream in spec.streams}
+        self._node = node
+        self._ingest = ingest
+        self._group = compat.OwnThread()
+        shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
+        for stream in spec.streams:
+            shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
+        self.feeds = [self._subscribe(tuple(streams)) for streams in shared.values()]
+
+    def take(self) -> list[tuple[Feed, compat.Taken]]:
+        """What has come in since, at most a queue's depth of each topic, so that no topic starves the beat."""
+        taken = []
+        for feed in self.feeds:
+            for _ in range(feed.depth):
+                message = compat.take(feed.subscription)
+                if message is None:
+                    break
+                taken.append((feed, message))
+        return taken
+
+    def push(self, feed: Feed, message: compat.Taken, arrival_ns: int) -> None:
+        """Hand a message to each of its streams; nothing in it can raise."""
+        data, source_ns, received_ns = message
+        for stream in feed.streams:
+            state = self.states[stream.name]
+            state.newest_arrival_ns = arrival_ns
+            if source_ns and received_ns:
+                state.transport.add(received_ns - source_ns)
+            if stream.stamp == "header":
+                _read_header(data, arrival_ns, state, stream.kind != "vector")
+            try:
+                self._ingest.serialized(stream.name, data, arrival_ns)
+            except Exception as error:
+                # Ingest counts bad messages itself; what gets here is a fault of ours, and the robot goes on.
+                if not state.crashed:
+                    self._node.get_logger().error(f"{stream.name}: a message could not be taken in: {error!r}")
+                state.crashed += 1
+
+    def discard(self) -> None:
+        """Throw away what waits in the middleware."""
+        while self.take():
+            pass
+
+    def check_graph(self) -> None:
+        """Note in `problems` where a topic is published with another type."""
+        for feed in self.feeds:
+            info = self._node.get_publishers_info_by_topic(feed.subscription.topic_name)
+            others = sorted({entry.topic_type for entry in info} - {feed.streams[0].type})
+            for stream in feed.streams:
+                problems = self.states[stream.name].problems
+                if not others:
+                    problems.pop("type", None)
+                    continue
+                text = f"{stream.topic} is published as {', '.join(others)}, the spec says {stream.type}"
+                if problems.get("type") != text:
+                    self._node.get_logger().error(f"{stream.name}: type mismatch: {text}")
+                problems["type"] = text
+
+    def destroy(self) -> None:
+        """Give the subscriptions back."""
+        for feed in self.feeds:
+            self._node.destroy_subscription(feed.subscription)
+        self.feeds = []
+
+    def _subscribe(self, streams: tuple[StreamSpec, ...]) -> Feed:
+        first = streams[0]
+
+        def incompatible(event: Any) -> None:
+            policy = compat.policy_name(event)
+            text = f"{first.topic} is offered with another {policy} than the spec's qos asks for"
+            for stream in streams:
+                state = self.states[stream.name]
+                state.events["incompatible_qos"] += 1
+                if "qos" not in state.problems:
+                    self._node.get_logger().error(f"{stream.name}: {text}; nothing is received from that publisher")
+                state.problems["qos"] = text
+
+        subscription = self._node.create_subscription(
+            message_class(first),
+            first.topic,
+            _never_called,
+            qos.profile(first.qos),
+            callback_group=self._group,
+            event_callbacks=compat.subscription_events(incompatible),
+            raw=True,
+        )
+        return Feed(subscription, streams, first.qos.depth)
+
+
+def message_class(stream: StreamSpec) -> type[Any]:
+    """The message class of a stream; RoboCacheError where its package is not installed."""
+    found = compat.load_message_class(stream.type)
+    if found is None:
+        package = stream.type.partition("/")[0]
+        raise RoboCacheError(
+            f"streams.{stream.name}.type: {stream.type} is not installed; "
+            f"install the package {package} or source the workspace it is in"
+        )
+    return found
+
+
+def definitions(spec: FusionSpec) -> dict[str, str]:
+    """The definitions of the spec's message types, from the installed classes."""
+    texts: dict[str, str] = {}
+    for stream in spec.streams:
+        texts.update(definitions_of(message_class(stream)))
+    return texts
+
+
+def _never_called(data: bytes) -> None:
+    """Stands where rclpy wants a callback; the messages are taken by `Intake.take`."""
+
+
+def _read_header(data: bytes, arrival_ns: int, state: StreamState, with_frame: bool) -> None:
+    """Read stamp and frame of the Header that a message begins with; one cut short is left to the decoder to count."""
+    if len(data) < 16:
+        return
+    order = data[1] & 1
+    seconds, nanoseconds = _STAMP[order].unpack_from(data, 4)
+    state.age.add(arrival_ns - seconds * 1_000_000_000 - nanoseconds)
+    if with_frame:
+        (length,) = _LENGTH[order].unpack_from(data, 12)
+        if 0 < length <= min(256, len(data) - 16):
+            state.frame_id = data[16 : 16 + length - 1].decode(errors="replace")

@@ -1,0 +1,111 @@
+"""What the fusion node publishes: the fused window, its layout, aligned images and voxels where somebody listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.lifecycle import LifecycleNode
+from sensor_msgs.msg import Image, PointCloud2
+from std_msgs.msg import Float32MultiArray, String
+
+from robocache_ros.engine import Frames, grid
+from robocache_ros.layout import Layout
+from robocache_ros.nodes import messages, qos
+from robocache_ros.spec import StreamSpec
+
+
+class Window:
+    """The rows of the last H ticks, one block of memory at any time.
+
+    Args:
+        horizon: H.
+        columns: C.
+        rate_hz: of the tick grid; a tick that was not published is a row of zeros, so that rows stay a period apart.
+    """
+
+    def __init__(self, horizon: int, columns: int, rate_hz: int) -> None:
+        self._horizon = horizon
+        self._rate_hz = rate_hz
+        self._rows = np.zeros((horizon + max(horizon, 64), columns), np.float32)
+        self._stop = horizon
+        self._newest: int | None = None
+
+    def push(self, tick_ns: int, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add the (C,) row of a tick; returns the (H, C) window that ends with it, valid until the next call."""
+        tick = grid.first_at_or_after(tick_ns, self._rate_hz)
+        missing = self._horizon if self._newest is None else tick - self._newest - 1
+        if not 0 <= missing < self._horizon:
+            self._rows[:] = 0
+            self._stop = self._horizon
+            missing = 0
+        for _ in range(missing):
+            self._append(0)
+        self._append(row)
+        self._newest = tick
+        return self._rows[self._stop - self._horizon : self._stop]
+
+    def _append(self, row: NDArray[np.float32] | int) -> None:
+        if self._stop == len(self._rows):
+            kept = self._rows[self._stop - self._horizon + 1 :].copy()
+            self._rows[: len(kept)] = kept
+            self._stop = len(kept)
+        self._rows[self._stop] = row
+        self._stop += 1
+
+
+class Outputs:
+    """The publishers of a spec.
+
+    Args:
+        node: whose publishers they are.
+        layout: columns of a row.
+        frame_of: name of a stream -> the frame of its images or voxels.
+    """
+
+    def __init__(self, node: LifecycleNode, layout: Layout, frame_of: Callable[[StreamSpec], str]) -> None:
+        self._node = node
+        self._layout = layout
+        self._frame_of = frame_of
+        spec = layout.spec
+        self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
+        create = node.create_lifecycle_publisher
+        self._fused = create(Float32MultiArray, "~/fused", qos.reliable(10))
+        self._described = create(String, "~/layout", qos.latched())
+        self._media: dict[str, Any] = {
+            stream.name: create(
+                Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", qos.reliable(5)
+            )
+            for stream in spec.media
+        }
+
+    def describe(self) -> None:
+        """Publish the layout, for all who come later too."""
+        self._described.publish(String(data=self._layout.to_json()))
+
+    def publish(self, frames: Frames) -> None:
+        """Publish each tick of some frames."""
+        rows = frames.rows().numpy()
+        for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
+            window = self._window.push(tick_ns, rows[index])
+            self._fused.publish(messages.fused_cdr(tick_ns, window))
+            for stream in self._layout.spec.media:
+                publisher = self._media[stream.name]
+                if publisher.get_subscription_count():
+                    value = frames.media[stream.name][index]
+                    if value.numel():  # nothing has come yet to learn an undeclared size from
+                        publisher.publish(self._media_message(tick_ns, stream, value))
+
+    def destroy(self) -> None:
+        """Give the publishers back."""
+        for publisher in (self._fused, self._described, *self._media.values()):
+            self._node.destroy_lifecycle_publisher(publisher)
+        self._media = {}
+
+    def _media_message(self, tick_ns: int, stream: StreamSpec, value: Any) -> Image | PointCloud2:
+        frame_id = self._frame_of(stream)
+        if stream.voxels:
+            return messages.voxel_message(tick_ns, frame_id, value, stream.voxels)
+        return messages.image_message(tick_ns, frame_id, value)

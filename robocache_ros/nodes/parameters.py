@@ -1,0 +1,40 @@
+"""The parameters of the fusion node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
+from rclpy.node import Node
+
+
+def declare(node: Node) -> None:
+    """Declare every parameter with its description and its range."""
+    node.declare_parameter("spec", "", _described("Path of the fusion spec (YAML). Read when the node is configured."))
+    node.declare_parameter(
+        "device",
+        "auto",
+        _described("Where ticks are computed. Read when the node is configured.", "auto | cpu | cuda | cuda:<index>"),
+    )
+    node.declare_parameter(
+        "autostart",
+        False,
+        _described("Configure and activate at the start, instead of waiting for lifecycle transitions.", fixed=True),
+    )
+    node.declare_parameter(
+        "base_frame",
+        "base_link",
+        _described("Frame of the voxel clouds of streams with an extrinsic; without one they keep the sensor's frame."),
+    )
+    period = _described("Seconds between two messages on /diagnostics.", fixed=True)
+    period.floating_point_range = [FloatingPointRange(from_value=0.1, to_value=60.0)]
+    node.declare_parameter("diagnostics_period_s", 1.0, period)
+
+
+def read(node: Node, name: str) -> Any:
+    """The value of a parameter."""
+    return node.get_parameter(name).value
+
+
+def _described(description: str, constraints: str = "", fixed: bool = False) -> ParameterDescriptor:
+    return ParameterDescriptor(description=description, additional_constraints=constraints, read_only=fixed)

@@ -1,0 +1,34 @@
+"""Quality of service, of what is subscribed to and of what is published."""
+
+from __future__ import annotations
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from robocache_ros.spec import QosSpec
+
+
+def profile(qos: QosSpec) -> QoSProfile:
+    """The profile that a spec's `qos` means."""
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=qos.depth,
+        reliability=ReliabilityPolicy.RELIABLE if qos.reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL
+        if qos.durability == "transient_local"
+        else DurabilityPolicy.VOLATILE,
+    )
+
+
+def reliable(depth: int) -> QoSProfile:
+    """Reliable, so that subscribers of either kind match it."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def latched() -> QoSProfile:
+    """The last message, for whoever comes later."""
+    return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def clock() -> QoSProfile:
+    """What every publisher of /clock matches, deep enough for one message before each message of a fast replay."""
+    return QoSProfile(depth=10_000, reliability=ReliabilityPolicy.BEST_EFFORT)

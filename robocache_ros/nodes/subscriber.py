@@ -1,0 +1,296 @@
+"""`FusedSubscriber`: a policy's end of the fusion node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import rclpy
+import torch
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from sensor_msgs.msg import Image, PointCloud2
+from std_msgs.msg import Float32MultiArray, String
+from torch import Tensor
+
+from robocache_ros import ops
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.frame import FusedFrame, split_window
+from robocache_ros.layout import Layout
+from robocache_ros.nodes import messages, qos
+from robocache_ros.spec import NS_PER_S, StreamSpec, load_spec
+
+AWAITED = 8  # ticks whose images are waited for
+
+
+class FusedSubscriber:
+    """Gives each tick of a fusion node as torch tensors.
+
+    Frames are had in three ways: `latest()`, `for` (or `async for`) `frame in subscriber`, and the `callback`. A consumer
+    that is slower than the ticks gets the newest one; those it never saw are counted in `overtaken`.
+
+    Args:
+        fusion: name of the fusion node, relative to the namespace or absolute, as it was remapped.
+        images: image and voxel streams whose newest tensor is wanted with each frame; a frame then waits for them.
+        callback: called with each frame, in the thread that spins.
+        device: where the tensors shall be.
+        dtype: of normalised images.
+        node: a node to subscribe with, which the caller spins; None: one of its own, spun by a thread of its own.
+        namespace: of its own node.
+
+    Attributes:
+        overtaken: frames that a newer one replaced before they were looked at.
+        missed: ticks that never came, by the gaps between those that did.
+        incomplete: frames given up because an image of theirs did not come in time.
+    """
+
+    def __init__(
+        self,
+        fusion: str = "fusion_node",
+        *,
+        images: Sequence[str] = (),
+        callback: Callable[[FusedFrame], None] | None = None,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        node: Node | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        self.overtaken = self.missed = self.incomplete = 0
+        self._images = tuple(images)
+        self._callback = callback
+        self._device = torch.device(device)
+        self._dtype = dtype
+        self._changed = threading.Condition()
+        self._layout: Layout | None = None
+        self._newest: FusedFrame | None = None
+        self._seen = True  # whether somebody has looked at the newest frame
+        self._waiting: deque[FusedFrame] = deque()
+        self._media: dict[str, dict[int, Tensor]] = {name: {} for name in self._images}
+        self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._closed = False
+        self._own = None if node else _OwnNode(namespace)
+        self._node = node or self._own.node  # type: ignore[union-attr]
+        self._fusion = fusion
+        self._subscriptions = [
+            self._node.create_subscription(String, f"{fusion}/layout", self._on_layout, qos.latched()),
+            self._node.create_subscription(Float32MultiArray, f"{fusion}/fused", self._on_fused, qos.reliable(10)),
+        ]
+        if self._own:
+            self._own.start()
+
+    @property
+    def layout(self) -> Layout | None:
+        """The columns and the spec, once the node has told them."""
+        return self._layout
+
+    def wait_for_layout(self, timeout_s: float | None = None) -> Layout:
+        """The layout; RoboCacheError if the node does not tell it in time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._layout or self._closed, timeout_s) or not self._layout:
+                raise RoboCacheError(
+                    f"{self._fusion}/layout: nothing came within {timeout_s} s; is the fusion node active?"
+                )
+            return self._layout
+
+    def latest(self, timeout_s: float | None = 0.0, *, other_than_ns: int | None = None) -> FusedFrame | None:
+        """The newest frame.
+
+        Args:
+            timeout_s: wait at most so long for one; None: until there is one, or the subscriber is closed.
+            other_than_ns: wait for a tick other than this one (a clock may have jumped back).
+        """
+
+        def there() -> bool:
+            frame = self._newest
+            return frame is not None and (other_than_ns is None or frame.tick_ns != other_than_ns)
+
+        with self._changed:
+            self._changed.wait_for(lambda: there() or self._closed, timeout_s)
+            if not there():
+                return None
+            self._seen = True
+            return self._newest
+
+    def __iter__(self) -> Iterator[FusedFrame]:
+        """Each newest frame once, until the subscriber is closed."""
+        given: FusedFrame | None = None
+        while True:
+            frame = self.latest(None, other_than_ns=given.tick_ns if given else None)
+            if frame is None:
+                return
+            given = frame
+            yield frame
+
+    async def __aiter__(self) -> AsyncIterator[FusedFrame]:
+        """Each newest frame once, until the subscriber is closed."""
+        entry = (asyncio.get_running_loop(), asyncio.Event())
+        with self._changed:
+            self._loops.append(entry)
+        given: FusedFrame | None = None
+        try:
+            while not self._closed:
+                frame = self._newest
+                if frame is None or frame is given:
+                    await entry[1].wait()
+                    entry[1].clear()
+                    continue
+                with self._changed:
+                    self._seen = True
+                given = frame
+                yield frame
+        finally:
+            with self._changed:
+                self._loops.remove(entry)
+
+    def close(self) -> None:
+        """Stop; those who wait are let go."""
+        if self._closed:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._wake_loops()
+        if self._own:
+            self._own.close()
+        else:
+            for subscription in self._subscriptions:
+                self._node.destroy_subscription(subscription)
+
+    def __enter__(self) -> FusedSubscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _on_layout(self, message: String) -> None:
+        layout = Layout(load_spec(json.loads(message.data)["spec"]))
+        unknown = [name for name in self._images if name not in {s.name for s in layout.spec.media}]
+        if unknown:
+            there = ", ".join(s.name for s in layout.spec.media) or "none"
+            self._node.get_logger().error(
+                f"images: {', '.join(unknown)}: no such image or voxel stream; there are {there}"
+            )
+        known = [layout.spec.stream(name) for name in self._images if name not in unknown]
+        first = self._layout is None
+        with self._changed:
+            self._layout = layout
+            self._waiting.clear()
+            self._changed.notify_all()
+        if first:
+            self._subscriptions += [self._subscribe(stream) for stream in known]
+
+    def _subscribe(self, stream: StreamSpec) -> Any:
+        def on_image(message: Any) -> None:
+            tick_ns = messages.stamp_ns(message.header)
+            current = self._layout.spec.stream(stream.name) if self._layout else stream
+            tensor = messages.read_voxels(message, current.voxels) if current.voxels else messages.read_image(message)
+            kept = self._media[stream.name]
+            kept[tick_ns] = tensor
+            for old in sorted(kept)[:-AWAITED]:
+                del kept[old]
+            self._deliver()
+
+        kind = Image if stream.kind == "image" else PointCloud2
+        return self._node.create_subscription(kind, f"{self._fusion}/{stream.name}/aligned", on_image, qos.reliable(5))
+
+    def _on_fused(self, message: Float32MultiArray) -> None:
+        if self._layout is None:
+            return  # without its columns a window says nothing; the layout is latched and on its way
+        tick_ns, window = messages.read_fused(message)
+        if window.shape[1] != self._layout.row_width:
+            return  # of the node before it was configured anew
+        self._waiting.append(split_window(self._layout, tick_ns, window))
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand out the frames that are whole; an older one without its images is given up for a newer one with them."""
+        for index in range(len(self._waiting) - 1, -1, -1):
+            if self._whole(self._waiting[index]):
+                break
+        else:
+            while len(self._waiting) > AWAITED:
+                self._waiting.popleft()
+                self.incomplete += 1
+            return
+        for _ in range(index + 1):
+            frame = self._waiting.popleft()
+            if self._whole(frame):
+                self._hand_out(frame)
+            else:
+                self.incomplete += 1
+
+    def _whole(self, frame: FusedFrame) -> bool:
+        return all(
+            frame.tick_ns in self._media[name] or not frame.valid[name][-1]
+            for name in self._images
+            if name in frame.valid
+        )
+
+    def _hand_out(self, frame: FusedFrame) -> None:
+        assert self._layout
+        for name in self._images:
+            if name in frame.valid:
+                stream = self._layout.spec.stream(name)
+                tensor = self._media[name].get(frame.tick_ns)
+                frame.tensors[name] = self._finished(stream, messages.blank(stream) if tensor is None else tensor)
+        frame = frame.to(self._device)
+        if self._newest is not None:
+            period = NS_PER_S / self._layout.spec.rate_hz
+            self.missed += max(0, round((frame.tick_ns - self._newest.tick_ns) / period) - 1)
+        with self._changed:
+            self.overtaken += not self._seen
+            self._newest, self._seen = frame, False
+            self._changed.notify_all()
+            self._wake_loops()
+        if self._callback:
+            with self._changed:
+                self._seen = True
+            self._callback(frame)
+
+    def _finished(self, stream: StreamSpec, tensor: Tensor | None) -> Tensor:
+        if tensor is None:
+            return torch.zeros(0)
+        if stream.image and stream.image.normalize:
+            return ops.normalize_image(tensor, stream.image.normalize, self._dtype)
+        return tensor
+
+    def _wake_loops(self) -> None:
+        for loop, event in self._loops:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(event.set)
+
+
+class _OwnNode:
+    """A node in a context of its own, spun by a thread: the caller needs to know nothing of rclpy."""
+
+    def __init__(self, namespace: str | None) -> None:
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, signal_handler_options=None)
+        self.node: Node = rclpy.create_node("fused_subscriber", context=self._context, namespace=namespace)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, name="robocache-subscriber", daemon=True)
+
+    def start(self) -> None:
+        """Begin to spin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop spinning and give the node back."""
+        self._executor.shutdown(timeout_sec=0.0)
+        rclpy.try_shutdown(context=self._context)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self.node.destroy_node()
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()
