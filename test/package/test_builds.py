@@ -26,9 +26,10 @@ REPORT = f"""
 import json, pathlib, robocache_ros
 from robocache_ros.resources import resource
 folders = {{name: resource(name) for name in {FOLDERS}}}
+folders["robocache_ros"] = pathlib.Path(robocache_ros.__file__).parent
 files = {{name: sorted(str(p.relative_to(f)) for p in f.rglob("*") if p.is_file() and p.suffix != ".pyc")
           for name, f in folders.items()}}
-print(json.dumps(dict(package=robocache_ros.__file__, files=files, **{{k: str(v) for k, v in folders.items()}})))
+print(json.dumps(dict(files=files, **{{k: str(v) for k, v in folders.items()}})))
 """
 
 
@@ -51,15 +52,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(SOURCE, copy, ignore=built))
 
 
-def sources() -> dict[str, list[str]]:
+def sources(tree: Path) -> dict[str, list[str]]:
     """The files that each folder has in the sources."""
     return {
         name: sorted(
-            str(p.relative_to(SOURCE / name))
-            for p in (SOURCE / name).rglob("*")
-            if p.is_file() and p.suffix != ".pyc" and not p.name.startswith(".")
+            str(p.relative_to(tree / name)) for p in (tree / name).rglob("*") if p.is_file() and p.suffix != ".pyc"
         )
-        for name in FOLDERS
+        for name in (*FOLDERS, "robocache_ros")
     }
 
 
@@ -81,9 +80,9 @@ def test_pip_install_finds_the_files_in_the_environment(tree: Path, tmp_path: Pa
 
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
 
-    assert found["files"] == sources()
+    assert found["files"] == sources(tree)
     assert Path(found["kernels"]) == tmp_path / "env" / "share" / "robocache_ros" / "kernels"
-    assert Path(found["package"]).is_relative_to(tmp_path / "env")
+    assert Path(found["robocache_ros"]).is_relative_to(tmp_path / "env")
 
 
 def test_editable_install_finds_the_files_in_the_sources(tree: Path, tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_editable_install_finds_the_files_in_the_sources(tree: Path, tmp_path: P
 
     found = json.loads(run(bin_ / "python", "-c", REPORT, cwd=tmp_path))
 
-    assert found["files"] == sources()
+    assert found["files"] == sources(tree)
     assert [Path(found[name]) for name in FOLDERS] == [tree / name for name in FOLDERS]
 
 
@@ -123,9 +122,9 @@ def test_colcon_build_finds_the_files_in_the_workspace(tree: Path, tmp_path: Pat
     found = json.loads(sourced(tmp_path, REPORT))
 
     prefix = tmp_path / "install" / "robocache_ros"
-    assert found["files"] == sources()
+    assert found["files"] == sources(tree)
     assert Path(found["launch"]) == prefix / "share" / "robocache_ros" / "launch"
-    assert Path(found["package"]).is_relative_to(prefix)
+    assert Path(found["robocache_ros"]).is_relative_to(prefix)
     assert os.access(prefix / "lib" / "robocache_ros" / "fusion_node", os.X_OK)
 
 
@@ -136,7 +135,7 @@ def test_colcon_symlink_install_finds_the_files_in_the_sources(tree: Path, tmp_p
     found = json.loads(sourced(tmp_path, REPORT))
 
     prefix = tmp_path / "install" / "robocache_ros"
-    assert found["files"] == sources()
+    assert found["files"] == sources(tree)
     assert [Path(found[name]) for name in FOLDERS] == [tree / name for name in FOLDERS]
     # What ros2 launch reads is a link, so that an edited launch file counts at once.
     assert (prefix / "share" / "robocache_ros" / "package.xml").resolve() == tree / "package.xml"

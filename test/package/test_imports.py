@@ -22,7 +22,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("decode",),
     ("engine",),
-    ("ipc", "spec_docs"),
+    ("ipc", "frame", "spec_docs"),
     ("nodes", "bags", "datasets", "bench"),
     ("client", "export"),
     ("console", "demo"),
@@ -94,12 +94,12 @@ def test_import_needs_torch_numpy_and_yaml_alone() -> None:
     code = """
 import sys
 import numpy, torch, yaml
-before = set(sys.modules)
+before = {name.split(".")[0] for name in sys.modules}
 import robocache_ros
 for name in robocache_ros.__all__:
     if not name.startswith("Fused"):
         getattr(robocache_ros, name)
-new = {name.split(".")[0] for name in set(sys.modules) - before}
+new = {name.split(".")[0] for name in sys.modules} - before
 print(*sorted(new - set(sys.stdlib_module_names) - {"robocache_ros"}))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
