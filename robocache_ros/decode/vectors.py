@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ Take: TypeAlias = "slice | npt.NDArray[np.intp]"
 NAMES = Items(read_text, str)  # joint names
 _BLENDED = ("linear", "slerp", "angle")
 _MOST_PLANS = 64
+_FEW = 32
+_TOO_LARGE = 2.0**128 - 2.0**103  # the smallest double that rounds beyond float32
 
 
 class VectorDecoder(Decoder):
@@ -41,11 +44,16 @@ class VectorDecoder(Decoder):
         if len(view) != self._width:
             cause = "dim" if len(view) else "empty"
             raise DecodeError(cause, f"{self._field}: {len(view)} values, the stream has {self._width}")
-        return Sample(stamp_ns, self._checked(to_float32(view)))
+        return Sample(stamp_ns, self._value(view))
 
-    def _checked(self, value: Vector) -> Vector:
-        # A search in the bytes of the mask takes half the time of .all() on so few values.
-        if self._finite and b"\0" in np.isfinite(value).tobytes():
+    def _value(self, view: Numbers) -> Vector:
+        if view.dtype.kind == "f" and self._width <= _FEW:
+            # So few values are rounded and checked faster as Python's floats: of 7 joints in a third of the time.
+            numbers = view.tolist()
+            if math.isfinite(sum(numbers)) and max(numbers) < _TOO_LARGE and min(numbers) > -_TOO_LARGE:
+                return np.array(numbers, np.float32)
+        value = to_float32(view)
+        if self._finite and not np.isfinite(value).all():
             raise DecodeError("not_finite", f"{self._field}: {value[~np.isfinite(value)][0]} cannot be blended")
         return value
 
@@ -81,7 +89,7 @@ class JointDecoder(VectorDecoder):
             raise DecodeError(plan.error.cause, str(plan.error))
         if len(view) != len(names):
             raise self._wrong_count(len(view), len(names))
-        return Sample(stamp_ns, self._checked(to_float32(view[plan.take])), plan.unmatched)
+        return Sample(stamp_ns, self._value(view[plan.take]), plan.unmatched)
 
     def _wrong_count(self, count: int, joints: int) -> DecodeError:
         if not count:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.errors import RoboCacheError
@@ -25,10 +27,37 @@ def test_a_wide_integer_is_rounded_once(stream_of, cdr):
     assert int(value[0]) == 2**60 + 2**37
 
 
-def test_a_double_beyond_float32_is_refused(stream_of, cdr):
+LARGEST = float(np.finfo(np.float32).max)
+TOO_LARGE = 2.0**128 - 2.0**103  # halfway to what would be the next float32
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+@pytest.mark.parametrize("large", [1e39, TOO_LARGE, -TOO_LARGE, 1e308])
+def test_a_double_beyond_float32_is_refused(stream_of, cdr, large, dim):
     with pytest.raises(DecodeError, match="does not fit float32") as error:
-        make_decoder(stream_of(ARRAY, dim=1, align="hold")).decode_cdr(cdr(ARRAY, {"data": [1e39]}))
+        make_decoder(stream_of(ARRAY, dim=dim, align="hold")).decode_cdr(cdr(ARRAY, {"data": [large] * dim}))
     assert error.value.cause == "range"
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_double_that_rounds_to_float32_is_taken(stream_of, cdr, sign, dim):
+    data = cdr(ARRAY, {"data": [sign * np.nextafter(TOO_LARGE, 0)] * dim})
+    assert set(make_decoder(stream_of(ARRAY, dim=dim)).decode_cdr(data).value.tolist()) == {sign * LARGEST}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    numbers=st.lists(st.floats(-1e300, 1e300) | st.floats(-1e39, 1e39) | st.floats(width=32), min_size=3, max_size=3)
+)
+def test_few_and_many_values_are_rounded_alike(stream_of, cdr, numbers):
+    def decode(values):
+        try:
+            return make_decoder(stream_of(ARRAY, dim=len(values))).decode_cdr(cdr(ARRAY, {"data": values})).value[:3]
+        except DecodeError as error:
+            return error.cause
+
+    np.testing.assert_array_equal(decode(numbers), decode(numbers + [0.0] * 97))
 
 
 def test_a_double_below_float32_becomes_zero(stream_of, cdr):
