@@ -15,6 +15,7 @@ from robocache_ros.ops.image_formats import MAX_PIXELS, Format, check_image, ima
 from robocache_ros.spec import IMAGENET
 
 RESIZE_METHODS = ("bilinear", "nearest", "area")
+Affine = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -72,12 +73,12 @@ def convert_image(
     affine = mean_std(normalize, fmt.channels)
     dtype = _checked_dtype(dtype, fmt, affine is not None)
     out = _checked_out(out, (fmt.channels, *shape), dtype, data.device)
+    backend = _convert_cpu
     if data.is_cuda:
-        raise NotImplementedError("CUDA")
-    pixels = image_cpu.decode(data.numpy(), fmt, width, height, step, big_endian)
-    top, left, rows, columns = box
-    pixels = image_cpu.resize(pixels[top : top + rows, left : left + columns], shape, resize)
-    return _finish(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), affine, out)
+        from robocache_ros.ops import image_cuda
+
+        backend = image_cuda.convert
+    return backend(data, fmt, (width, height, step), big_endian, box, resize, affine, out)
 
 
 def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -101,11 +102,13 @@ def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = t
     affine = mean_std(normalize, image.shape[-3])
     out = torch.empty(image.shape, dtype=dtype, device=image.device)
     if image.is_cuda:
-        raise NotImplementedError("CUDA")
+        from robocache_ros.ops import image_cuda
+
+        return image_cuda.normalize(image, affine, out)
     return _finish(image, affine, out)
 
 
-def mean_std(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def mean_std(normalize: Any, channels: int) -> Affine | None:
     """Mean and standard deviation of each channel, from any form `convert_image` takes."""
     if normalize is None:
         return None
@@ -126,9 +129,25 @@ def mean_std(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[fl
     return tuple(map(float, mean)), tuple(map(float, std))
 
 
-def _finish(planes: Tensor, affine: tuple[Sequence[float], Sequence[float]] | None, out: Tensor) -> Tensor:
+def _convert_cpu(
+    data: Tensor,
+    fmt: Format,
+    shape: tuple[int, int, int],
+    big_endian: bool,
+    crop: tuple[int, int, int, int],
+    resize: str,
+    affine: Affine | None,
+    out: Tensor,
+) -> Tensor:
+    pixels = image_cpu.decode(data.numpy(), fmt, *shape, big_endian)
+    top, left, rows, columns = crop
+    pixels = image_cpu.resize(pixels[top : top + rows, left : left + columns], (out.shape[1], out.shape[2]), resize)
+    return _finish(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), affine, out)
+
+
+def _finish(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
     """Write (..., C, H, W) planes, normalised if `out` is a float tensor, into `out`."""
-    if planes.dtype == out.dtype and affine is None:
+    if planes.dtype == out.dtype == torch.uint8:
         return out.copy_(planes)
     value = planes
     if planes.dtype == torch.uint8:
@@ -137,7 +156,10 @@ def _finish(planes: Tensor, affine: tuple[Sequence[float], Sequence[float]] | No
     if affine is not None:
         mean, std = (torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine)
         value = (value - mean).div_(std)
-    return out.copy_(value)
+    out.copy_(value)
+    if planes.dtype != torch.uint8:  # any NaN to the one canonical NaN, for processors differ in the one they make
+        out.masked_fill_(value != value, torch.nan)
+    return out
 
 
 def _check_bytes(data: Tensor) -> None:

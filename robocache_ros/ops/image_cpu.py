@@ -184,8 +184,8 @@ def _box_sums(values: Array, axis: int, out: int) -> Array:
 
 
 def _area_f32(image: Array, size: tuple[int, int]) -> Array:
-    total = image.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
+        total = image.astype(np.float64)
         for axis in range(2):
             index, overlap = area_taps(total.shape[axis], size[axis])
             shape = [1, 1, 1]

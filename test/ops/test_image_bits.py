@@ -1,0 +1,176 @@
+"""The device code of images gives the CPU backend's bits: as host code built by g++, and on a GPU."""
+
+import ctypes
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.ops import convert_image, image_cuda, normalize_image
+from robocache_ros.ops.image_formats import FORMATS, NV12
+
+METHODS = ("nearest", "bilinear", "area")
+HOST = """
+#include "image.cuh"
+using namespace robocache;
+struct Job { Image image; Affine affine; void* out; int out_width, out_height, kind; };
+template <int family, int resize> void run(const Job& job) {
+  for (int y = 0; y < job.out_height; ++y)
+    for (int x = 0; x < job.out_width; ++x)
+      convert_pixel<family, resize>(job.image, job.affine, x, y, job.out_width, job.out_height, job.out, job.kind);
+}
+template <int family> void choose(const Job& job, int resize) {
+  if (resize == NEAREST) run<family, NEAREST>(job);
+  else if (resize == BILINEAR) run<family, BILINEAR>(job);
+  else run<family, AREA>(job);
+}
+extern "C" void convert(const Job* job, int family, int resize) {
+  if (family == PACKED) choose<PACKED>(*job, resize);
+  else if (family == YUV422) choose<YUV422>(*job, resize);
+  else if (family == NV12) choose<NV12>(*job, resize);
+  else if (family == BAYER) choose<BAYER>(*job, resize);
+  else if (family == U16) choose<U16>(*job, resize);
+  else choose<F32>(*job, resize);
+}
+"""
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def convert(request, monkeypatch):
+    """`convert_image` of the code under test, taking and giving CPU tensors."""
+    if request.param == "cuda":
+        return lambda data, **arguments: convert_image(data.cuda(), **arguments).cpu()
+    library = request.getfixturevalue("host_library")(HOST)
+
+    def run(data, fmt, shape, big_endian, crop, resize, affine, out):
+        job = image_cuda.packed_job(data, fmt, shape, big_endian, crop, affine, out)
+        packed = struct.pack("@" + image_cuda.JOB, *job)
+        library.convert(ctypes.c_char_p(packed), fmt.family, METHODS.index(resize))
+        return out
+
+    def host(data, **arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr("robocache_ros.ops.image._convert_cpu", run)
+            return convert_image(data, **arguments)
+
+    return host
+
+
+def image_bytes(encoding, width, height, padding, seed=0):
+    fmt = FORMATS[encoding]
+    step = width * fmt.pixel_bytes + padding
+    rows = height * 3 // 2 if fmt.family == NV12 else height
+    data = torch.randint(0, 256, (step * rows,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return data, {"encoding": encoding, "width": width, "height": height, "step": step}
+
+
+def same_bits(one, other):
+    assert one.dtype == other.dtype
+    assert one.shape == other.shape
+    assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("resize", METHODS)
+@pytest.mark.parametrize("size", [None, (9, 31), (50, 7), (64, 96)])
+@pytest.mark.parametrize("encoding", FORMATS)
+def test_every_encoding_has_the_same_bits(convert, encoding, size, resize):
+    data, layout = image_bytes(encoding, 48, 36, padding=5)
+    arguments = {**layout, "size": size, "resize": resize}
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("normalize", [None, "imagenet"])
+def test_every_dtype_has_the_same_bits(convert, dtype, normalize):
+    if normalize and dtype == torch.uint8:
+        pytest.skip("uint8 holds no normalised values")
+    data, layout = image_bytes("bgr8", 40, 30, padding=0)
+    arguments = {**layout, "size": (16, 20), "normalize": normalize, "dtype": dtype}
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.parametrize("resize", METHODS)
+@pytest.mark.parametrize("encoding", ["rgba8", "mono8", "yuyv", "nv12", "bayer_gbrg8", "mono16"])
+def test_a_crop_at_odd_places_has_the_same_bits(convert, encoding, resize):
+    data, layout = image_bytes(encoding, 64, 48, padding=0)
+    arguments = {**layout, "crop": (7, 13, 33, 41), "size": (20, 24), "resize": resize}
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
+@pytest.mark.parametrize("resize", METHODS)
+def test_both_byte_orders_have_the_same_bits(convert, encoding, resize):
+    data, layout = image_bytes(encoding, 20, 16, padding=2)
+    arguments = {**layout, "size": (7, 9), "resize": resize, "big_endian": True}
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("resize", METHODS)
+def test_nan_infinity_and_subnormals_in_depth_have_the_same_bits(convert, resize, dtype):
+    depth = np.random.default_rng(1).uniform(0, 5, (12, 10)).astype(np.float32)
+    depth[2, 3], depth[4, 4], depth[5, 6], depth[7, 7] = np.nan, np.inf, -np.inf, 1e-40
+    depth[8] = np.frombuffer(np.uint32(0xFFC12345).tobytes(), np.float32)  # a NaN with a sign and a payload
+    data = torch.from_numpy(depth.view(np.uint8).reshape(-1))
+    arguments = {"encoding": "32FC1", "width": 10, "height": 12, "step": 40, "resize": resize, "dtype": dtype}
+    for size in (None, (5, 7), (20, 20)):
+        same_bits(convert(data, size=size, **arguments), convert_image(data, size=size, **arguments))
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+@pytest.mark.parametrize("resize", METHODS)
+def test_bytes_at_any_alignment_have_the_same_bits(convert, offset, resize):
+    data, layout = image_bytes("rgb8", 32, 24, padding=0)
+    shifted = torch.empty(len(data) + offset, dtype=torch.uint8)[offset:].copy_(data)
+    arguments = {**layout, "size": (11, 13), "resize": resize}
+    same_bits(convert(shifted, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.parametrize("resize", METHODS)
+@pytest.mark.parametrize(
+    ("source", "size"), [((1, 1), (5, 5)), ((300, 2), (1, 1)), ((3, 700), (2, 1)), ((2, 2), (300, 1))]
+)
+def test_extreme_sizes_have_the_same_bits(convert, source, size, resize):
+    data, layout = image_bytes("rgb8", source[1], source[0], padding=0)
+    arguments = {**layout, "size": size, "resize": resize}
+    same_bits(convert(data, **arguments), convert_image(data, **arguments))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resize", METHODS)
+@pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8", "nv12", "yuv422", "bayer_rggb8", "16UC1"])
+def test_a_camera_frame_has_the_same_bits_on_the_gpu(encoding, resize):
+    data, layout = image_bytes(encoding, 1920, 1080, padding=0)
+    arguments = {**layout, "size": (224, 224), "resize": resize, "normalize": {"mean": [0.5] * 3, "std": [0.2] * 3}}
+    if FORMATS[encoding].channels == 1:
+        arguments["normalize"] = {"mean": [0.5], "std": [0.2]}
+    same_bits(
+        convert_image(data.cuda(), dtype=torch.bfloat16, **arguments).cpu(),
+        convert_image(data, dtype=torch.bfloat16, **arguments),
+    )
+
+
+@pytest.mark.gpu
+def test_an_area_too_wide_for_shared_memory_has_the_same_bits_on_the_gpu():
+    data, layout = image_bytes("rgb8", 16384, 3, padding=0)
+    arguments = {**layout, "size": (2, 1), "resize": "area"}
+    same_bits(convert_image(data.cuda(), **arguments).cpu(), convert_image(data, **arguments))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("normalize", [None, "imagenet"])
+def test_normalize_image_has_the_same_bits_on_the_gpu(normalize, dtype):
+    image = torch.randint(0, 256, (5, 3, 33, 41), dtype=torch.uint8)
+    same_bits(normalize_image(image.cuda(), normalize, dtype).cpu(), normalize_image(image, normalize, dtype))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("family", range(6))
+def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
+    from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+
+    for resize in range(3):
+        options = compile_options(architecture, (f"FAMILY={family}", f"RESIZE={resize}"))
+        assert compile_cubin(nvrtc, load_source("image.cu"), options)[1] == ""
