@@ -43,6 +43,33 @@ def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common(stream
     assert decoder.decode_message(message).value.tolist() == [2.0]
 
 
+def test_every_form_of_a_field_in_a_message_class_is_read():
+    class Thing:
+        __module__ = "my_msgs.msg._thing"
+
+        @staticmethod
+        def get_fields_and_field_types():
+            return {
+                "a": "double[3]",
+                "b": "sequence<float>",
+                "c": "sequence<octet, 4>",
+                "d": "sequence<string<7>, 2>",
+                "e": "string<9>[2]",
+                "f": "boolean",
+            }
+
+    fields = dict(message_type("my_msgs/msg/Thing", definitions_of(Thing)).fields)
+    assert {name: describe(kind) for name, kind in fields.items()} == {
+        "a": "float64[3]",
+        "b": "float32[]",
+        "c": "byte[<=4]",
+        "d": "string[<=2]",
+        "e": "string[2]",
+        "f": "bool",
+    }
+    assert (fields["d"].element, fields["e"].element) == (Text(7), Text(9))
+
+
 def test_what_is_no_message_class_is_refused():
     with pytest.raises(RoboCacheError, match="is no ROS 2 message class"):
         definitions_of(int)
