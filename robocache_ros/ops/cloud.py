@@ -14,6 +14,7 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cpu
 
+MAX_FEATURES = 16  # as many as a kernel's parameters have places for
 # PointField's datatypes: 1 to 8.
 DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 
@@ -76,6 +77,8 @@ def check_cloud(
 
 def column_sources(layout: CloudLayout, features: Sequence[str]) -> list[int | CloudField]:
     """Where x, y, z and each feature come from: a field, or 0..2 for a feature that is a transformed coordinate."""
+    if len(features) > MAX_FEATURES:
+        raise RoboCacheError(f"features: {len(features)} are given; at most {MAX_FEATURES} can be")
     axes = {"x": 0, "y": 1, "z": 2}
     sources: list[int | CloudField] = []
     for number, name in enumerate((*axes, *features)):

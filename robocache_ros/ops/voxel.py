@@ -87,7 +87,10 @@ def voxelize_pointcloud(
     lengths = checked_lengths(lengths, batch, count, points.device)
     _check_total(batch, count, grid)
     if points.is_cuda:
-        raise NotImplementedError("CUDA")
+        from robocache_ros.ops import voxel_cuda
+
+        source = voxel_cuda.of_tensor(clouds, lengths, grid, reduction)
+        return _voxelize_cuda(source, grid, reduction, batch if batched else None, sparse, out)
     rows = clouds.reshape(batch * count, columns).numpy()
     return _voxelize_columns(list(rows.T), grid, reduction, batch if batched else None, lengths, sparse, out)
 
@@ -146,7 +149,10 @@ def voxelize_cloud_bytes(
     sources = column_sources(layout, features)
     matrix = _checked_transform(transform)
     if data.is_cuda:
-        raise NotImplementedError("CUDA")
+        from robocache_ros.ops import voxel_cuda
+
+        source = voxel_cuda.of_bytes(data, layout, sources, matrix, grid, reduction)
+        return _voxelize_cuda(source, grid, reduction, None, sparse, out)
     columns = cloud_columns(data.numpy(), layout, sources, matrix)
     return _voxelize_columns(columns, grid, reduction, None, None, sparse, out)
 
@@ -161,20 +167,36 @@ def _voxelize_columns(
     out: Tensor | None,
 ) -> Voxels:
     clouds = 1 if batch is None else batch
-    cell, tally = voxel_cpu.place(columns, grid, reduction, clouds, lengths)
-    counts = torch.from_numpy(tally if batch is not None else tally[0])
+    cell, counts = voxel_cpu.place(columns, grid, reduction, clouds, lengths)
+    tally = torch.from_numpy(counts)
     needs_rows = reduction.reads_features
     rows = np.stack(columns, axis=1) if needs_rows else np.zeros((len(cell), 0), np.float32)
     if sparse:
-        return sparse_voxels(torch.from_numpy(cell), torch.from_numpy(rows), grid, reduction, batch, counts, out)
-    shape = reduction.dense_shape(grid)
-    shape = shape if batch is None else (batch, *shape)
-    out = checked_dense_out(out, shape, reduction.dense_dtype, torch.device("cpu"))
+        return _sparse(torch.from_numpy(cell), torch.from_numpy(rows), grid, reduction, batch, tally, out)
+    out = _dense_out(out, grid, reduction, batch, torch.device("cpu"))
     voxel_cpu.fill(out if batch is not None else out[None], cell, rows, grid, reduction, clouds)
-    return Voxels(out, counts)
+    return Voxels(out, tally if batch is not None else tally[0])
 
 
-def sparse_voxels(
+def _voxelize_cuda(
+    clouds: Any, grid: Grid, reduction: Reduction, batch: int | None, sparse: bool, out: Tensor | None
+) -> Voxels:
+    from robocache_ros.ops import voxel_cuda
+
+    if sparse:
+        tally, cell, rows = voxel_cuda.locate(clouds, grid, reduction)
+        return _sparse(cell, rows, grid, reduction, batch, tally, out)
+    out = _dense_out(out, grid, reduction, batch, clouds.device)
+    tally = voxel_cuda.fill(clouds, grid, reduction, out if batch is not None else out[None])
+    return Voxels(out, tally if batch is not None else tally[0])
+
+
+def _dense_out(out: Tensor | None, grid: Grid, reduction: Reduction, batch: int | None, device: torch.device) -> Tensor:
+    shape = reduction.dense_shape(grid)
+    return checked_dense_out(out, shape if batch is None else (batch, *shape), reduction.dense_dtype, device)
+
+
+def _sparse(
     cell: Tensor, rows: Tensor, grid: Grid, reduction: Reduction, batch: int | None, tally: Tensor, out: Tensor | None
 ) -> Voxels:
     """The sparse form, of the cell of each point (-1: not placed) and its (N, 3 + F) row, on any device."""
@@ -183,7 +205,7 @@ def sparse_voxels(
     segments = voxel_segments.group(cell)
     return Voxels(
         None,
-        tally,
+        tally if batch is not None else tally[0],
         voxel_segments.coordinates(segments.cell, grid, batch is not None),
         segments.count.to(torch.int32),
         voxel_segments.reduce(segments, rows, reduction) if reduction.reads_features else None,

@@ -86,15 +86,7 @@ def fill(out: Tensor, cell: NDArray[np.int64], rows: F32, grid: Grid, reduction:
     out.zero_()
     segments = voxel_segments.group(torch.from_numpy(cell))
     values = voxel_segments.reduce(segments, torch.from_numpy(rows), reduction)
-    scatter(out, segments.cell, values, grid, reduction)
-
-
-def scatter(out: Tensor, cell: Tensor, values: Tensor, grid: Grid, reduction: Reduction) -> None:
-    """Put the values of occupied cells into a cleared dense grid (B, ...)."""
-    if reduction.mode == "first":
-        out.view(-1, *values.shape[1:])[cell] = values
-    else:
-        out.view(-1, reduction.features, grid.cells)[cell // grid.cells, :, cell % grid.cells] = values
+    voxel_segments.scatter(out, segments.cell, values, grid, reduction)
 
 
 def _pack(occupied: NDArray[np.uint8], out: NDArray[np.int32]) -> None:

@@ -64,6 +64,14 @@ def coordinates(cell: Tensor, grid: Grid, batched: bool) -> Tensor:
     return torch.stack([cell // grid.cells, *parts] if batched else parts, dim=1).to(torch.int32)
 
 
+def scatter(out: Tensor, cell: Tensor, values: Tensor, grid: Grid, reduction: Reduction) -> None:
+    """Put the values of occupied cells into a cleared dense grid (B, ...)."""
+    if reduction.mode == "first":
+        out.view(-1, *values.shape[1:])[cell] = values
+    else:
+        out.view(-1, reduction.features, grid.cells)[cell // grid.cells, :, cell % grid.cells] = values
+
+
 def fixed_point(values: Tensor, fraction_bits: int) -> Tensor:
     """float32 -> int64 multiples of 2**-fraction_bits, to nearest even, saturating (see FIXED_BITS)."""
     limit = 2.0 ** (FIXED_BITS - fraction_bits)

@@ -39,12 +39,12 @@ class Kernel:
 
     def __init__(self, function: Any, driver: Any, parameters: str, device: int) -> None:
         self._keep = function  # holds the module
-        self._pointer: int = function.ptr
+        self.pointer: int = function.ptr
         self._driver_launch = driver.launchKernel
         layout = struct.Struct("@" + parameters)
         self._pack = layout.pack_into
         self._arguments = _Arguments(layout.size)
-        self._device = device
+        self.device = device
 
     def launch(self, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float) -> None:
         """Launch on the current stream of the kernel's device; returns at once.
@@ -55,14 +55,18 @@ class Kernel:
             shared: bytes of dynamic shared memory.
             arguments: one per parameter; pointers as the int of `data_ptr()`.
         """
-        if torch.cuda.current_device() != self._device:
-            with torch.cuda.device(self._device):
+        if torch.cuda.current_device() != self.device:
+            with torch.cuda.device(self.device):
                 return self.launch(grid, block, shared, *arguments)
+        stream = raw_stream(self.device)
+        self._driver_launch(self.pointer, *grid, block, 1, 1, shared, stream, 0, self.packed(*arguments))
+        return None
+
+    def packed(self, *arguments: int | float) -> int:
+        """Address of the arguments as cuLaunchKernel's `extra` wants them, good until this thread's next launch."""
         mine = self._arguments
         self._pack(mine.buffer, 0, *arguments)
-        stream = raw_stream(self._device)
-        self._driver_launch(self._pointer, *grid, block, 1, 1, shared, stream, 0, mine.address)
-        return None
+        return mine.address
 
 
 def kernel(

@@ -1,0 +1,169 @@
+// Points in bytes -> voxels: reading any PointCloud2 layout, the extrinsic, the cell, and order-free sums and maxima.
+//
+// The arithmetic of robocache_ros/ops/voxel_cpu.py and voxel_segments.py, one rounding per operation.
+#pragma once
+#include "number.cuh"
+
+namespace robocache {
+
+typedef unsigned long long uint64;
+
+enum Layout { BYTES, WORDS, VECTORS };  // how x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load
+enum { NOT_FINITE = -1, OUTSIDE = -2, NO_POINT = -3 };  // instead of a cell
+constexpr int MAX_FIELDS = 16;
+
+// Clouds as bytes and the grid they fall in. A (B, N, 3 + F) float32 tensor is one such layout.
+struct Clouds {
+  const unsigned char* data;
+  const long long* lengths;  // (B,) points of each cloud, or null
+  long long cloud_step;      // bytes from a cloud to the next
+  long long row_step, point_step;
+  long long count;           // points of each cloud
+  long long width;           // points of a row; count if rows follow each other without a gap
+  float transform[12];       // rows of [R | t], grid <- sensor
+  float low[3], size[3];     // of the grid, and of a voxel
+  int shape[3];
+  int layout, big_endian, transformed;
+  int features;              // F
+  int listed;                // the features are in `offset` and `type`; else float32 that follow z
+  int reads_features;        // refuse points whose features are not finite
+  int offset[3 + MAX_FIELDS];
+  int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1, -2: the transformed x, y, z
+};
+
+HD int64 points_of(const Clouds& clouds, int64 cloud) {
+  if (!clouds.lengths) return clouds.count;
+  const int64 length = clouds.lengths[cloud];
+  return length < 0 ? 0 : length > clouds.count ? clouds.count : length;
+}
+
+HD const unsigned char* point_at(const Clouds& clouds, int64 cloud, int64 point) {
+  const unsigned char* start = clouds.data + cloud * clouds.cloud_step;
+  if (clouds.width == clouds.count) return start + point * clouds.point_step;
+  return start + point / clouds.width * clouds.row_step + point % clouds.width * clouds.point_step;
+}
+
+HD uint64 word_at(const unsigned char* p, int bytes, int big_endian) {
+  uint64 word = 0;
+  for (int i = 0; i < bytes; ++i) word |= (uint64)p[big_endian ? bytes - 1 - i : i] << 8 * i;
+  return word;
+}
+
+HD double double_of(uint64 bits) {
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double((long long)bits);
+#else
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+#endif
+}
+
+// A value of a PointField's datatype, rounded to float32. A function of its own: inlined, it would be most of every kernel.
+#if defined(__CUDACC__)
+static __device__ __noinline__
+#else
+inline
+#endif
+float scalar_at(const unsigned char* p, int type, int big_endian) {
+  switch (type) {
+    case 1: return (float)(signed char)*p;
+    case 2: return (float)*p;
+    case 3: return (float)(short)word_at(p, 2, big_endian);
+    case 4: return (float)(unsigned short)word_at(p, 2, big_endian);
+    case 5: return (float)(int)word_at(p, 4, big_endian);
+    case 6: return (float)(uint32)word_at(p, 4, big_endian);
+    case 7: return float_of((uint32)word_at(p, 4, big_endian));
+    default: return (float)double_of(word_at(p, 8, big_endian));
+  }
+}
+
+struct Point {
+  float x, y, z;
+};
+
+HD float moved(const float* row, float x, float y, float z) {
+  return add(add(add(mul(row[0], x), mul(row[1], y)), mul(row[2], z)), row[3]);
+}
+
+// The point as it lies in the bytes, in the sensor's frame.
+HD Point read_point(const Clouds& clouds, const unsigned char* p) {
+  Point point;
+#if defined(__CUDACC__)
+  if (clouds.layout == VECTORS) {
+    const float4 loaded = *reinterpret_cast<const float4*>(p + clouds.offset[0]);
+    return Point{loaded.x, loaded.y, loaded.z};
+  }
+#endif
+  if (clouds.layout != BYTES) {
+    point.x = *reinterpret_cast<const float*>(p + clouds.offset[0]);
+    point.y = *reinterpret_cast<const float*>(p + clouds.offset[1]);
+    point.z = *reinterpret_cast<const float*>(p + clouds.offset[2]);
+  } else {
+    point.x = scalar_at(p + clouds.offset[0], clouds.type[0], clouds.big_endian);
+    point.y = scalar_at(p + clouds.offset[1], clouds.type[1], clouds.big_endian);
+    point.z = scalar_at(p + clouds.offset[2], clouds.type[2], clouds.big_endian);
+  }
+  return point;
+}
+
+HD Point to_grid(const Clouds& clouds, Point p) {
+  if (!clouds.transformed) return p;
+  const float* m = clouds.transform;
+  return Point{moved(m, p.x, p.y, p.z), moved(m + 4, p.x, p.y, p.z), moved(m + 8, p.x, p.y, p.z)};
+}
+
+// Feature f of the point at p, which is `point` in the grid's frame.
+HD float feature_at(const Clouds& clouds, const unsigned char* p, Point point, int f) {
+  if (!clouds.listed) return *reinterpret_cast<const float*>(p + 12 + 4 * f);
+  const int type = clouds.type[3 + f];
+  if (type <= 0) return type == 0 ? point.x : type == -1 ? point.y : point.z;
+  return scalar_at(p + clouds.offset[3 + f], type, clouds.big_endian);
+}
+
+HD float feature_of(const Clouds& clouds, const unsigned char* p, int f) {
+  return feature_at(clouds, p, to_grid(clouds, read_point(clouds, p)), f);
+}
+
+HD bool finite(float value) { return (bits_of(value) & 0x7f800000) != 0x7f800000; }
+
+// The cell, row-major with z fastest, or why there is none.
+HD int cell_of(const Clouds& clouds, Point point) {
+  const float x = div(sub(point.x, clouds.low[0]), clouds.size[0]);
+  const float y = div(sub(point.y, clouds.low[1]), clouds.size[1]);
+  const float z = div(sub(point.z, clouds.low[2]), clouds.size[2]);
+  if (x >= 0 && x < (float)clouds.shape[0] && y >= 0 && y < (float)clouds.shape[1] && z >= 0 &&
+      z < (float)clouds.shape[2])
+    return ((int)x * clouds.shape[1] + (int)y) * clouds.shape[2] + (int)z;
+  return finite(point.x) && finite(point.y) && finite(point.z) ? OUTSIDE : NOT_FINITE;
+}
+
+// The same, refusing also a point whose features are not finite where the mode reads them.
+HD int place(const Clouds& clouds, const unsigned char* p, Point point) {
+  const int cell = cell_of(clouds, point);
+  if (clouds.reads_features && cell != NOT_FINITE) {
+    for (int f = 0; f < clouds.features; ++f)
+      if (!finite(feature_at(clouds, p, point, f))) return NOT_FINITE;
+  }
+  return cell;
+}
+
+// A feature as a multiple of 1 / scale, to nearest even, saturating at `limit`; limit * scale is 2**40.
+HD int64 fixed_point(float value, float scale, float limit) {
+  const float clamped = value < -limit ? -limit : value > limit ? limit : value;
+  return (int64)nearest_whole(mul(clamped, scale));
+}
+
+HD bool saturates(float value, float limit) { return value > limit || value < -limit; }
+
+HD float mean_of(int64 sum, int64 count, double unit) { return (float)(ratio(sum, count) * unit); }
+
+// int32 in the order of float32, -0 before +0; its own inverse on the bits.
+HD int key_of(float value) {
+  const int bits = (int)bits_of(value);
+  return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+HD float float_of_key(int key) { return float_of((uint32)(key ^ (key >> 31 & 0x7fffffff))); }
+
+}  // namespace robocache

@@ -1,0 +1,191 @@
+"""The CUDA backend of voxels: clear and fill the dense grid in as few launches as there are dependencies.
+
+A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent ones:
+points are read and their cells found while the grid is still being cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robocache_ros.ops import voxel_segments
+from robocache_ros.ops.cloud import MAX_FEATURES, CloudField, CloudLayout
+from robocache_ros.ops.cuda.dependent import launch_dependent
+from robocache_ros.ops.cuda.loader import Kernel, kernel
+from robocache_ros.ops.voxel_grid import FEATURE_MODES, FIXED_BITS, Grid, Reduction
+
+_FLOAT32 = 7
+_BYTES, _WORDS, _VECTORS = range(3)
+CLOUDS = "PPqqqqq12f3f3f3i6i19i19i4x"  # the struct of voxel.cuh, padded to its alignment
+_THREADS, _PER_THREAD = 256, 2
+_KERNELS = {"occupancy": "occupy", "occupancy_bits": "occupy_bits", "count": "count_points"}
+
+Numbers = tuple[int | float, ...]
+
+
+@dataclass(frozen=True)
+class Clouds:
+    """Where the points are, as the kernels take it."""
+
+    packed: Numbers
+    device: torch.device
+    batch: int
+    count: int  # points of each cloud
+
+
+def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Reduction) -> Clouds:
+    """(B, N, 3 + F) float32 as clouds of bytes; the last dimension is contiguous."""
+    batch, count, _ = points.shape
+    step = 4 * points.stride(1)
+    layout = _VECTORS if points.data_ptr() % 16 == 0 and step % 16 == 0 and points.stride(0) % 4 == 0 else _WORDS
+    steps = (4 * points.stride(0), 0, step, count, count)
+    head = (points.data_ptr(), lengths.data_ptr() if lengths is not None else 0, *steps)
+    fields = ((0, 4, 8), (_FLOAT32,) * 3)
+    packed = _packed(head, None, grid, reduction, (layout, 0), fields)
+    return Clouds(packed, points.device, batch, count)
+
+
+def of_bytes(
+    data: Tensor,
+    cloud: CloudLayout,
+    sources: Sequence[int | CloudField],
+    matrix: Any,
+    grid: Grid,
+    reduction: Reduction,
+) -> Clouds:
+    """One PointCloud2."""
+    flat = cloud.height <= 1 or cloud.row_step == cloud.width * cloud.point_step
+    head = (
+        data.data_ptr(),
+        0,
+        0,
+        cloud.row_step,
+        cloud.point_step,
+        cloud.points,
+        cloud.points if flat else cloud.width,
+    )
+    offsets = tuple(0 if isinstance(source, int) else source.offset for source in sources)
+    types = tuple(-source if isinstance(source, int) else source.datatype for source in sources)
+    layout = _BYTES
+    x, y, z = offsets[:3]
+    alignment = data.data_ptr() | cloud.point_step | (0 if flat else cloud.row_step)
+    if types[:3] == (_FLOAT32,) * 3 and not cloud.big_endian and (alignment | x | y | z) % 4 == 0:
+        together = (y, z) == (x + 4, x + 8) and (
+            alignment | x
+        ) % 16 == 0  # a point's step holds the load's last 4 bytes
+        layout = _VECTORS if together else _WORDS
+    packed = _packed(head, matrix, grid, reduction, (layout, int(cloud.big_endian)), (offsets, types), listed=True)
+    return Clouds(packed, data.device, 1, cloud.points)
+
+
+def _packed(
+    head: Numbers,
+    matrix: Any,
+    grid: Grid,
+    reduction: Reduction,
+    how: tuple[int, int],
+    fields: tuple[tuple[int, ...], tuple[int, ...]],
+    listed: bool = False,
+) -> Numbers:
+    transform = tuple(matrix.reshape(-1).tolist()) if matrix is not None else (0.0,) * 12
+    offsets, types = ((*values, *(0,) * (3 + MAX_FEATURES - len(values))) for values in fields)
+    flags = (*how, int(matrix is not None), reduction.features, int(listed), int(reduction.reads_features))
+    return (*head, *transform, *grid.minimum, *grid.size, *grid.shape, *flags, *offsets, *types)
+
+
+def fill(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor) -> Tensor:
+    """Write the dense grids (B, ...) into `out`; returns the (B, 3) tally."""
+    tally = torch.empty((clouds.batch, 3), dtype=torch.int64, device=clouds.device)
+    if not clouds.batch:
+        return tally
+    if reduction.mode == "first" or (reduction.mode in FEATURE_MODES and clouds.count >= 2**31 - 1):
+        out.zero_()
+        tally, cell, rows = locate(clouds, grid, reduction)
+        segments = voxel_segments.group(cell)
+        values = voxel_segments.reduce(segments, rows, reduction)
+        voxel_segments.scatter(out, segments.cell, values, grid, reduction)
+    elif reduction.mode in FEATURE_MODES:
+        _reduce(clouds, grid, reduction, out, tally)
+    else:
+        _clear(out, tally, clouds.device)
+        if clouds.count:
+            launchable = _kernel("voxel.cu", _KERNELS[reduction.mode], "PPqq", clouds)
+            each = out.numel() // clouds.batch
+            arguments = (out.data_ptr(), tally.data_ptr(), clouds.batch, each)
+            launch_dependent(launchable, _blocks(clouds, _PER_THREAD), _THREADS, *clouds.packed, *arguments)
+    return tally
+
+
+def locate(clouds: Clouds, grid: Grid, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
+    """The (B, 3) tally, each point's cell (B * N,) int64 or -1, and the rows (B * N, 3 + F) if the mode reads them."""
+    tally = torch.zeros((clouds.batch, 3), dtype=torch.int64, device=clouds.device)
+    total = clouds.batch * clouds.count
+    cell = torch.empty(total, dtype=torch.int64, device=clouds.device)
+    width = 3 + reduction.features if reduction.reads_features else 0
+    rows = torch.empty((total, width), dtype=torch.float32, device=clouds.device)
+    if total:
+        limit = _limit(reduction) if reduction.mode == "mean" else 0.0
+        arguments = (
+            cell.data_ptr(),
+            tally.data_ptr(),
+            clouds.batch,
+            grid.cells,
+            rows.data_ptr() if width else 0,
+            limit,
+        )
+        launchable = _kernel("voxel.cu", "locate_points", "PPqqPf", clouds)
+        launchable.launch(_blocks(clouds, _PER_THREAD), _THREADS, 0, *clouds.packed, *arguments)
+    return tally, cell, rows
+
+
+def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:
+    maximum = int(reduction.mode == "max")
+    defines = (f"FEATURES={reduction.features}", f"MAXIMUM={maximum}")
+    total = clouds.batch * clouds.count
+    claims = torch.empty(clouds.batch * grid.cells + total, dtype=torch.int32, device=clouds.device)
+    row = torch.empty(total, dtype=torch.int32, device=clouds.device)
+    sums = torch.empty((total, reduction.features + 1 - maximum), dtype=torch.int64, device=clouds.device)
+    arguments: Numbers
+    owner, lender = claims.data_ptr(), claims.data_ptr() + 4 * clouds.batch * grid.cells
+    limit, scale = _limit(reduction), 2.0**reduction.fraction_bits
+    size = (clouds.batch, grid.cells)
+    _clear(claims, tally, clouds.device)
+    if total:
+        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPPqqf", clouds, defines)
+        arguments = (owner, lender, row.data_ptr(), sums.data_ptr(), tally.data_ptr(), *size, limit)
+        launch_dependent(claim, _blocks(clouds, _PER_THREAD), _THREADS, *clouds.packed, *arguments)
+        add = _kernel("voxel_reduce.cu", "add_points", "PPqff", clouds, defines)
+        arguments = (row.data_ptr(), sums.data_ptr(), clouds.batch, scale, limit)
+        launch_dependent(add, _blocks(clouds, 1), _THREADS, *clouds.packed, *arguments)
+    write = _kernel("voxel_reduce.cu", "write_voxels", "PPPPqqffdi", clouds, defines)
+    aligned = int(grid.cells % 4 == 0 and out.data_ptr() % 16 == 0)
+    arguments = (owner, lender, sums.data_ptr(), out.data_ptr(), *size, scale, limit, 1 / scale, aligned)
+    blocks = (grid.cells + 4 * _THREADS - 1) // (4 * _THREADS)
+    launch_dependent(write, (blocks, min(clouds.batch, 65535), 1), _THREADS, *clouds.packed, *arguments)
+
+
+def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
+    """Zero both; the next launch may be a dependent one."""
+    size = out.numel() * out.element_size()
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    blocks = max(1, min(processors * 4, (size + 16 * _THREADS - 1) // (16 * _THREADS)))
+    arguments = (out.data_ptr(), size, tally.data_ptr(), tally.numel())
+    kernel("voxel.cu", "clear", "PqPq", device.index).launch((blocks, 1, 1), _THREADS, 0, *arguments)
+
+
+def _kernel(file: str, name: str, parameters: str, clouds: Clouds, defines: tuple[str, ...] = ()) -> Kernel:
+    return kernel(file, name, CLOUDS + parameters, clouds.device.index, defines)
+
+
+def _blocks(clouds: Clouds, per_thread: int) -> tuple[int, int, int]:
+    each = _THREADS * per_thread
+    return (clouds.count + each - 1) // each, min(clouds.batch, 65535), 1
+
+
+def _limit(reduction: Reduction) -> float:
+    return 2.0 ** (FIXED_BITS - reduction.fraction_bits)
