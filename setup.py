@@ -31,6 +31,7 @@ TEST = [
     "pytest>=7.2",
     "pytest-timeout",
     "hypothesis",
+    "nvidia-cuda-nvrtc; platform_machine == 'x86_64' and sys_platform == 'linux'",  # compiles kernels without a GPU
     "setuptools>=64,<80",  # from 80 on colcon's --symlink-install makes copies without a word
     "wheel",
     "colcon-common-extensions",

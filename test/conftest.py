@@ -1,0 +1,33 @@
+"""Skips the tests whose marker asks for what this machine has not, and says how to get it."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def missing(marker: str) -> str:
+    """Why tests with a marker cannot run here; empty where they can."""
+    if marker == "gpu":
+        import torch
+
+        found = torch.cuda.is_available() and find_spec("cupy") is not None
+        return "" if found else "needs a CUDA device and CuPy (the cuda12 or cuda13 extra)"
+    if marker == "ros":
+        return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
+    reader = os.environ.get("ROBOCACHE_LEROBOT_PYTHON") or ROOT / ".venv-lerobot" / "bin" / "python"
+    return "" if Path(reader).exists() else "needs the real LeRobot reader (make lerobot-env)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in ("gpu", "ros", "lerobot"):
+            if item.get_closest_marker(marker) and (reason := missing(marker)):
+                item.add_marker(pytest.mark.skip(reason=reason))
