@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bags.ahead import read_ahead
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.engine import offline
@@ -65,7 +66,7 @@ class BagRun:
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
 
-    def frames(self) -> Iterator[Frames]:
+    def frames(self) -> Generator[Frames, None, None]:
         """The frames, some ticks at a time, in order; RoboCacheError where no tick has every stream."""
         frames = self._watched()
         if not self._trim:
@@ -128,7 +129,8 @@ class BagRun:
         fed = defaultdict(list)
         for stream in self.spec.streams:
             fed[stream.topic].append(stream.name)
-        for topic, log_ns, data in self._recorder.watch(self.bag.messages(fed, self.start_ns, self.stop_ns)):
+        messages = read_ahead(self.bag.messages(fed, self.start_ns, self.stop_ns))
+        for topic, log_ns, data in self._recorder.watch(messages):
             for name in fed[topic]:
                 yield name, log_ns, data
 

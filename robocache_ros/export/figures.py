@@ -18,7 +18,7 @@ _WORST_FIRST = np.array(
 )  # severity by state: invalid, then held, then aligned; trimmed is drawn on its own
 COLUMNS = 1000  # of the timeline; longer recordings show the worst state of what falls into one
 BINS = 40
-WIDTH, HEIGHT = 320, 84  # of a histogram, its labels included
+WIDTH, HEIGHT = 232, 84  # of a histogram, its labels included
 
 
 def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:

@@ -4,56 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import robocache_ros
 from robocache_ros.bags.fuse import BagRun, without_cameras
-from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.stats import TopicStats
+from robocache_ros.bags.reader import Bag, storage_files
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.atomic import whole_folder
+from robocache_ros.export.episode import Episode
+from robocache_ros.export.report import write_report
 from robocache_ros.export.strip import Strip
-from robocache_ros.export.writer import DatasetWriter, ExportOptions, make_writer
+from robocache_ros.export.writer import DatasetWriter, ExportOptions, load_writer
 from robocache_ros.layout import Layout
 from robocache_ros.spec import FusionSpec
 
 Progress = Callable[[str, float], None]  # name of the recording, share of it that is done in 0..1
-
-
-@dataclass(frozen=True)
-class Episode:
-    """What one recording gave, for the report and for whoever wants to make it again."""
-
-    bag: Path
-    spec: FusionSpec
-    visibility: str
-    start_ns: int
-    stop_ns: int
-    ticks_ns: NDArray[np.int64] = field(repr=False)  # (T,) every tick of the recording
-    valid: NDArray[np.uint8] = field(repr=False)  # (T, N)
-    leading: int  # ticks trimmed at either end
-    trailing: int
-    counters: dict[str, Counter[str]]
-    topics: dict[str, TopicStats]
-    notes: tuple[str, ...]
-    strip: Strip = field(repr=False)
-
-    @property
-    def frames(self) -> int:
-        """Ticks that were kept."""
-        return len(self.ticks_ns) - self.leading - self.trailing
-
-    @property
-    def duration_s(self) -> float:
-        """Length of the recording."""
-        return (self.stop_ns - self.start_ns) / 1e9
 
 
 @dataclass(frozen=True)
@@ -62,7 +32,7 @@ class ExportResult:
 
     out: Path
     episodes: tuple[Episode, ...]
-    seconds: float  # from opening the first recording until the dataset has its name
+    seconds: float  # from the first look at a recording until the dataset has its name; libraries were loaded before
 
     @property
     def frames(self) -> int:
@@ -93,19 +63,19 @@ def export(
     if not bags:
         raise RoboCacheError("bags: none given; name at least one recording")
     options = options or ExportOptions()
-    begun = time.perf_counter()
     if options.media == "none":
         spec = without_cameras(spec)
-    with whole_folder(Path(out), overwrite=overwrite) as folder:
-        writer = make_writer(folder, Layout(spec), options)
+    writer_of = load_writer(options.format)
+    begun = time.perf_counter()
+    with whole_folder(Path(out), overwrite=overwrite) as folder, ThreadPoolExecutor(1) as aside:
+        checksums = [aside.submit(_checksums, Path(bag)) for bag in bags]
+        writer = writer_of(folder, Layout(spec), options)
         try:
             episodes = tuple(_episode(Path(bag), spec, options, writer, progress) for bag in bags)
-            writer.finish(_provenance(spec, options, episodes))
+            writer.finish(_provenance(spec, options, episodes, [files.result() for files in checksums]))
         finally:
             writer.close()
         if report:
-            from robocache_ros.export.report import write_report
-
             write_report(episodes, folder / "report.html", dataset=Path(out).name)
     return ExportResult(Path(out), episodes, time.perf_counter() - begun)
 
@@ -126,12 +96,13 @@ def _episode(
         if writer:
             writer.begin_episode()
         span = max(run.stop_ns - run.start_ns, 1)
-        for frames in run.frames():
-            strip.watch(frames)
-            if writer:
-                writer.write(frames)
-            if progress and len(frames):
-                progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
+        with closing(run.frames()) as parts:  # closed before the recording is, which a thread still reads ahead
+            for frames in parts:
+                strip.watch(frames)
+                if writer:
+                    writer.write(frames)
+                if progress and len(frames):
+                    progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
         if writer:
             writer.end_episode()
         if progress:
@@ -153,7 +124,9 @@ def _episode(
         )
 
 
-def _provenance(spec: FusionSpec, options: ExportOptions, episodes: Sequence[Episode]) -> dict[str, Any]:
+def _provenance(
+    spec: FusionSpec, options: ExportOptions, episodes: Sequence[Episode], checksums: Sequence[list[dict[str, Any]]]
+) -> dict[str, Any]:
     """What it takes to make the dataset again, and to know that it is the same."""
     return {
         "robocache_ros": robocache_ros.__version__,
@@ -164,7 +137,7 @@ def _provenance(spec: FusionSpec, options: ExportOptions, episodes: Sequence[Epi
             {
                 "episode_index": index,
                 "bag": str(episode.bag),
-                "files": _checksums(episode.bag),
+                "files": files,
                 "start_ns": episode.start_ns,
                 "stop_ns": episode.stop_ns,
                 "frames": episode.frames,
@@ -173,14 +146,13 @@ def _provenance(spec: FusionSpec, options: ExportOptions, episodes: Sequence[Epi
                 "counters": {name: dict(counts) for name, counts in episode.counters.items()},
                 "notes": list(episode.notes),
             }
-            for index, episode in enumerate(episodes)
+            for index, (episode, files) in enumerate(zip(episodes, checksums, strict=True))
         ],
     }
 
 
 def _checksums(path: Path) -> list[dict[str, Any]]:
-    with Bag(path) as bag:
-        return [{"name": f.name, "size": f.stat().st_size, "sha256": _sha256(f)} for f in bag.files]
+    return [{"name": f.name, "size": f.stat().st_size, "sha256": _sha256(f)} for f in storage_files(path)]
 
 
 def _sha256(file: Path) -> str:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import robocache_ros
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.export import figures
+from robocache_ros.export.episode import Episode
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
-
-if TYPE_CHECKING:
-    from robocache_ros.export.job import Episode
 
 TEMPLATE = "report.html.j2"
 SHOWN = 20  # episodes shown in full, those with the most broken ticks first; a row of the overview has each
@@ -120,7 +118,7 @@ def _topic(stats: TopicStats, episode: Episode) -> dict[str, Any]:
         "off_rate": bool(declared) and abs(stats.rate_hz - declared) > 0.1 * declared,
         "facts": [
             ("messages", f"{stats.count}", False),
-            ("megabytes", f"{stats.size / 1e6:.1f}", False),
+            ("size", _size(stats.size), False),
             ("period", f"{stats.period_ms:.2f} ms", False),
             ("jitter", f"± {stats.jitter_ms:.2f} ms", False),
             ("missing", str(stats.missing), stats.missing > 0),
@@ -139,6 +137,10 @@ def _topic(stats: TopicStats, episode: Episode) -> dict[str, Any]:
         ),
         "delays": figures.histogram(delays, unit="ms", mark=float(np.median(delays)) if len(delays) else None),
     }
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
 def _breaks(episode: Episode) -> Iterator[Break]:
@@ -171,6 +173,8 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     )
     if longest:
         return f"{stream.topic} was silent for {longest.length_ns / 1e6:.0f} ms"
+    if start_ns <= stats.start_ns:
+        return f"{stream.topic} had not begun"
     if stop_ns >= stats.stop_ns:
         return f"{stream.topic} had ended"
     return "lost or late samples"

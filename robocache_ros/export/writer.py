@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
 from robocache_ros.layout import Layout
 
 # A format by name: the module and class of its writer, imported when it is asked for.
 FORMATS = {"lerobot": "robocache_ros.export.lerobot:LeRobotWriter"}
+LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 MEDIA = ("video", "image", "none")
 
 
@@ -38,6 +40,8 @@ class ExportOptions:
 class DatasetWriter(Protocol):
     """Writes one dataset into a folder that is empty and becomes the dataset when `finish` has returned."""
 
+    def __init__(self, folder: Path, layout: Layout, options: ExportOptions) -> None: ...
+
     def begin_episode(self) -> None:
         """Start an episode."""
 
@@ -54,8 +58,10 @@ class DatasetWriter(Protocol):
         """Release what is open, finished or not."""
 
 
-def make_writer(folder: Path, layout: Layout, options: ExportOptions) -> DatasetWriter:
-    """The writer of the format that the options name."""
-    module, _, name = FORMATS[options.format].partition(":")
-    writer: DatasetWriter = getattr(import_module(module), name)(folder, layout, options)
+def load_writer(name: str) -> type[DatasetWriter]:
+    """The writer of a format, with the libraries that it and a recording's reader take."""
+    module, _, attribute = FORMATS[name].partition(":")
+    writer: type[DatasetWriter] = getattr(import_module(module), attribute)
+    for library, extra in LIBRARIES.items():
+        need(library, extra)
     return writer

@@ -23,7 +23,7 @@ def panda_lift() -> Path:
 
 def numbers(*values: float) -> bytes:
     """A std_msgs/Float64MultiArray in CDR."""
-    return struct.pack(f"<4xIII{len(values)}d", 0, 0, len(values), *values).replace(b"\0\0\0\0", b"\0\1\0\0", 1)
+    return b"\0\1\0\0" + struct.pack(f"<III4x{len(values)}d", 0, 0, len(values), *values)
 
 
 def pose(stamp_ns: int, x: float = 0.0) -> bytes:

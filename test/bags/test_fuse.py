@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robocache_ros.bags.fuse import BagRun, without_cameras
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.engine import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import FusionSpec, load_spec
+
+from .conftest import MS, START_NS, TYPES, numbers, pose
+
+CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
+
+
+def arm_spec(**keys: object) -> FusionSpec:
+    pose_keys = {"topic": "/arm/pose", "type": "geometry_msgs/msg/PoseStamped"}
+    return load_spec(
+        {
+            "robocache": 1,
+            **keys,
+            "streams": {
+                "position": {**pose_keys, "field": "pose.position", "align": "linear"},
+                "orientation": {**pose_keys, "field": "pose.orientation", "align": "slerp"},
+                "command": {
+                    "topic": "/arm/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold",
+                },
+            },
+        }
+    )  # fmt: skip
+
+
+def joined(parts: Iterator[Frames]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ticks, fused, valid = [], [], []
+    for part in parts:
+        ticks.append(part.ticks_ns)
+        fused.append(part.fused.numpy())
+        valid.append(part.valid)
+    return np.concatenate(ticks), np.concatenate(fused), np.concatenate(valid)
+
+
+@pytest.fixture(scope="module")
+def lift(panda_lift: Path) -> tuple[FusionSpec, np.ndarray, np.ndarray, np.ndarray]:
+    spec = without_cameras(load_spec(CONFIG))
+    with Bag(panda_lift) as bag:
+        return spec, *joined(BagRun(bag, spec).frames())
+
+
+@pytest.fixture(scope="module")
+def truth(panda_lift: Path) -> dict[str, np.ndarray]:
+    with np.load(panda_lift / "truth.npz") as file:
+        return dict(file)
+
+
+def row_of(spec: FusionSpec, name: str) -> int:
+    return [stream.name for stream in spec.streams].index(name)
+
+
+def in_gap(ticks: np.ndarray, truth: dict[str, np.ndarray]) -> np.ndarray:
+    """Ticks inside the 150 ms that the joints are silent for from 4.05 s on."""
+    seconds = (ticks - truth["stamp_ns"][0]) / 1e9
+    return (seconds > 4.05) & (seconds < 4.202)
+
+
+def test_fused_joints_come_back_to_the_truth(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+    spec, ticks, fused, valid = lift
+    aligned = (valid[:, row_of(spec, "joint_position")] == 1) & (ticks <= truth["stamp_ns"][-1])
+    assert aligned.sum() > 430
+    wanted = np.stack([np.interp(ticks, truth["stamp_ns"], joint) for joint in truth["joint_pos"].T], axis=1)
+    error = fused[aligned, :7].astype(np.float64) - wanted[aligned]
+    assert np.sqrt((error**2).mean()) < 1e-6
+
+
+def test_no_tick_of_the_gap_passes_for_aligned(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+    spec, ticks, fused, valid = lift
+    gap = in_gap(ticks, truth)
+    assert gap.sum() in (7, 8)
+    for name in ("joint_position", "joint_velocity"):
+        assert set(valid[gap, row_of(spec, name)]) == {0, 2}
+    assert not fused[gap & (valid[:, row_of(spec, "joint_position")] == 0), :7].any()
+
+
+def test_every_tick_outside_the_gap_is_aligned(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+    spec, ticks, _, valid = lift
+    outside = ~in_gap(ticks, truth) & (ticks < truth["stamp_ns"][-1])
+    assert (valid[outside, row_of(spec, "joint_position")] == 1).all()
+
+
+def test_orientation_holds_through_the_flips_of_its_sign(lift: tuple, truth: dict[str, np.ndarray]) -> None:
+    spec, ticks, fused, valid = lift
+    aligned = (valid[:, row_of(spec, "ee_orientation")] == 1) & (ticks <= truth["stamp_ns"][-1])
+    measured = fused[aligned, 19:23].astype(np.float64)
+    stamps, quaternions = truth["stamp_ns"], truth["ee_quat_xyzw"].copy()
+    for row in range(1, len(quaternions)):  # one sign, so that the truth can be interpolated by component
+        quaternions[row] *= np.sign(quaternions[row] @ quaternions[row - 1])
+    wanted = np.stack([np.interp(ticks[aligned], stamps, part) for part in quaternions.T], axis=1)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    assert np.allclose(np.linalg.norm(measured, axis=1), 1, atol=1e-6)
+    apart = np.minimum(*(np.linalg.norm(measured + sign * wanted, axis=1) for sign in (-1, 1)))
+    angle = 4 * np.arcsin(apart / 2)  # not from the dot product: near 1 its rounding alone is 5e-4 rad
+    assert angle.max() < 1e-3
+
+
+def test_ticks_lie_on_the_epoch_grid_without_holes(lift: tuple) -> None:
+    _, ticks, _, _ = lift
+    assert (ticks % 20_000_000 == 0).all()
+    assert (np.diff(ticks) == 20_000_000).all()
+
+
+def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
+    spec = without_cameras(load_spec(CONFIG))
+    shorter = FusionSpec(robocache=1, streams=spec.streams, delay_ms=1.0)
+    with Bag(panda_lift) as bag:
+        ideal, deployed = (BagRun(bag, shorter, visibility=v, trim=False) for v in ("ideal", "deployed"))
+        _, _, all_seen = joined(ideal.frames())
+        _, _, seen = joined(deployed.frames())
+    column = row_of(spec, "gripper")  # logged about 1 ms after its stamp: its next sample has not arrived
+    assert (all_seen[:, column] == 1).mean() > 0.99
+    assert (seen[:, column] == 2).mean() > 0.9
+
+
+def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path: Path) -> None:
+    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(100)]
+    messages += [("/arm/command", START_NS + (500 + 50 * k) * MS, numbers(k, k)) for k in range(10)]
+    bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
+    with Bag(bag_path) as bag:
+        run = BagRun(bag, arm_spec())
+        ticks, _, valid = joined(run.frames())
+    assert (valid[[0, -1]] > 0).all()
+    assert run.leading == 25  # until the first command at 0.5 s
+    assert run.trailing == len(run.ticks_ns) - 25 - len(ticks)
+    assert ticks[-1] == START_NS + 1040 * MS  # the last command, at 0.95 s, is held for 100 ms
+
+
+def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path: Path) -> None:
+    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(1000)]
+    messages += [("/arm/command", START_NS + 50 * k * MS, numbers(k, k)) for k in range(10)]
+    with Bag(write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))) as bag:
+        run = BagRun(bag, arm_spec())
+        ticks, _, valid = joined(run.frames())
+    assert run.trailing < 10 * 50 + 64
+    assert (valid[600:, 2] == 0).all()
+    assert ticks[-1] > START_NS + 10_000 * MS
+
+
+def test_without_trim_every_tick_is_given(make_bag: Callable[..., Path]) -> None:
+    with Bag(make_bag()) as bag:
+        run = BagRun(bag, arm_spec(), trim=False)
+        ticks, _, _ = joined(run.frames())
+    assert len(ticks) == len(run.ticks_ns) == len(run.valid)
+    assert (run.leading, run.trailing) == (0, 0)
+
+
+def test_a_time_range_can_be_cut_out(panda_lift: Path) -> None:
+    spec = without_cameras(load_spec(CONFIG))
+    with Bag(panda_lift) as bag:
+        start = bag.start_ns + 3_000_000_000
+        run = BagRun(bag, spec, start_ns=start, stop_ns=start + 2_000_000_000)
+        ticks, _, _ = joined(run.frames())
+    assert start <= ticks[0] <= start + 200_000_000
+    assert ticks[-1] <= start + 2_000_000_000
+
+
+def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path: Path) -> None:
+    messages = [("/arm/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(50)]
+    messages += [("/arm/command", START_NS + 50 * k * MS, numbers(1.0)) for k in range(20)]
+    bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
+    with Bag(bag_path) as bag, pytest.raises(RoboCacheError, match=r"command never has a value \(command: dropped:"):
+        joined(BagRun(bag, arm_spec()).frames())
+
+
+def test_counters_say_what_became_of_the_messages(make_bag: Callable[..., Path]) -> None:
+    with Bag(make_bag()) as bag:
+        run = BagRun(bag, arm_spec())
+        joined(run.frames())
+    assert run.counters["position"]["received"] == run.counters["position"]["accepted"] == 100
+    assert run.counters["command"]["received"] == 40
+
+
+def test_a_spec_of_images_alone_has_nothing_left_without_them() -> None:
+    image = {"topic": "/image", "type": "sensor_msgs/msg/Image"}
+    with pytest.raises(RoboCacheError, match="all of them are images"):
+        without_cameras(load_spec({"robocache": 1, "streams": {"front": image}}))
