@@ -83,6 +83,7 @@ def test_byte_order_is_carried(raw, flag):
         {"width": 0, "height": 2, "step": 6},
         {"width": 2, "height": 0, "step": 6},
         {"width": 2, "height": 3, "step": 6},
+        {"width": 1, "height": 1, "step": 13},
         {"width": 2, "height": 0xFFFFFFFF, "step": 0xFFFFFFFF},
         {"width": 0xFFFFFFFF, "height": 1, "step": 12},
     ],
