@@ -1,0 +1,52 @@
+"""Where the socket of a node lies: in a folder that its user alone can enter."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+from robocache_ros.errors import RoboCacheError
+
+LONGEST = 100  # bytes of a socket's path; Linux takes 107
+
+
+def runtime_folder() -> Path:
+    """$XDG_RUNTIME_DIR/robocache, else a folder of this user alone under the temporary one; made when needed.
+
+    Raises:
+        RoboCacheError: the folder belongs to another user or others may enter it: someone made it before us.
+    """
+    named = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(named) / "robocache" if named else Path(tempfile.gettempdir()) / f"robocache-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise RoboCacheError(f"{folder}: cannot be made ({error.strerror}); set XDG_RUNTIME_DIR") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise RoboCacheError(
+            f"{folder}: is not a folder of this user alone (mode 0700); remove it, or set XDG_RUNTIME_DIR"
+        )
+    return folder
+
+
+def socket_path(node: str, domain: int | str | None = None) -> Path:
+    """The socket of a node, the same for it and for its consumers.
+
+    Args:
+        node: fully qualified name, such as `/robot/fusion_node`.
+        domain: ROS domain; None: $ROS_DOMAIN_ID, else 0.
+    """
+    domain = os.environ.get("ROS_DOMAIN_ID") or 0 if domain is None else domain
+    folder = runtime_folder()
+    name = f"{domain}{re.sub(r'[^A-Za-z0-9_]', '.', node)}"
+    if len(os.fsencode(folder)) + len(name) + 6 > LONGEST:
+        name = hashlib.sha256(f"{domain}{node}".encode()).hexdigest()[:20]
+    path = folder / f"{name}.sock"
+    if len(os.fsencode(path)) > LONGEST:
+        raise RoboCacheError(f"{path}: is too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
+    return path

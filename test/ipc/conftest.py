@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros import ipc
+
+PEER = Path(__file__).with_name("peer.py")
+ROOT = Path(__file__).parents[2]
+
+
+class Peer:
+    """A process of peer.py: `ask` it, or kill it."""
+
+    def __init__(self, role: str, path: Path, device: str, user: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PEER), role, str(path), device, str(user)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        self.hello = self._answer()
+
+    def ask(self, *command: Any) -> Any:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the peer ended with code {self.process.wait()}"
+        return json.loads(line)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rc") as folder:  # short: a socket's path has 107 bytes
+        yield Path(folder) / "node.sock"
+
+
+@pytest.fixture
+def spawn(path: Path) -> Iterator[Callable[..., Peer]]:
+    """Starts processes of peer.py, and ends them."""
+    peers: list[Peer] = []
+
+    def start(role: str, *, device: str = "cpu", user: int | None = None) -> Peer:
+        peers.append(Peer(role, path, device, os.geteuid() if user is None else user))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.end()
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Waits for what another process or thread brings about; it fails where that never comes true."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end, "it did not come about"
+            time.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def peer_frames() -> dict[str, Any]:
+    """`FIELDS` and `values` of peer.py: the frames that its processes write and read."""
+    return runpy.run_path(str(PEER))
+
+
+@pytest.fixture
+def make_writer(path: Path) -> Iterator[Callable[..., ipc.Writer]]:
+    """Makes writers, and closes them."""
+    writers: list[ipc.Writer] = []
+
+    def make(fields: Any, **options: Any) -> ipc.Writer:
+        writers.append(ipc.Writer(path, fields, **options))
+        return writers[-1]
+
+    yield make
+    for writer in writers:
+        writer.close()

@@ -1,0 +1,91 @@
+"""A process at the other end of the ring, told on stdin what to do: one line of JSON each way."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+
+from robocache_ros import ipc
+
+FIELDS = (
+    ipc.Field("fused", "float32", (2, 3)),
+    ipc.Field("front", "uint8", (3, 4, 5)),
+    ipc.Field("age_ns", "int64", (2,), host=True),
+)
+
+
+def values(tick_ns: int, device: str = "cpu") -> dict[str, Any]:
+    """A frame whose every element shows the tick it belongs to."""
+    return {
+        "fused": torch.full((2, 3), float(tick_ns), device=device),
+        "front": torch.full((3, 4, 5), tick_ns % 256, dtype=torch.uint8, device=device),
+        "age_ns": torch.full((2,), 2**60 + tick_ns).numpy(),
+    }
+
+
+def shown(frame: ipc.HeldFrame | None) -> Any:
+    """What a frame holds, as JSON; the elements of an array where they are not all the same."""
+    if frame is None:
+        return None
+    read = {name: value.unique().tolist() for name, value in frame.tensors.items()}
+    host = {name: value.tolist() for name, value in frame.host.items()}
+    return {"tick_ns": frame.tick_ns, **read, **host}
+
+
+def say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def reader(path: str) -> None:
+    held: list[ipc.HeldFrame] = []
+    try:
+        source = ipc.Reader(path)
+    except ipc.IpcUnavailableError as error:
+        say({"refused": str(error)})
+        return
+    say({"generation": source.generation, "pid": os.getpid()})
+    for line in sys.stdin:
+        name, *args = json.loads(line)
+        answer: Any = None
+        if name in ("frame", "latest", "wait"):
+            frame = getattr(source, name)(*args)
+            answer = shown(frame)
+            if frame:
+                held.append(frame)
+        elif name == "again":
+            answer = {**shown(held[-1]), "overtaken": held[-1].overtaken}
+        elif name == "release":
+            held.pop().release()
+            source.latest()  # gives back what the GPU has finished with
+        elif name == "alive":
+            source.latest()
+            answer = source.alive
+        say(answer)
+
+
+def writer(path: str, device: str) -> None:
+    ring = ipc.Writer(path, FIELDS, slots=3, device=device)
+    say({"generation": ring.generation, "pid": os.getpid()})
+    for line in sys.stdin:
+        name, *args = json.loads(line)
+        if name == "publish":
+            ring.publish(args[0], values(args[0], device))
+        elif name == "half":
+            half = ring.slot(args[0])  # never left: this process is killed in the middle of it
+            half.__enter__()["fused"].fill_(-1)
+        elif name == "close":
+            ring.close()
+        say({"readers": ring.readers, "overtaken": ring.overtaken})
+
+
+if __name__ == "__main__":
+    role, path, device, user = sys.argv[1:]
+    if user != str(os.geteuid()):
+        os.setgid(int(user))
+        os.setuid(int(user))
+    reader(path) if role == "reader" else writer(path, device)
