@@ -5,19 +5,19 @@ from __future__ import annotations
 import enum
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from robocache_ros.engine import grid
+from robocache_ros.engine.backend import Backend, Choice, MemoryRow
+from robocache_ros.engine.choose import make_backend
 from robocache_ros.engine.frames import Frames
-from robocache_ros.engine.media import converter
-from robocache_ros.engine.stores import MediaStore, VectorStore
 from robocache_ros.engine.track import Track
 from robocache_ros.layout import Layout
-from robocache_ros.ops.select import Rule, Selection, select
+from robocache_ros.ops.select import Rule, select
 from robocache_ros.spec import NS_PER_S, FusionSpec, StreamSpec
 
 log = logging.getLogger(__name__)
@@ -41,56 +41,40 @@ class Outcome(enum.Enum):
 
 
 class _Stream:
-    """One stream in the engine: its spec, its index and its payloads."""
+    """One stream in the engine: its spec and the index of its samples."""
 
-    def __init__(self, spec: StreamSpec, fusion: FusionSpec, unbounded: bool) -> None:
+    def __init__(self, spec: StreamSpec, capacity: int, unbounded: bool) -> None:
         self.spec = spec
         self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
-        self.reach_ns = max(spec.max_gap_ns, spec.max_age_ns)  # no tick looks further back than this
-        rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
-        # Twice the declared rate over the reach and the delay, and half a second for a tick that comes late.
-        capacity = math.ceil(2 * rate * ((self.reach_ns + fusion.delay_ns) / NS_PER_S + 0.5)) + 16
+        self.reach_ns = _reach_ns(spec)
         self.track = Track(capacity, growing=unbounded)
-        self.vectors = VectorStore(spec.width, spec.align, capacity) if spec.kind == "vector" else None
-        self.media = None if self.vectors else MediaStore(*converter(spec))
         self.overrun = 0
         self.corrupt = 0
 
-    def put(self, stamp_ns: int, arrival_ns: int, value: Any) -> None:
+    def insert(self, stamp_ns: int, arrival_ns: int) -> int:
         if self.track.full:
             self.overrun += 1
-        (self.vectors or self.media).put(self.track.insert(stamp_ns, arrival_ns), value)  # type: ignore[union-attr]
+        return self.track.insert(stamp_ns, arrival_ns)
 
-    def prune(self, before_ns: int) -> None:
-        slots = self.track.prune(before_ns)
-        if slots and self.media:
-            self.media.drop(slots)
-
-    def clear(self) -> None:
-        if self.media:
-            self.media.drop(self.track.slots.tolist())
-        self.track.clear()
-
-    def select(self, ticks: Int64, deadlines: Int64 | None) -> Selection:
-        return select(self.track.stamps_ns, ticks, self.rule, self.track.arrivals_ns, deadlines)
-
-    def take_media(self, media: MediaStore, ticks: Int64, deadlines: Int64 | None) -> tuple[Selection, torch.Tensor]:
-        """Select and convert; a payload that proves corrupt is counted, taken out, and the choice made again."""
+    def choose(self, backend: Backend, ticks: Int64, deadlines: Int64 | None) -> Choice:
+        """Select; a payload that proves corrupt is counted, taken out, and the choice made again."""
         while True:
-            chosen = self.select(ticks, deadlines)
-            for row in np.unique(chosen.lower[chosen.lower >= 0]).tolist():
-                try:
-                    media.convert(int(self.track.slots[row]))
-                except ValueError as error:
-                    if not self.corrupt:
-                        log.warning("%s: a sample is left out: %s", self.spec.name, error)
-                    self.corrupt += 1
-                    media.drop([self.track.drop(row)])
-                    break
-            else:
-                rows = chosen.lower
-                slots = self.track.slots[rows].tolist() if len(self.track) else [-1] * len(rows)
-                return chosen, media.take([slot if row >= 0 else -1 for slot, row in zip(slots, rows, strict=True)])
+            chosen = select(self.track.stamps_ns, ticks, self.rule, self.track.arrivals_ns, deadlines)
+            corrupt = None if self.spec.kind == "vector" else self._corrupt_row(backend, chosen.lower)
+            if corrupt is None:
+                return Choice.of(chosen, self.track.slots)
+            self.corrupt += 1
+            backend.drop(self.spec.name, [self.track.drop(corrupt)])
+
+    def _corrupt_row(self, backend: Backend, rows: Int64) -> int | None:
+        for row in np.unique(rows[rows >= 0]).tolist():
+            try:
+                backend.check(self.spec.name, int(self.track.slots[row]))
+            except ValueError as error:
+                if not self.corrupt:
+                    log.warning("%s: a sample is left out: %s", self.spec.name, error)
+                return int(row)
+        return None
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When the stream first showed a sample at or after each tick; the far future where it has not."""
@@ -98,6 +82,20 @@ class _Stream:
         first_arrival[:-1] = np.minimum.accumulate(self.track.arrivals_ns[::-1])[::-1]
         shown: Int64 = first_arrival[np.searchsorted(self.track.stamps_ns, ticks)]
         return shown
+
+
+def _reach_ns(spec: StreamSpec) -> int:
+    """No tick looks further back than this."""
+    return max(spec.max_gap_ns, spec.max_age_ns)
+
+
+def _capacity(spec: StreamSpec, fusion: FusionSpec) -> int:
+    """Slots for a stream: its rate over the reach, the delay and a while for a tick that comes late."""
+    rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
+    span_s = (_reach_ns(spec) + fusion.delay_ns) / NS_PER_S
+    if spec.kind == "vector":
+        return math.ceil(2 * rate * (span_s + 0.5)) + 16
+    return math.ceil(1.25 * rate * (span_s + 0.1)) + 4  # of megabytes each
 
 
 class FusionEngine:
@@ -108,16 +106,33 @@ class FusionEngine:
 
     Args:
         spec: the streams and the timeline.
-        device: `cpu`.
-        unbounded: keep every sample until `prune` (recordings) instead of a fixed number (robots).
+        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU where there is one that works, else the CPU, with a word in
+            the log. Both give the same bits.
+        unbounded: keep every sample until `prune` (recordings, on the CPU) instead of a fixed number (robots).
+        normalized: give images as float32, normalised as their spec says; else 8-bit ones as uint8.
+        payload_bytes: bytes of the largest image or cloud of a stream, for GPU memory that is taken before the first
+            one comes and shows its size.
+
+    Raises:
+        RoboCacheError: a device that is not there, or that lacks the memory.
     """
 
-    def __init__(self, spec: FusionSpec, device: str = "cpu", *, unbounded: bool = False) -> None:
+    def __init__(
+        self,
+        spec: FusionSpec,
+        device: str = "cpu",
+        *,
+        unbounded: bool = False,
+        normalized: bool = False,
+        payload_bytes: Mapping[str, int] | None = None,
+    ) -> None:
         self.spec = spec
-        self.device = torch.device(device)
         self.layout = Layout(spec)
         self.clock_jumps = 0
-        self._streams = {s.name: _Stream(s, spec, unbounded) for s in spec.streams}
+        capacities = {s.name: _capacity(s, spec) for s in spec.streams}
+        self._backend = make_backend(self.layout, capacities, device, unbounded, normalized, payload_bytes or {})
+        self.device = self._backend.device
+        self._streams = {s.name: _Stream(s, capacities[s.name], unbounded) for s in spec.streams}
         self._next: int | None = None  # index of the next tick to go out
         self._now_ns: int | None = None
 
@@ -149,11 +164,14 @@ class FusionEngine:
                 return Outcome.LATE  # no tick to come looks back that far
         if entry.track.holds(stamp_ns):
             return Outcome.DUPLICATE
-        entry.put(stamp_ns, arrival_ns, value)
+        self._backend.put(stream, entry.insert(stamp_ns, arrival_ns), value)
         return Outcome.LATE if late else Outcome.ACCEPTED
 
-    def advance(self, now_ns: int) -> Frames:
-        """The ticks that are due by `now_ns` and not yet out, T >= 0; all that arrived by then has been pushed."""
+    def advance(self, now_ns: int, limit: int | None = None) -> Frames:
+        """The ticks that are due by `now_ns` and not yet out, T >= 0; all that arrived by then has been pushed.
+
+        `limit`: at most this many; one at a time is what costs a GPU engine no allocation.
+        """
         rate_hz = self.spec.rate_hz
         if self._now_ns is not None and now_ns < self._now_ns - JUMP_BACK_NS:
             self.reset(f"the clock jumped back by {(self._now_ns - now_ns) / 1e9:.3f} s")
@@ -165,6 +183,7 @@ class FusionEngine:
         ticks = grid.ticks_ns(self._next, max(0, self._candidates(now_ns) - self._next), rate_hz)
         deadlines = self.deadlines(ticks)
         due = int(np.searchsorted(deadlines, now_ns, side="right"))
+        due = due if limit is None else min(due, limit)
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])
         frames = self.resolve(ticks[:due], deadlines[:due])
@@ -193,36 +212,38 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64, what had arrived by then is visible; None: everything that was pushed is.
         """
-        fused = torch.zeros(len(ticks_ns), self.layout.width)
-        media, valid, age = {}, [], []
-        for name, stream in self._streams.items():
-            if stream.media:
-                chosen, media[name] = stream.take_media(stream.media, ticks_ns, deadlines_ns)
-            else:
-                chosen = stream.select(ticks_ns, deadlines_ns)
-                assert stream.vectors
-                stream.vectors.take(stream.track.slots, chosen, fused[:, self.layout.slots[name]])
-            valid.append(chosen.valid)
-            age.append(chosen.age_ns)
-        return Frames(ticks_ns, fused, np.stack(valid, axis=1), np.stack(age, axis=1), media)
+        choices = {name: stream.choose(self._backend, ticks_ns, deadlines_ns) for name, stream in self._streams.items()}
+        return self._backend.render(ticks_ns, choices)
 
     def prune(self, next_tick_ns: int) -> None:
         """Let go of the samples that no tick from `next_tick_ns` on can use."""
-        for stream in self._streams.values():
-            stream.prune(next_tick_ns - stream.reach_ns)
+        for name, stream in self._streams.items():
+            slots = stream.track.prune(next_tick_ns - stream.reach_ns)
+            if slots:
+                self._backend.drop(name, slots)
 
     def reset(self, reason: str) -> None:
         """Empty the rings and start the timeline anew; `reason` goes into the log."""
         log.warning("the timeline starts anew: %s", reason)
         self.clock_jumps += 1
         self._next = self._now_ns = None
-        for stream in self._streams.values():
-            stream.clear()
+        for name, stream in self._streams.items():
+            self._backend.drop(name, stream.track.slots.tolist())
+            stream.track.clear()
+        self._backend.restart()
 
     def lost(self, stream: str) -> dict[str, int]:
         """Samples of a stream that were taken in and given up: `overrun` (no room), `corrupt` (found when used)."""
         entry = self._streams[stream]
         return {"overrun": entry.overrun, "corrupt": entry.corrupt}
+
+    def memory(self) -> list[MemoryRow]:
+        """The memory that is held, by stream and purpose."""
+        return self._backend.memory()
+
+    def counters(self) -> dict[str, int]:
+        """What befell the device's memory and copies: `stalls`, `reallocations`, `captures`; none on the CPU."""
+        return self._backend.counters()
 
     def _candidates(self, now_ns: int) -> int:
         """Index past the last tick that can be due."""

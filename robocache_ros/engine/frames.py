@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +22,19 @@ class Frames:
     valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
     age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it; 0 where there is none
     media: dict[str, Tensor]  # images (T, C, H, W) uint8 or float32; voxels (T, X, Y, Z), (T, F, X, Y, Z)
+    # Of a single tick on the GPU, where the tensors are views of rings that later ticks go round:
+    window: Tensor | None = None  # (horizon, D + 2 N) float32, `rows()` of the last ticks, this one the last
+    host: Tensor | None = None  # (1, D) float32, `fused` in pinned memory once `done` is
+    done: Any = None  # torch.cuda.Event behind the tick; what the same stream is given later needs no waiting
 
     def __len__(self) -> int:
         return len(self.ticks_ns)
 
     def __getitem__(self, ticks: slice) -> Frames:
         media = {name: value[ticks] for name, value in self.media.items()}
-        return Frames(self.ticks_ns[ticks], self.fused[ticks], self.valid[ticks], self.age_ns[ticks], media)
+        one = len(self) == 1 and ticks.indices(1) == (0, 1, 1)
+        rest = (self.window, self.host, self.done) if one else ()
+        return Frames(self.ticks_ns[ticks], self.fused[ticks], self.valid[ticks], self.age_ns[ticks], media, *rest)
 
     @property
     def stamps_ns(self) -> NDArray[np.int64]:
@@ -35,7 +42,13 @@ class Frames:
         return np.where(self.valid > 0, self.ticks_ns[:, None] - self.age_ns, 0)
 
     def rows(self) -> Tensor:
-        """(T, D + 2 N) float32: values, then `valid`, then age in ms, as Layout names them."""
+        """(T, D + 2 N) float32 on the host: values, then `valid`, then age in ms, as Layout names them.
+
+        Waits for the tick where it is made on the GPU.
+        """
         # One division in float64 and one rounding: a reader gets float32(age_ns / 1e6), whoever wrote it.
         status = np.concatenate([self.valid, self.age_ns / NS_PER_MS], axis=1).astype(np.float32)
-        return torch.cat([self.fused.cpu(), torch.from_numpy(status)], dim=1)
+        if self.host is not None:
+            self.done.synchronize()
+        fused = self.fused.cpu() if self.host is None else self.host
+        return torch.cat([fused, torch.from_numpy(status)], dim=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,67 +14,86 @@ from torch import Tensor
 from robocache_ros import ops
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.payloads import CloudPayload, ImagePayload
+from robocache_ros.engine.backend import Form
 from robocache_ros.spec import StreamSpec
 
+IMAGE_LAYOUT = ("encoding", "width", "height", "step", "big_endian")
+CLOUD_LAYOUT = ("width", "height", "point_step", "row_step", "fields", "big_endian")
 
-def converter(stream: StreamSpec) -> tuple[Callable[[Any], Tensor], Tensor]:
-    """For an image or cloud stream: payload -> tensor, and the zeros that stand where there is none."""
+
+def converter(stream: StreamSpec, normalized: bool = False) -> Callable[[Any], Tensor]:
+    """Payload -> tensor, for an image or cloud stream."""
+    if stream.kind == "image":
+        return lambda payload: image_tensor(payload, stream, normalized)
+    return lambda payload: voxel_tensor(payload, stream)
+
+
+def form_of(stream: StreamSpec, normalized: bool = False) -> Form:
+    """The form of an image or cloud stream's tensors, as far as its spec tells."""
     if stream.kind == "image":
         height, width = (stream.image and stream.image.size) or (0, 0)
-        return lambda payload: image_tensor(payload, stream), torch.zeros(3, height, width, dtype=torch.uint8)
-    return lambda payload: voxel_tensor(payload, stream), _empty_grid(stream)
+        return Form((3, height, width), torch.float32 if normalized else torch.uint8)
+    grid = stream.voxels
+    assert grid is not None
+    if grid.features:
+        return Form((len(grid.features), *grid.shape), torch.float32)
+    return Form(grid.shape, torch.uint8 if grid.reduce == "occupancy" else torch.int32)
 
 
-def image_tensor(payload: ImagePayload, stream: StreamSpec) -> Tensor:
-    """(C, H, W): uint8 of 8-bit encodings, not yet normalised; float32 of depth, in the message's units."""
-    image = stream.image
-    assert image is not None
+def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = False) -> Tensor:
+    """(C, H, W): uint8 of 8-bit encodings, not yet normalised; float32 of depth, in the message's units.
+
+    `normalized`: float32 of all, as `ops.normalize_image` makes it of the uint8 ones.
+    """
     raw = decode_compressed(payload)
-    return ops.convert_image(
-        _borrow(raw.data),
-        encoding=raw.encoding,
-        width=raw.width,
-        height=raw.height,
-        step=raw.step,
-        big_endian=raw.big_endian,
-        size=image.size,
-        crop=image.crop,
-        resize=image.resize,
-    )
+    return ops.convert_image(borrow(raw.data), **image_arguments(layout_of(raw), stream, normalized))
 
 
 def voxel_tensor(payload: CloudPayload, stream: StreamSpec) -> Tensor:
     """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of mean and max."""
+    grid = ops.voxelize_cloud_bytes(borrow(payload.data), **voxel_arguments(layout_of(payload), stream)).grid
+    assert grid is not None
+    return grid
+
+
+def layout_of(payload: ImagePayload | CloudPayload) -> tuple[Any, ...]:
+    """How a payload's bytes are laid out; hashable."""
+    names = IMAGE_LAYOUT if isinstance(payload, ImagePayload) else CLOUD_LAYOUT
+    return tuple([getattr(payload, name) for name in names])
+
+
+def image_arguments(layout: Sequence[Any], stream: StreamSpec, normalized: bool) -> dict[str, Any]:
+    """What `convert_image` is told beside the bytes."""
+    image = stream.image
+    assert image is not None
+    return {
+        **dict(zip(IMAGE_LAYOUT, layout, strict=True)),
+        "size": image.size,
+        "crop": image.crop,
+        "resize": image.resize,
+        "normalize": image.normalize if normalized else None,
+        "dtype": torch.float32 if normalized else None,
+    }
+
+
+def voxel_arguments(layout: Sequence[Any], stream: StreamSpec) -> dict[str, Any]:
+    """What `voxelize_cloud_bytes` is told beside the bytes."""
     grid = stream.voxels
     assert grid is not None
-    return ops.voxelize_cloud_bytes(
-        _borrow(payload.data),
-        width=payload.width,
-        height=payload.height,
-        point_step=payload.point_step,
-        row_step=payload.row_step,
-        fields=payload.fields,
-        big_endian=payload.big_endian,
-        transform=torch.tensor(grid.extrinsic.matrix) if grid.extrinsic else None,
-        grid_min=grid.origin_m,
-        voxel_size=grid.size_m,
-        grid_size=grid.shape,
-        mode=grid.reduce,
-        features=grid.features,
-    ).grid
+    return {
+        **dict(zip(CLOUD_LAYOUT, layout, strict=True)),
+        "transform": torch.tensor(grid.extrinsic.matrix) if grid.extrinsic else None,
+        "grid_min": grid.origin_m,
+        "voxel_size": grid.size_m,
+        "grid_size": grid.shape,
+        "mode": grid.reduce,
+        "features": grid.features,
+    }
 
 
-def _borrow(data: NDArray[np.uint8]) -> Tensor:
+def borrow(data: NDArray[np.uint8]) -> Tensor:
     """A tensor over bytes that are only read; torch warns of read-only arrays, and a copy of each frame is dear."""
     if data.flags.writeable:
         return torch.from_numpy(data)
     memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)
     return torch.from_numpy(np.ctypeslib.as_array(memory))
-
-
-def _empty_grid(stream: StreamSpec) -> Tensor:
-    grid = stream.voxels
-    assert grid is not None
-    if grid.features:
-        return torch.zeros(len(grid.features), *grid.shape)
-    return torch.zeros(grid.shape, dtype=torch.uint8 if grid.reduce == "occupancy" else torch.int32)

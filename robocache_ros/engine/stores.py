@@ -1,9 +1,9 @@
-"""Payloads of one stream's samples by slot, and what becomes of those that a tick uses."""
+"""Payloads of one stream's samples by slot on the host, and what becomes of those that a tick uses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,17 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros import ops
-from robocache_ros.ops.select import Selection
-
-
-class Store(Protocol):
-    """Keeps a payload per slot."""
-
-    def put(self, slot: int, value: Any) -> None:
-        """Keep the payload of a sample; ValueError where it does not fit the stream."""
-
-    def drop(self, slots: Sequence[int]) -> None:
-        """The samples of these slots are gone."""
+from robocache_ros.engine.backend import Choice, Form
 
 
 class VectorStore:
@@ -30,13 +20,18 @@ class VectorStore:
     Args:
         width: D, values in a sample.
         method: how two of them are blended.
+        capacity: slots to begin with.
     """
 
     def __init__(self, width: int, method: str, capacity: int) -> None:
-        self.width = width
         self.method = method
         self._rows = torch.zeros(capacity, width)
         self._array = self._rows.numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self._array.nbytes
 
     def put(self, slot: int, value: NDArray[np.float32]) -> None:
         """Keep (D,) float32 values."""
@@ -45,32 +40,30 @@ class VectorStore:
             self._array = self._rows.numpy()
         self._array[slot] = value
 
-    def drop(self, slots: Sequence[int]) -> None:
-        """Nothing to give back: the rows stay."""
-
-    def take(self, slots: NDArray[np.int64], chosen: Selection, out: Tensor) -> None:
-        """Write the (T, D) values that a selection of rows means; `slots` maps a row to its slot."""
-        if not len(slots):
-            out.zero_()
-            return
-        lower, upper = (np.where(rows >= 0, slots[rows], -1) for rows in (chosen.lower, chosen.upper))
-        out.copy_(ops.blend(self._rows, lower, upper, chosen.weight, method=self.method))
+    def take(self, chosen: Choice, out: Tensor) -> None:
+        """Write the (T, D) values of a choice."""
+        out.copy_(ops.blend(self._rows, chosen.lower, chosen.upper, chosen.weight, method=self.method))
 
 
 class MediaStore:
     """Images or clouds as they came, converted when a tick first uses one and kept until it is dropped.
 
     Args:
-        convert: payload -> tensor; RoboCacheError where it cannot be converted.
-        empty: what stands for it where there is none, until a first one has shown its shape.
+        convert: payload -> tensor; ValueError where it cannot be converted.
+        form: the shape of its tensors.
     """
 
-    def __init__(self, convert: Callable[[Any], Tensor], empty: Tensor) -> None:
+    def __init__(self, convert: Callable[[Any], Tensor], form: Form) -> None:
+        self.form = form
         self._convert = convert
         self._payloads: dict[int, Any] = {}
         self._converted: dict[int, Tensor] = {}
-        self._empty = empty
-        self._shown = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        raw = sum(payload.data.nbytes for payload in self._payloads.values() if payload is not None)
+        return int(raw) + sum(tensor.nbytes for tensor in self._converted.values())
 
     def put(self, slot: int, value: Any) -> None:
         """Keep a payload as it came."""
@@ -87,21 +80,15 @@ class MediaStore:
         tensor = self._converted.get(slot)
         if tensor is None:
             tensor = self._convert(self._payloads[slot])
-            same = (tensor.shape, tensor.dtype) == (self._empty.shape, self._empty.dtype)
-            if self._shown and not same:
-                raise ValueError(
-                    f"is {tuple(tensor.shape)} {tensor.dtype} where it was {tuple(self._empty.shape)} "
-                    f"{self._empty.dtype}; give the stream an image size"
-                )
-            if not same:
-                self._empty = torch.zeros_like(tensor)
-            self._shown = True
+            self.form.agree(tuple(tensor.shape), tensor.dtype)
             self._converted[slot] = tensor
             self._payloads[slot] = None
         return tensor
 
-    def take(self, slots: Sequence[int]) -> Tensor:
-        """(T, ...) tensor of the converted payloads; zeros where the slot is -1."""
-        if not slots:
-            return self._empty.new_zeros((0, *self._empty.shape))
-        return torch.stack([self.convert(slot) if slot >= 0 else self._empty for slot in slots])
+    def take(self, chosen: Choice) -> Tensor:
+        """(T, ...) tensor of the converted payloads; zeros where there is none."""
+        out = torch.zeros((len(chosen.lower), *self.form.shape), dtype=self.form.dtype)
+        for row, slot in zip(out, chosen.lower.tolist(), strict=True):
+            if slot >= 0:
+                row.copy_(self.convert(slot))
+        return out

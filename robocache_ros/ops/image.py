@@ -66,12 +66,12 @@ def convert_image(
     fmt = image_format(encoding)
     _check_bytes(data)
     check_image(fmt, width, height, step, data.numel())
-    box = _checked_crop(crop, width, height)
-    shape = _checked_size(size, box)
+    box = checked_crop(crop, width, height)
+    shape = checked_size(size, box)
     if resize not in RESIZE_METHODS:
         raise RoboCacheError(f"resize: {resize!r} is not one of {', '.join(RESIZE_METHODS)}")
     affine = mean_std(normalize, fmt.channels)
-    dtype = _checked_dtype(dtype, fmt, affine is not None)
+    dtype = checked_dtype(dtype, fmt, affine is not None)
     out = _checked_out(out, (fmt.channels, *shape), dtype, data.device)
     backend = _convert_cpu
     if data.is_cuda:
@@ -167,7 +167,8 @@ def _check_bytes(data: Tensor) -> None:
         raise RoboCacheError(f"data: expected contiguous (nbytes,) uint8, got {_described(data)}")
 
 
-def _checked_crop(crop: Sequence[int] | None, width: int, height: int) -> tuple[int, int, int, int]:
+def checked_crop(crop: Sequence[int] | None, width: int, height: int) -> tuple[int, int, int, int]:
+    """The crop, or the whole image; raises RoboCacheError where it leaves the image."""
     if crop is None:
         return 0, 0, height, width
     top, left, rows, columns = crop
@@ -179,14 +180,16 @@ def _checked_crop(crop: Sequence[int] | None, width: int, height: int) -> tuple[
     return top, left, rows, columns
 
 
-def _checked_size(size: Sequence[int] | None, box: tuple[int, int, int, int]) -> tuple[int, int]:
+def checked_size(size: Sequence[int] | None, box: tuple[int, int, int, int]) -> tuple[int, int]:
+    """Height and width of the result, the crop's own where none is given."""
     rows, columns = box[2:] if size is None else size
     if not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
         raise RoboCacheError(f"size: (height, width) = ({rows}, {columns}) is not in 1..{MAX_PIXELS}")
     return rows, columns
 
 
-def _checked_dtype(dtype: torch.dtype | None, fmt: Format, normalized: bool) -> torch.dtype:
+def checked_dtype(dtype: torch.dtype | None, fmt: Format, normalized: bool) -> torch.dtype:
+    """The type of the result; raises RoboCacheError where its values cannot be held."""
     if dtype is None:
         return torch.float32 if normalized or fmt.is_float else torch.uint8
     if dtype == torch.uint8 and (normalized or fmt.is_float):

@@ -12,9 +12,9 @@ Numbers = tuple[int | float, ...]
 
 _AFFINE = "i6f"
 JOB = "Pq13i4x" + _AFFINE + "P3i"  # Image, padded to its alignment, Affine, out, out_width, out_height, kind
-_RESIZE = {"nearest": 0, "bilinear": 1, "area": 2}
+RESIZE = {"nearest": 0, "bilinear": 1, "area": 2}
 _THREADS = 128
-_MAX_SUMS = 8192  # 32-bit sums in the shared memory of a block
+_SUMS, _MAX_SUMS = 1024, 8192  # 32-bit sums in a block's shared memory: usual, two loads a thread; and at most
 
 
 def convert(
@@ -31,7 +31,7 @@ def convert(
     arguments = packed_job(data, fmt, shape, big_endian, crop, affine, out)
     out_height, out_width = out.shape[1:]
     device = data.device.index
-    defines = (f"FAMILY={fmt.family}", f"RESIZE={_RESIZE[resize]}")
+    defines = (f"FAMILY={fmt.family}", f"RESIZE={RESIZE[resize]}")
     if resize == "area" and not fmt.is_float:
         per_block, sums, vector = _area_blocks(fmt, crop[3], out_width, data.data_ptr() | shape[2])
         if per_block:
@@ -39,8 +39,9 @@ def convert(
             area = _kernel("area_image", JOB + "2i", device, defines)
             area.launch(grid, _THREADS, 4 * sums, *arguments, per_block, vector)
             return out
-    blocks = (out_width * out_height + _THREADS - 1) // _THREADS
-    _kernel("convert_image", JOB, device, defines).launch((blocks, 1, 1), _THREADS, 0, *arguments)
+    threads = min(_THREADS, (out_width + 31) // 32 * 32)
+    grid = ((out_width + threads - 1) // threads, out_height, 1)
+    _kernel("convert_image", JOB, device, defines).launch(grid, threads, 0, *arguments)
     return out
 
 
@@ -91,8 +92,9 @@ def _kind(out: Tensor) -> int:
 def _area_blocks(fmt: Format, columns: int, out_width: int, alignment: int) -> tuple[int, int, int]:
     """Output columns a block makes (0: too wide a source for shared memory), its sums, and bytes in a load."""
     each = fmt.pixel_bytes if fmt.family == PACKED else 3
-    vector = 16 if alignment % 16 == 0 else 4 if alignment % 4 == 0 else 1
-    per_block = min(64, out_width, ((_MAX_SUMS - 2 * vector) // each - 2) * out_width // columns)
+    vector = 4 if alignment % 4 == 0 else 1
+    wanted = _SUMS - 2 * vector if columns * each < _SUMS * out_width // 2 else _MAX_SUMS - 2 * vector
+    per_block = min(_THREADS // fmt.channels, out_width, (wanted // each - 2) * out_width // columns)
     if per_block < 1:
         return 0, 0, 0
     widest = (per_block * columns + out_width - 1) // out_width + 1

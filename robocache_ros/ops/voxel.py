@@ -147,7 +147,7 @@ def voxelize_cloud_bytes(
     reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
     layout = check_cloud(data, width, height, point_step, row_step, fields, big_endian)
     sources = column_sources(layout, features)
-    matrix = _checked_transform(transform)
+    matrix = checked_transform(transform)
     if data.is_cuda:
         from robocache_ros.ops import voxel_cuda
 
@@ -217,7 +217,8 @@ def _check_total(batch: int, count: int, grid: Grid) -> None:
         raise RoboCacheError(f"points: {batch} clouds of {count} points in {grid.cells} voxels are too many to number")
 
 
-def _checked_transform(transform: Tensor | None) -> Any:
+def checked_transform(transform: Tensor | None) -> Any:
+    """(3, 4) float32 in NumPy; raises RoboCacheError where it is no rigid transform on the CPU."""
     if transform is None:
         return None
     if tuple(transform.shape) not in ((3, 4), (4, 4)) or transform.dtype != torch.float32 or transform.is_cuda:

@@ -1,0 +1,100 @@
+"""What lies between the host's choice of samples and the tensors made of them: one protocol, two backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.ops.select import Selection
+
+Int64 = NDArray[np.int64]
+
+
+class Choice(NamedTuple):
+    """What T ticks take of one stream: a selection with slots for rows."""
+
+    lower: Int64  # (T,) slot of the sample before the tick (of the one taken), -1 where there is none
+    upper: Int64  # (T,) slot of the sample after it; `lower` where nothing is blended
+    weight: NDArray[np.float32]  # (T,) share of `upper`
+    valid: NDArray[np.uint8]  # (T,) 0 none, 1 aligned, 2 held past its neighbour
+    age_ns: Int64  # (T,)
+
+    @classmethod
+    def of(cls, chosen: Selection, slots: Int64) -> Choice:
+        """The choice that a selection of rows means; `slots` maps a row to its slot."""
+        if not len(slots):
+            return cls(*(getattr(chosen, name) for name in cls._fields))
+        lower, upper = (np.where(rows >= 0, slots[rows], -1) for rows in (chosen.lower, chosen.upper))
+        return cls(lower, upper, chosen.weight, chosen.valid, chosen.age_ns)
+
+
+class Form:
+    """The shape and type of a stream's tensors: what its spec declares, until the first one has shown it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._shown = False
+
+    def agree(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Take note of the first tensor's form; ValueError where a later one differs from it."""
+        if self._shown and (shape, dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"is {shape} {dtype} where it was {self.shape} {self.dtype}; give the stream an image size"
+            )
+        self.shape, self.dtype, self._shown = shape, dtype, True
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Memory that the engine holds for one purpose."""
+
+    stream: str  # empty where it serves all of them
+    purpose: str  # samples, frames, staging, plan
+    place: str  # host, pinned or gpu
+    slots: int
+    slot_bytes: int  # 0 where the first sample is yet to show it
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.slots * self.slot_bytes
+
+
+class Backend(Protocol):
+    """Keeps the payloads of all streams by slot, and makes frames of those that were chosen."""
+
+    device: torch.device
+
+    def put(self, stream: str, slot: int, value: Any) -> None:
+        """Keep the payload of a sample."""
+
+    def drop(self, stream: str, slots: Sequence[int]) -> None:
+        """The samples of these slots are gone."""
+
+    def check(self, stream: str, slot: int) -> None:
+        """ValueError where the payload of an image or a cloud proves corrupt; converts or decodes it if that tells."""
+
+    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+        """The frames of T ticks; every slot that is chosen has been checked."""
+
+    def restart(self) -> None:
+        """The timeline starts anew: no sample is left."""
+
+    def memory(self) -> list[MemoryRow]:
+        """What is held, by purpose."""
+
+    def counters(self) -> dict[str, int]:
+        """What a person should know of, by name."""
+
+
+def status(choices: Mapping[str, Choice]) -> tuple[NDArray[np.uint8], Int64]:
+    """`valid` and `age_ns` of all streams, (T, N) each."""
+    chosen = choices.values()
+    return np.stack([c.valid for c in chosen], axis=1), np.stack([c.age_ns for c in chosen], axis=1)

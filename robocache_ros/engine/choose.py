@@ -1,0 +1,75 @@
+"""Which backend an engine gets: asked for by name, or chosen once, and said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from robocache_ros.engine.backend import Backend
+from robocache_ros.engine.host import HostBackend
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.layout import Layout
+
+log = logging.getLogger(__name__)
+
+
+def make_backend(
+    layout: Layout,
+    capacities: Mapping[str, int],
+    device: str,
+    unbounded: bool,
+    normalized: bool,
+    payload_bytes: Mapping[str, int],
+) -> Backend:
+    """The backend of a device; arguments as FusionEngine's."""
+    for name in payload_bytes:
+        if name not in {s.name for s in layout.spec.media}:
+            raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name")
+    chosen = resolve_device(device)
+    if chosen.type == "cpu":
+        return HostBackend(layout, capacities, normalized)
+    if unbounded:
+        raise RoboCacheError(
+            f"device: {device!r} holds a fixed number of samples; recordings are fused with device: cpu"
+        )
+    from robocache_ros.engine.device import DeviceBackend
+
+    return DeviceBackend(layout, capacities, chosen, normalized, payload_bytes)
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` to the GPU where one works, else to the CPU with a line in the log; others as they are, if there."""
+    if device == "auto":
+        missing = _missing()
+        if missing:
+            log.info("device: auto is the CPU here: %s", missing)
+        return torch.device("cpu" if missing else "cuda", *([] if missing else [torch.cuda.current_device()]))
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda"):
+        raise RoboCacheError(f"device: {device!r} is not one of auto, cpu, cuda, cuda:<index>")
+    if chosen.type == "cuda":
+        missing = _missing()
+        if missing:
+            raise RoboCacheError(f"device: {device!r} cannot be had: {missing}; use device: cpu or auto")
+        if (chosen.index or 0) >= torch.cuda.device_count():
+            raise RoboCacheError(f"device: {device!r} is not there; there are {torch.cuda.device_count()} GPUs")
+        return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
+    return chosen
+
+
+def _missing() -> str:
+    """What a GPU engine lacks here; empty where it lacks nothing."""
+    if not torch.cuda.is_available():
+        return "PyTorch sees no CUDA device"
+    from robocache_ros.ops.cuda.loader import import_cupy_cuda
+
+    try:
+        import_cupy_cuda()
+    except RoboCacheError as error:
+        return str(error)
+    return ""

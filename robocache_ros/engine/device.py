@@ -1,0 +1,209 @@
+"""The GPU backend: payloads in rings on the GPU; a tick is one small upload and one CUDA graph.
+
+Frames lie in rings of their own: those of a tick stay as they are while the next `FRAMES - 1` ticks are made, its row
+for `horizon` ticks. What is launched on the current stream after `render` sees them whole; the host waits for nothing
+but, in `Frames.rows()`, the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robocache_ros.engine.backend import Choice, Int64, MemoryRow, status
+from robocache_ros.engine.frames import NS_PER_MS, Frames
+from robocache_ros.engine.rings import MediaRing, VectorRing, allocate
+from robocache_ros.engine.uplink import Uplink
+from robocache_ros.layout import Layout
+from robocache_ros.ops.cuda.memory import new_event, pinned
+from robocache_ros.ops.cuda.tick import UPLOADS, Plan
+
+FRAMES = 4  # ticks whose images and grids are kept
+STAGING_BYTES = 4 * 2**20  # of the pinned ring, until a larger sample comes
+GRAPHS = 8  # kept, one for each combination of image formats met; others are launched kernel by kernel
+
+Signature = tuple[Any, ...]
+
+
+class DeviceBackend:
+    """Makes frames on a GPU.
+
+    Args:
+        layout: the columns; its spec names the streams.
+        capacities: slots of each stream.
+        device: CUDA device.
+        normalized: images as float32, normalised as their spec says.
+        payload_bytes: bytes of the largest sample of an image or cloud stream, where it is known.
+
+    Raises:
+        RoboCacheError: the GPU lacks the memory; it says which stream asked for how much.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        capacities: Mapping[str, int],
+        device: torch.device,
+        normalized: bool,
+        payload_bytes: Mapping[str, int],
+    ) -> None:
+        spec = layout.spec
+        self.device = device
+        self._layout = layout
+        self._captures = 0
+        self._graphs: dict[Signature, Any] = {}
+        self._uplink = Uplink(device, STAGING_BYTES)
+        self._vectors = [VectorRing(s, capacities[s.name], device, self._uplink) for s in spec.vectors]
+        self._media = [
+            MediaRing(s, capacities[s.name], device, self._uplink, normalized, payload_bytes.get(s.name, 0), FRAMES)
+            for s in spec.media
+        ]
+        rings: list[VectorRing | MediaRing] = [*self._vectors, *self._media]
+        self._rings = {ring.name: ring for ring in rings}
+        images = sum(s.kind == "image" for s in spec.media)
+        methods = [s.align for s in spec.vectors]
+        self._plan = Plan([r.rows for r in self._vectors], methods, images, len(spec.media) - images, device)
+        # Whatever the order of the streams, images and clouds are numbered each from 0 on.
+        kinds = [s.kind for s in spec.media]
+        self._numbers = [(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
+        self._ticks = max(spec.horizon, FRAMES)
+        # Every row is written twice, `_ticks` apart: the last `horizon` of them are one piece wherever the ring is at.
+        self._rows = allocate("*", "rows", 2 * self._ticks, 4 * layout.row_width, device).view(torch.float32)
+        self._host = pinned(self._ticks * 4 * max(layout.width, 1)).view(torch.float32).view(self._ticks, -1)
+        self._done = [new_event() for _ in range(self._ticks)]
+        self._turn = 0
+
+    def put(self, stream: str, slot: int, value: Any) -> None:
+        """Send the payload of a sample to the GPU."""
+        self._rings[stream].put(slot, value)
+
+    def drop(self, stream: str, slots: Sequence[int]) -> None:
+        """The samples of these slots are gone."""
+        ring = self._rings[stream]
+        if isinstance(ring, MediaRing):
+            ring.drop(slots)
+
+    def check(self, stream: str, slot: int) -> None:
+        """ValueError where the payload is corrupt; decodes it if it is compressed."""
+        ring = self._rings[stream]
+        assert isinstance(ring, MediaRing)
+        ring.check(slot)
+
+    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+        """The frames of T ticks: of one, in the rings; of several, in tensors of their own."""
+        valid, age_ns = status(choices)
+        if not len(ticks_ns):
+            media = {ring.name: ring.tensors[0][None][:0] for ring in self._media}
+            return Frames(ticks_ns, self._rows[:0, : self._layout.width], valid, age_ns, media)
+        rows = np.concatenate([valid, age_ns / NS_PER_MS], axis=1).astype(np.float32)
+        with torch.cuda.device(self.device):
+            if len(ticks_ns) == 1:
+                turn, media = self._tick(choices, 0, rows[0])
+                return self._frames(ticks_ns, valid, age_ns, turn, media)
+            return self._several(ticks_ns, choices, valid, age_ns, rows)
+
+    def restart(self) -> None:
+        """No sample is left, and no row of the ticks before."""
+        for ring in self._media:
+            ring.restart()
+        with torch.cuda.device(self.device):
+            self._rows.zero_()
+
+    def memory(self) -> list[MemoryRow]:
+        """What is held, by stream and purpose."""
+        rows, host = self._rows, self._host
+        return [
+            *(row for ring in self._rings.values() for row in ring.memory()),
+            MemoryRow("", "rows", "gpu", len(rows), 4 * rows.shape[1]),
+            MemoryRow("", "rows", "pinned", len(host), 4 * host.shape[1]),
+            MemoryRow("", "plan", "gpu", 1, self._plan.nbytes),
+            MemoryRow("", "plan", "pinned", UPLOADS, self._plan.nbytes),
+            MemoryRow("", "staging", "pinned", 1, self._uplink.nbytes),
+        ]
+
+    def counters(self) -> dict[str, int]:
+        """`stalls`: the host waited for the GPU; `reallocations`: a sample outgrew its slots; `captures` of graphs."""
+        return {
+            "stalls": self._uplink.stalls + self._plan.waits,
+            "reallocations": sum(ring.reallocations for ring in self._media),
+            "captures": self._captures,
+        }
+
+    def _tick(self, choices: Mapping[str, Choice], k: int, status_row: Any) -> tuple[int, dict[str, Tensor]]:
+        """Launch tick k of some; returns its turn in the ring of rows, and its images and grids."""
+        plan, turn = self._plan, (self._turn + 1) % self._ticks
+        small = large = -1  # the latest copies that the tick needs
+        parts = []
+        for ring in self._media:  # before the plan: a compressed image may have to be decoded and sent
+            part = ring.part(int(choices[ring.name].lower[k]))
+            parts.append(part)
+            large = max(large, part.ticket)
+        plan.begin()
+        first, second = (self._rows[at].data_ptr() for at in (turn, turn + self._ticks))
+        plan.row(first, second, self._host[turn].data_ptr(), status_row)
+        for number, vectors in enumerate(self._vectors):
+            choice = choices[vectors.name]
+            lower, upper = int(choice.lower[k]), int(choice.upper[k])
+            if lower >= 0:
+                small = max(small, vectors.tickets[lower], vectors.tickets[upper])
+            plan.vector(number, lower, upper, float(choice.weight[k]))
+        for (kind, number), part in zip(self._numbers, parts, strict=True):
+            if part.prepared:
+                fill = plan.image if kind == "image" else plan.cloud
+                fill(number, part.action, part.out, part.before, part.data, part.prepared)
+        self._uplink.wait((small, large))
+        plan.upload()
+        self._launch(tuple([part.prepared.variant if part.prepared else () for part in parts]))
+        done = self._done[turn]
+        done.record()
+        self._uplink.after(done)
+        self._turn = turn
+        return turn, {ring.name: part.out[None] for ring, part in zip(self._media, parts, strict=True)}
+
+    def _launch(self, variants: tuple[tuple[int, ...], ...]) -> None:
+        """All kernels of a tick, as one graph once they have been launched one by one."""
+        graph = self._graphs.get(variants)
+        if graph:
+            graph.replay()
+            return
+        self._launch_each(variants)
+        if len(self._graphs) < GRAPHS:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._launch_each(variants)
+            self._graphs[variants] = graph
+            self._captures += 1
+
+    def _launch_each(self, variants: tuple[tuple[int, ...], ...]) -> None:
+        self._plan.launch_row()
+        for (kind, number), variant in zip(self._numbers, variants, strict=True):
+            if variant:
+                (self._plan.launch_image if kind == "image" else self._plan.launch_cloud)(number, variant)
+
+    def _frames(self, ticks_ns: Int64, valid: Any, age_ns: Int64, turn: int, media: dict[str, Tensor]) -> Frames:
+        width = self._layout.width
+        last = turn + self._ticks + 1  # past the second writing of the row
+        return Frames(
+            ticks_ns,
+            self._rows[turn : turn + 1, :width],
+            valid,
+            age_ns,
+            media,
+            window=self._rows[last - self._layout.spec.horizon : last],
+            host=self._host[turn : turn + 1, :width],
+            done=self._done[turn],
+        )
+
+    def _several(self, ticks_ns: Int64, choices: Mapping[str, Choice], valid: Any, age_ns: Int64, rows: Any) -> Frames:
+        fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)
+        media = {r.name: r.tensors[0].new_empty((len(ticks_ns), *r.form.shape)) for r in self._media}
+        for k in range(len(ticks_ns)):
+            turn, made = self._tick(choices, k, rows[k])
+            fused[k] = self._rows[turn, : self._layout.width]
+            for name, tensor in made.items():
+                media[name][k] = tensor[0]
+        return Frames(ticks_ns, fused, valid, age_ns, media)

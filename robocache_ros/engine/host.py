@@ -1,0 +1,64 @@
+"""The CPU backend: payloads in host memory, frames as CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from robocache_ros.engine.backend import Choice, Int64, MemoryRow, status
+from robocache_ros.engine.frames import Frames
+from robocache_ros.engine.media import converter, form_of
+from robocache_ros.engine.stores import MediaStore, VectorStore
+from robocache_ros.layout import Layout
+
+
+class HostBackend:
+    """Makes frames with the CPU's operations.
+
+    Args:
+        layout: the columns; its spec names the streams.
+        capacities: slots of each stream to begin with; a slot beyond them makes room for itself.
+        normalized: images as float32, normalised as their spec says.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, layout: Layout, capacities: Mapping[str, int], normalized: bool) -> None:
+        self._layout = layout
+        self._vectors = {s.name: VectorStore(s.width, s.align, capacities[s.name]) for s in layout.spec.vectors}
+        self._media = {s.name: MediaStore(converter(s, normalized), form_of(s, normalized)) for s in layout.spec.media}
+
+    def put(self, stream: str, slot: int, value: Any) -> None:
+        """Keep the payload of a sample."""
+        (self._vectors.get(stream) or self._media[stream]).put(slot, value)
+
+    def drop(self, stream: str, slots: Sequence[int]) -> None:
+        """The samples of these slots are gone."""
+        if stream in self._media:
+            self._media[stream].drop(slots)
+
+    def check(self, stream: str, slot: int) -> None:
+        """Convert; ValueError where the payload is corrupt."""
+        self._media[stream].convert(slot)
+
+    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+        """The frames of T ticks; every slot that is chosen has been checked."""
+        fused = torch.zeros(len(ticks_ns), self._layout.width)
+        for name, vectors in self._vectors.items():
+            vectors.take(choices[name], fused[:, self._layout.slots[name]])
+        media = {name: store.take(choices[name]) for name, store in self._media.items()}
+        return Frames(ticks_ns, fused, *status(choices), media)
+
+    def restart(self) -> None:
+        """Nothing outlasts the samples."""
+
+    def memory(self) -> list[MemoryRow]:
+        """What is held; of images and clouds, what they take up at present."""
+        held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
+        return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
+
+    def counters(self) -> dict[str, int]:
+        """Nothing can go wrong here that is not the samples' fault."""
+        return {}
