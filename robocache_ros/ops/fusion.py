@@ -33,7 +33,10 @@ def fuse(
     Raises:
         RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
     """
-    values, valid, age = run_streams([Stream(*stream) for stream in streams], target_times, dtype, out)
+    streams = [Stream(*stream) for stream in streams]
+    if torch.is_grad_enabled() and any(stream.data.requires_grad for stream in streams):
+        raise RoboCacheError("streams: fuse has no gradient; detach the data, or resample a stream where one is wanted")
+    values, valid, age = run_streams(streams, target_times, dtype, out)
     assert valid is not None
     assert age is not None
     return Fused(values, valid, age)

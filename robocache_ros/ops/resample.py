@@ -66,7 +66,9 @@ def resample_trajectories(
             raise RoboCacheError("out: cannot be given where a gradient is wanted")
         values, valid = _Resample.apply(source, stream, target_times)  # type: ignore[no-untyped-call]
     else:
-        values, valid, _ = run_streams((stream,), target_times, None, out, label=_label, valid=return_valid, age=False)
+        values, valid, _ = run_streams(
+            (stream,), target_times, source.dtype, out, label=_label, valid=return_valid, age=False
+        )
     if not return_valid:
         return values  # type: ignore[no-any-return]
     return values, valid[:, :, 0]

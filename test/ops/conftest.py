@@ -41,6 +41,9 @@ class Nvrtc:
     def getProgramLog(self, program):
         return self._text(program, "ProgramLog").rstrip(b"\0").decode()
 
+    def getPTX(self, program):
+        return self._text(program, "PTX")
+
     def getCUBIN(self, program):
         return self._text(program, "CUBIN")
 
@@ -61,14 +64,18 @@ def nvrtc():
 @pytest.fixture(scope="session")
 def host_library(tmp_path_factory):
     """Builds C++ that includes kernels/*.cuh with g++, one rounding per operation as on the GPU, and loads it."""
+    folder, libraries = tmp_path_factory.mktemp("host"), {}
 
-    def build(text: str) -> ctypes.CDLL:
-        folder = tmp_path_factory.mktemp("host")
-        (folder / "host.cpp").write_text(text)
-        flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        command = ["g++", *flags, f"-I{KERNELS}", str(folder / "host.cpp"), "-o", str(folder / "host.so")]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(folder / "host.so"))
+    def build(text: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
+        if (text, defines) not in libraries:
+            stem = folder / str(len(libraries))
+            stem.with_suffix(".cpp").write_text(text)
+            flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+            files = [str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
+            command = ["g++", *flags, f"-I{KERNELS}", *(f"-D{define}" for define in defines), *files]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            libraries[text, defines] = ctypes.CDLL(str(stem.with_suffix(".so")))
+        return libraries[text, defines]
 
     return build

@@ -57,7 +57,23 @@ def run_streams_cuda(
     marks = (batches, count, len(streams))
     valid = first.new_empty(marks, dtype=torch.uint8) if want_valid else None
     age = first.new_empty(marks, dtype=torch.int64) if want_age else None
-    arguments: list[int] = [
+    if launchable is not None:
+        arguments = launch_arguments(plan, streams, targets, out, valid, age, label)
+        launchable.launch((plan.grid, 1, 1), THREADS, plan.shared, *arguments)
+    return out, valid, age
+
+
+def launch_arguments(
+    plan: Plan,
+    streams: Sequence[Stream],
+    targets: Tensor,
+    out: Tensor,
+    valid: Tensor | None,
+    age: Tensor | None,
+    label: Label,
+) -> list[int]:
+    """The fields of kernels/tile.cuh's Job and of each Stream, in order."""
+    arguments = [
         out.data_ptr(),
         targets.data_ptr(),
         0 if valid is None else valid.data_ptr(),
@@ -73,9 +89,16 @@ def run_streams_cuda(
             FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
             *plan.streams[index],
         )
-    if launchable is not None:
-        launchable.launch((plan.grid, 1, 1), THREADS, plan.shared, *arguments)
-    return out, valid, age
+    return arguments
+
+
+def plan_key(streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int) -> Key:
+    """What the plan of checked streams depends on."""
+    keys = tuple(
+        StreamKey(data.shape[1], data.shape[2], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
+        for data, times, method, *_ in streams
+    )
+    return Key(keys, shape.batches, shape.targets, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
 
 
 def _signature(tensor: Tensor) -> tuple[Any, ...]:
@@ -91,17 +114,11 @@ def _prepare(
     streams: Sequence[Stream], targets: Tensor, dtype: torch.dtype | None, out: Tensor | None, label: Label
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
-    keys = tuple(
-        StreamKey(data.shape[1], data.shape[2], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
-        for data, times, method, *_ in streams
-    )
+    if not shape.batches or not shape.targets:
+        return _Ready(shape, Plan((), "", 0, 0, (), ()), None)
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    skew = 0 if out is None else out.data_ptr() & 15
-    if not shape.batches or not shape.targets:
-        return _Ready(shape, Plan((), "", 0, 0, (), ((),) * len(streams)), None)
-    key = Key(keys, shape.batches, shape.targets, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
-    plan = make_plan(key)
+    plan = make_plan(plan_key(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors))
     return _Ready(shape, plan, kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines))
 
 

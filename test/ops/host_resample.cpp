@@ -1,0 +1,71 @@
+// kernels/resample.cu and blend.cu run on the CPU: the same headers, a block's threads one after the other.
+#include "tile.cuh"
+
+#include <vector>
+
+using namespace robocache;
+
+#ifdef KINDS
+struct Arguments {
+  Job job;
+  Stream streams[STREAMS];
+};
+
+template <class K>
+static void resample(const Job& job, const Stream& stream, int index, int block, char* shared) {
+  typedef typename K::In In;
+  typedef typename K::Out Out;
+  const Tile tile = make_tile(stream, job, block);
+  const Room room = make_room(stream, shared);
+  const In* data = (const In*)stream.data + tile.batch * stream.samples * stream.width;
+  if constexpr (K::STAGED) {
+    const char* from = (const char*)data;
+    int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
+    for (int t = 0; t < THREADS; ++t) data = (const In*)stage(room.data, from, bytes, t, THREADS);
+  }
+  bool rising = true;
+  for (int t = 0; t < THREADS; ++t) rising = stage_times<TIME>(stream, tile, room.times, t, THREADS) && rising;
+  for (int t = 0; t < THREADS; ++t) choose<K::METHOD, TIME>(stream, job, tile, room, rising, index, t, THREADS);
+  if (stream.width == 0) return;
+  Out* out = (Out*)job.out + tile.row * job.pitch + stream.column;
+  for (int t = 0; t < THREADS; ++t)
+    write<K, IN_FLIGHT>(data, stream.width, room.picks, tile.rows, out, job.pitch, t, THREADS);
+}
+
+// Returns 0, or 1 if the blocks wrote beyond the shared memory that was planned for.
+extern "C" int run(const Arguments* arguments, int blocks, int bytes) {
+  const char guard = 0x5a;
+  std::vector<char> memory(bytes + 64 + 16, guard);
+  char* shared = memory.data() + (16 - (unsigned long long)memory.data() % 16) % 16;
+  for (int number = 0; number < blocks; ++number) {
+    int index = 0;
+    while (index + 1 < STREAMS && number >= arguments->streams[index + 1].first_block) ++index;
+    const Stream& stream = arguments->streams[index];
+    int block = number - stream.first_block;
+#define CASE(NUMBER, ...) \
+  if (stream.kind == NUMBER) resample<Kind<__VA_ARGS__>>(arguments->job, stream, index, block, shared);
+    KINDS
+#undef CASE
+  }
+  for (int i = 0; i < 64; ++i) {
+    if (shared[bytes + i] != guard) return 1;
+  }
+  return 0;
+}
+#endif
+
+#ifdef KIND
+extern "C" int run_blend(const Chosen* chosen, int blocks) {
+  typedef Kind<KIND> K;
+  std::vector<Pick> picks(chosen->span);
+  for (int block = 0; block < blocks; ++block) {
+    const int64 first = (int64)block * chosen->span;
+    const int rows = at_most(chosen->rows - first, chosen->span);
+    for (int t = 0; t < THREADS; ++t) take(*chosen, first, rows, picks.data(), t, THREADS);
+    K::Out* out = (K::Out*)chosen->out + first * chosen->width;
+    for (int t = 0; t < THREADS; ++t)
+      write<K, IN_FLIGHT>((const K::In*)chosen->data, chosen->width, picks.data(), rows, out, chosen->width, t, THREADS);
+  }
+  return 0;
+}
+#endif

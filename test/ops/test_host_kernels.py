@@ -1,0 +1,159 @@
+"""The CUDA backend's plans and kernels, run on the CPU through the kernels' own headers, against the CPU backend."""
+
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from robocache_ros.ops.cuda.plan import THREADS, item_kind, make_plan
+from robocache_ros.ops.cuda.resample import BLEND_LETTERS, launch_arguments, plan_key
+from robocache_ros.ops.fusion import fuse
+from robocache_ros.ops.rows import blend
+from robocache_ros.ops.streams import Stream, check_streams, stream_label
+
+TEXT = (Path(__file__).parent / "host_resample.cpp").read_text()
+F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
+
+
+@pytest.fixture
+def emulate(host_library):
+    """`fuse` by the kernel's headers; every byte of the output is poisoned first."""
+
+    def run(streams, targets, dtype=None, out=None, processors=4):
+        shape = check_streams(streams, targets, dtype, out)
+        marks = (shape.batches, shape.targets, len(streams))
+        out = torch.empty((*marks[:2], shape.width), dtype=shape.dtype) if out is None else out
+        valid, age = torch.full(marks, 99, dtype=U8), torch.full(marks, 99)
+        out.view(U8).fill_(0xAB)
+        plan = make_plan(plan_key(streams, targets, shape, out.data_ptr() & 15, processors))
+        assert plan.shared <= 48 * 1024
+        fields = launch_arguments(plan, streams, targets, out, valid, age, stream_label)
+        packed = struct.pack("@" + plan.letters, *fields)
+        failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
+        assert not failed, "wrote beyond the shared memory that was planned for"
+        return out, valid, age
+
+    return run
+
+
+def values(dtype, *shape, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    if dtype == U8:
+        return torch.randint(0, 256, shape, generator=random, dtype=U8)
+    return torch.randn(shape, generator=random).to(dtype)
+
+
+def rising(batches, size, seed=1, step=10_000_000):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(1, 2 * step, (batches, size), generator=random).cumsum(1)
+
+
+def assert_same_bits(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a.view(U8), b.view(U8))
+
+
+def check(emulate, streams, targets, dtype=None):
+    assert_same_bits(emulate(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
+
+
+@pytest.mark.parametrize("method", ["linear", "slerp", "angle", "hold", "nearest"])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_every_method_and_dtype(emulate, method, dtype):
+    stream = Stream(values(dtype, 3, 20, 8), rising(3, 20), method, max_gap=15_000_000, max_age=12_000_000)
+    check(emulate, [stream], rising(3, 30, seed=2))
+
+
+@pytest.mark.parametrize("method", ["hold", "nearest"])
+def test_bytes_taken_whole(emulate, method):
+    check(emulate, [Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("batches", "samples", "targets", "width"),
+    [
+        (5, 100, 50, 32),  # samples staged, whole batches
+        (2, 500, 250, 64),  # samples read where they are
+        (40, 120, 100, 14),  # staged, stores that reach from row to row
+        (7, 12, 3, 7),  # several batches in a tile, the last tile not full
+        (3, 9, 1, 5),  # one target
+        (1, 3000, 700, 3),  # more times than are staged
+        (2, 4, 3000, 1),  # many targets between few samples, cut into tiles
+        (3, 1, 10, 8),  # one sample
+        (3, 0, 10, 8),  # none
+        (2, 10, 10, 0),  # no columns
+        (1, 30, 20, 1100),  # a row of more items than a block has threads
+    ],
+)
+def test_shapes(emulate, batches, samples, targets, width):
+    stream = Stream(values(BF16, batches, samples, width), rising(batches, samples), "linear")
+    check(emulate, [stream], rising(batches, targets, seed=2))
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+@pytest.mark.parametrize("width", [8, 6, 3])
+def test_unaligned_storage(emulate, offset, width):
+    data = values(BF16, 2 * 20 * width + offset)[offset:].view(2, 20, width)
+    out = torch.empty(2 * 30 * width + offset, dtype=BF16)[offset:].view(2, 30, width)
+    stream, targets = Stream(data, rising(2, 20), "linear"), rising(2, 30, seed=2)
+    assert_same_bits(emulate([stream], targets, out=out), fuse([stream], targets))
+
+
+def test_unaligned_quaternions(emulate):
+    data = values(F32, 2 * 20 * 8 + 1)[1:].view(2, 20, 8)
+    check(emulate, [Stream(data, rising(2, 20), "slerp")], rising(2, 30, seed=2))
+
+
+def test_streams_of_every_kind_side_by_side(emulate):
+    streams = [
+        Stream(values(BF16, 4, 30, 512), rising(4, 30, step=33_000_000), "linear", max_gap=50_000_000),
+        Stream(values(F32, 4, 100, 64), rising(4, 100), "angle"),
+        Stream(values(F16, 4, 200, 12), rising(1, 200, step=5_000_000)[0], "slerp"),
+        Stream(values(U8, 4, 10, 3), rising(4, 10, step=100_000_000), "hold", max_age=60_000_000),
+        Stream(values(F32, 4, 0, 5), rising(4, 0), "nearest"),
+    ]
+    check(emulate, streams, torch.arange(50) * 20_000_000)
+    check(emulate, streams, torch.arange(50) * 20_000_000, BF16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_float_seconds(emulate, dtype):
+    times, targets = rising(3, 20) / 1e9, rising(3, 30, seed=2) / 1e9
+    times[0, 5], targets[1, 7] = float("nan"), float("nan")
+    check(emulate, [Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
+
+
+@pytest.mark.parametrize("method", ["linear", "hold", "nearest"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_unsorted_repeated_and_ragged_times(emulate, method, shared):
+    random = torch.Generator().manual_seed(5)
+    times = torch.randint(0, 30, (1 if shared else 9, 25), generator=random)
+    lengths = torch.tensor([0, 1, 25, 30, -4, 12, 3, 24, 7])
+    targets = torch.randint(-3, 33, (9, 40), generator=random)
+    stream = Stream(values(F32, 9, 25, 5), times[0] if shared else times, method, lengths, 6, 5)
+    check(emulate, [stream], targets)
+
+
+def test_nan_infinite_and_subnormal_values(emulate):
+    data = values(F32, 2, 20, 8)
+    data[0, 3:6], data[0, 7], data[1] = float("nan"), float("inf"), data[1] * 1e-42
+    check(emulate, [Stream(data, rising(2, 20))], rising(2, 60, seed=2))
+
+
+@pytest.mark.parametrize("width", [4, 7, 12])
+@pytest.mark.parametrize("method", ["linear", "angle", "hold"])
+def test_blend_of_chosen_rows(host_library, method, width):
+    source, count, samples = values(BF16, 11, width), 70, 11
+    random = torch.Generator().manual_seed(5)
+    lower, upper = (torch.randint(low, samples, (count,), generator=random) for low in (-1, 0))
+    weight = torch.rand(count, generator=random)
+    weight[::7] = 0
+    out, rows = torch.empty(count, width, dtype=BF16), 16
+    skews = (source.data_ptr() & 15, out.data_ptr() & 15)
+    kind = item_kind(method, BF16, BF16, width, skews, width, ends=rows * width)
+    library = host_library(TEXT, (f"KIND={kind},0", f"THREADS={THREADS}", "IN_FLIGHT=2"))
+    pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
+    library.run_blend(struct.pack("@" + BLEND_LETTERS, *pointers, count, samples, width, rows, 0), -(-count // rows))
+    assert_same_bits([out], [blend(source, lower, upper, weight, method=method)])
