@@ -1,4 +1,4 @@
-"""The CUDA backend's plans and kernels, run on the CPU through the kernels' own headers, against the CPU backend."""
+"""The CUDA backend against the CPU backend, bit for bit: its kernels run on the CPU, and on a GPU for real."""
 
 import struct
 from pathlib import Path
@@ -17,8 +17,8 @@ F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 
 
 @pytest.fixture
-def emulate(host_library):
-    """`fuse` by the kernel's headers; every byte of the output is poisoned first."""
+def emulated(host_library):
+    """`fuse` by the kernel's plan and headers on the CPU; every byte of the output is poisoned first."""
 
     def run(streams, targets, dtype=None, out=None, processors=4):
         shape = check_streams(streams, targets, dtype, out)
@@ -35,6 +35,28 @@ def emulate(host_library):
         return out, valid, age
 
     return run
+
+
+def on_gpu(tensor):
+    """A copy on the GPU at the same distance from a multiple of 16 bytes."""
+    if tensor is None:
+        return None
+    skew = tensor.storage_offset()
+    room = torch.empty(tensor.numel() + skew, dtype=tensor.dtype, device="cuda")
+    return room[skew:].view(tensor.shape).copy_(tensor)
+
+
+def cuda(streams, targets, dtype=None, out=None):
+    """`fuse` on the GPU."""
+    moved = [s._replace(data=on_gpu(s.data), times=on_gpu(s.times), lengths=on_gpu(s.lengths)) for s in streams]
+    out = None if out is None else on_gpu(out).view(U8).fill_(0xAB).view(out.dtype)
+    return [result.cpu() for result in fuse(moved, on_gpu(targets), dtype=dtype, out=out)]
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request):
+    """Runs `fuse` on a backend that is to give the bits of the CPU's."""
+    return cuda if request.param == "cuda" else request.getfixturevalue("emulated")
 
 
 def values(dtype, *shape, seed=0):
@@ -55,20 +77,20 @@ def assert_same_bits(got, expected):
         assert torch.equal(a.view(U8), b.view(U8))
 
 
-def check(emulate, streams, targets, dtype=None):
-    assert_same_bits(emulate(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
+def check(backend, streams, targets, dtype=None):
+    assert_same_bits(backend(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
 
 
 @pytest.mark.parametrize("method", ["linear", "slerp", "angle", "hold", "nearest"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
-def test_every_method_and_dtype(emulate, method, dtype):
+def test_every_method_and_dtype(backend, method, dtype):
     stream = Stream(values(dtype, 3, 20, 8), rising(3, 20), method, max_gap=15_000_000, max_age=12_000_000)
-    check(emulate, [stream], rising(3, 30, seed=2))
+    check(backend, [stream], rising(3, 30, seed=2))
 
 
 @pytest.mark.parametrize("method", ["hold", "nearest"])
-def test_bytes_taken_whole(emulate, method):
-    check(emulate, [Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
+def test_bytes_taken_whole(backend, method):
+    check(backend, [Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
 
 
 @pytest.mark.parametrize(
@@ -87,26 +109,26 @@ def test_bytes_taken_whole(emulate, method):
         (1, 30, 20, 1100),  # a row of more items than a block has threads
     ],
 )
-def test_shapes(emulate, batches, samples, targets, width):
+def test_shapes(backend, batches, samples, targets, width):
     stream = Stream(values(BF16, batches, samples, width), rising(batches, samples), "linear")
-    check(emulate, [stream], rising(batches, targets, seed=2))
+    check(backend, [stream], rising(batches, targets, seed=2))
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4, 8])
 @pytest.mark.parametrize("width", [8, 6, 3])
-def test_unaligned_storage(emulate, offset, width):
+def test_unaligned_storage(backend, offset, width):
     data = values(BF16, 2 * 20 * width + offset)[offset:].view(2, 20, width)
     out = torch.empty(2 * 30 * width + offset, dtype=BF16)[offset:].view(2, 30, width)
     stream, targets = Stream(data, rising(2, 20), "linear"), rising(2, 30, seed=2)
-    assert_same_bits(emulate([stream], targets, out=out), fuse([stream], targets))
+    assert_same_bits(backend([stream], targets, out=out), fuse([stream], targets))
 
 
-def test_unaligned_quaternions(emulate):
+def test_unaligned_quaternions(backend):
     data = values(F32, 2 * 20 * 8 + 1)[1:].view(2, 20, 8)
-    check(emulate, [Stream(data, rising(2, 20), "slerp")], rising(2, 30, seed=2))
+    check(backend, [Stream(data, rising(2, 20), "slerp")], rising(2, 30, seed=2))
 
 
-def test_streams_of_every_kind_side_by_side(emulate):
+def test_streams_of_every_kind_side_by_side(backend):
     streams = [
         Stream(values(BF16, 4, 30, 512), rising(4, 30, step=33_000_000), "linear", max_gap=50_000_000),
         Stream(values(F32, 4, 100, 64), rising(4, 100), "angle"),
@@ -114,46 +136,57 @@ def test_streams_of_every_kind_side_by_side(emulate):
         Stream(values(U8, 4, 10, 3), rising(4, 10, step=100_000_000), "hold", max_age=60_000_000),
         Stream(values(F32, 4, 0, 5), rising(4, 0), "nearest"),
     ]
-    check(emulate, streams, torch.arange(50) * 20_000_000)
-    check(emulate, streams, torch.arange(50) * 20_000_000, BF16)
+    check(backend, streams, torch.arange(50) * 20_000_000)
+    check(backend, streams, torch.arange(50) * 20_000_000, BF16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_float_seconds(emulate, dtype):
+def test_float_seconds(backend, dtype):
     times, targets = rising(3, 20) / 1e9, rising(3, 30, seed=2) / 1e9
     times[0, 5], targets[1, 7] = float("nan"), float("nan")
-    check(emulate, [Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
+    check(backend, [Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
 
 
 @pytest.mark.parametrize("method", ["linear", "hold", "nearest"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_unsorted_repeated_and_ragged_times(emulate, method, shared):
+def test_unsorted_repeated_and_ragged_times(backend, method, shared):
     random = torch.Generator().manual_seed(5)
     times = torch.randint(0, 30, (1 if shared else 9, 25), generator=random)
     lengths = torch.tensor([0, 1, 25, 30, -4, 12, 3, 24, 7])
     targets = torch.randint(-3, 33, (9, 40), generator=random)
     stream = Stream(values(F32, 9, 25, 5), times[0] if shared else times, method, lengths, 6, 5)
-    check(emulate, [stream], targets)
+    check(backend, [stream], targets)
 
 
-def test_nan_infinite_and_subnormal_values(emulate):
+def test_nan_infinite_and_subnormal_values(backend):
     data = values(F32, 2, 20, 8)
     data[0, 3:6], data[0, 7], data[1] = float("nan"), float("inf"), data[1] * 1e-42
-    check(emulate, [Stream(data, rising(2, 20))], rising(2, 60, seed=2))
+    check(backend, [Stream(data, rising(2, 20))], rising(2, 60, seed=2))
 
 
-@pytest.mark.parametrize("width", [4, 7, 12])
-@pytest.mark.parametrize("method", ["linear", "angle", "hold"])
-def test_blend_of_chosen_rows(host_library, method, width):
-    source, count, samples = values(BF16, 11, width), 70, 11
-    random = torch.Generator().manual_seed(5)
-    lower, upper = (torch.randint(low, samples, (count,), generator=random) for low in (-1, 0))
-    weight = torch.rand(count, generator=random)
-    weight[::7] = 0
-    out, rows = torch.empty(count, width, dtype=BF16), 16
+def emulated_blend(host_library, source, lower, upper, weight, method):
+    count, width, rows = len(lower), source.shape[1], 16
+    out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    kind = item_kind(method, BF16, BF16, width, skews, width, ends=rows * width)
+    kind = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
     library = host_library(TEXT, (f"KIND={kind},0", f"THREADS={THREADS}", "IN_FLIGHT=2"))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
-    library.run_blend(struct.pack("@" + BLEND_LETTERS, *pointers, count, samples, width, rows, 0), -(-count // rows))
-    assert_same_bits([out], [blend(source, lower, upper, weight, method=method)])
+    fields = (*pointers, count, len(source), width, rows, 0)
+    library.run_blend(struct.pack("@" + BLEND_LETTERS, *fields), -(-count // rows))
+    return out
+
+
+@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("width", [4, 7, 12])
+@pytest.mark.parametrize("method", ["linear", "angle", "hold"])
+def test_blend_of_chosen_rows(host_library, method, width, where):
+    source = values(BF16, 11, width)
+    random = torch.Generator().manual_seed(5)
+    lower, upper = (torch.randint(low, 11, (70,), generator=random) for low in (-1, 0))
+    weight = torch.rand(70, generator=random)
+    weight[::7] = 0
+    if where == "cuda":
+        got = blend(*(tensor.cuda() for tensor in (source, lower, upper, weight)), method=method).cpu()
+    else:
+        got = emulated_blend(host_library, source, lower, upper, weight, method)
+    assert_same_bits([got], [blend(source, lower, upper, weight, method=method)])
