@@ -90,8 +90,9 @@ def _limits(stream: StreamSpec) -> str:
 def export_table(result: ExportResult) -> Table:
     """An export, a row per stream: how many ticks were aligned, held and without a value."""
     table = _table(f"{result.frames} ticks in {len(result.episodes)} episodes")
-    for name in ("stream", "aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
-        table.add_column(name, justify="left" if name == "stream" else "right")
+    table.add_column("stream", no_wrap=True)
+    for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "twice"):
+        table.add_column(name, justify="right")
     for row, stream in enumerate(result.episodes[0].spec.streams):
         kept = [e.valid[e.leading : len(e.valid) - e.trailing, row] for e in result.episodes]
         total = sum(len(k) for k in kept)
@@ -123,7 +124,7 @@ def progress_bar(total: int) -> Iterator[Report]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("", total=total)
         done = 0
 

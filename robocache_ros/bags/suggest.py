@@ -17,16 +17,9 @@ from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, load_spec
 
 ACTION_WORDS = ("command", "cmd", "action", "target", "goal", "setpoint", "desired", "leader")
 GENERIC = {
-    "joint_states",
-    "image_raw",
-    "image",
-    "image_rect",
-    "color",
-    "compressed",
-    "compressedDepth",
-    "points",
-    "data",
-}
+    "joint_states", "image_raw", "image", "image_rect", "color", "compressed", "compressedDepth", "points", "data",
+    "pose", "twist", "wrench", "imu", "odom",
+}  # fmt: skip
 SLIDING_WORDS = ("finger", "gripper", "prismatic", "slide", "lift", "linear")  # joints that may not count in rad
 SPARSE_HZ = 0.5  # a topic that speaks less often is an event, not a stream
 IMAGE_HEIGHT = 240  # larger images are scaled down to it

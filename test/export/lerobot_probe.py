@@ -50,7 +50,7 @@ def told(value):
     return {**said, "mean": float(value.double().mean())} if value.numel() > 1000 else {**said, "value": value.tolist()}
 
 
-print(
+print(  # noqa: T201
     json.dumps(
         {
             "frames": plain.num_frames,

@@ -1,0 +1,67 @@
+"""One export of each kind, made once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.writer import ExportOptions
+from robocache_ros.spec import FusionSpec, load_spec
+
+for module in ("rosbags", "pyarrow", "av", "PIL", "jinja2"):
+    pytest.importorskip(module, reason="needs the `export` extra")
+
+ROOT = Path(__file__).parents[2]
+FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
+
+
+@pytest.fixture(scope="session")
+def spec() -> FusionSpec:
+    return load_spec(ROOT / "config" / "panda_lift.yaml")
+
+
+@pytest.fixture(scope="session")
+def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two short recordings: a cut of panda_lift with its gap in it, and a shorter one."""
+    folder = tmp_path_factory.mktemp("bags")
+    with Bag(ROOT / "test" / "data" / "panda_lift") as whole:
+        types = {name: topic.type for name, topic in whole.topics.items()}
+        start = whole.start_ns + int(FIRST_S * 1e9)
+        return [
+            write_bag(folder / name, types, list(whole.messages(None, start, start + int(length * 1e9))))
+            for name, length in (("lift", CUT_S), ("again", 1.3))
+        ]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: FusionSpec) -> Callable[[str], ExportResult]:
+    """The two recordings as a dataset, by how its images are stored."""
+    folder = tmp_path_factory.mktemp("datasets")
+    results: dict[str, ExportResult] = {}
+
+    def make(media: str) -> ExportResult:
+        if media not in results:
+            options = replace(ExportOptions(task="lift the cube", robot_type="panda"), media=media)
+            results[media] = export(bags, spec, folder / media, options)
+        return results[media]
+
+    return make
+
+
+def reader(variable: str, default: str) -> str:
+    """A program of the real readers; where it must be there and is not, that is a failure and no skip."""
+    program = os.environ.get(variable, str(ROOT / default))
+    if shutil.which(program):
+        return program
+    said = f"no {program}: make lerobot-env, or set {variable}"
+    if os.environ.get("ROBOCACHE_REQUIRE_LEROBOT"):
+        pytest.fail(said)
+    pytest.skip(said)

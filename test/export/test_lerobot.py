@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.writer import ExportOptions
+from robocache_ros.spec import FusionSpec, load_spec
+
+Made = Callable[[str], ExportResult]
+
+
+def columns(result: ExportResult) -> dict[str, Any]:
+    return parquet.read_table(result.out / "data/chunk-000/file-000.parquet").to_pydict()
+
+
+def meta(result: ExportResult, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((result.out / "meta" / name).read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def frames(bags: list[Path], spec: FusionSpec) -> list[Any]:
+    """What the engine gives for the first recording."""
+    with Bag(bags[0]) as bag:
+        return list(BagRun(bag, spec).frames())
+
+
+def test_state_and_action_are_the_fused_columns_to_the_bit(made: Made, frames: list[Any]) -> None:
+    fused = torch.cat([part.fused for part in frames]).numpy()
+    rows = columns(made("image"))
+    assert np.array_equal(np.array(rows["observation.state"], np.float32)[: len(fused)], fused[:, :23])
+    assert np.array_equal(np.array(rows["action"], np.float32)[: len(fused)], fused[:, 23:])
+
+
+def test_png_images_are_the_engines_to_the_bit(made: Made, frames: list[Any]) -> None:
+    import io
+
+    from PIL import Image
+
+    rows = columns(made("image"))
+    images = torch.cat([part.media["front"] for part in frames]).numpy()
+    for index in (0, 13, len(images) - 1):
+        stored = np.asarray(Image.open(io.BytesIO(rows["observation.images.front"][index]["bytes"])))
+        assert np.array_equal(stored.transpose(2, 0, 1), images[index])
+
+
+def test_timestamps_are_the_frame_index_over_the_rate(made: Made) -> None:
+    rows = columns(made("none"))
+    for episode in (0, 1):
+        chosen = [i for i, e in enumerate(rows["episode_index"]) if e == episode]
+        assert [rows["frame_index"][i] for i in chosen] == list(range(len(chosen)))
+        assert [np.float32(rows["timestamp"][i]) for i in chosen] == [np.float32(k / 50) for k in range(len(chosen))]
+    assert rows["index"] == list(range(len(rows["index"])))
+
+
+def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: list[Path], spec: FusionSpec) -> None:
+    with Bag(bags[0]) as bag:
+        poses = list(bag.messages(["/panda/ee_pose"]))
+    stamps = {int.from_bytes(m.data[4:8], "little") * 10**9 + int.from_bytes(m.data[8:12], "little") for m in poses}
+    column = [stream.name for stream in spec.streams].index("ee_position")
+    rows = columns(made("video"))
+    used = {
+        row[column]
+        for row, episode in zip(rows["robocache.stamp_ns"], rows["episode_index"], strict=True)
+        if not episode
+    }
+    assert len(used) > 50
+    assert used <= stamps
+
+
+def test_the_gap_is_in_the_dataset_and_marked(made: Made, spec: FusionSpec) -> None:
+    rows = columns(made("none"))
+    kept = [stream.name for stream in spec.streams if stream.kind != "image"]
+    first = np.array(rows["episode_index"]) == 0
+    states = np.array(rows["robocache.valid"])[first, kept.index("joint_position")].tolist()
+    assert (states.count(0), states.count(2)) == (5, 3)
+    ticks = np.array(rows["robocache.tick_ns"])[first]
+    assert (np.diff(ticks) == 20_000_000).all()  # no tick is left out for it
+
+
+def test_latency_is_given_back_to_the_stored_stamps(bags: list[Path], tmp_path: Path, spec: FusionSpec) -> None:
+    raw = spec.to_dict()
+    pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
+    raw["streams"] = {"plain": pose, "late": {**pose, "latency_ms": 30.0}}
+    result = export([bags[0]], load_spec(raw), tmp_path / "out", ExportOptions(media="none"))
+    rows = columns(result)
+    stamps, ages = np.array(rows["robocache.stamp_ns"]), np.array(rows["robocache.age_ns"])
+    ticks = np.array(rows["robocache.tick_ns"])
+    assert (ages >= 0).all()
+    assert np.array_equal(stamps[:, 0], ticks - ages[:, 0])
+    assert np.array_equal(stamps[:, 1], ticks - ages[:, 1] + 30_000_000)
+
+
+def test_info_names_every_value(made: Made, spec: FusionSpec) -> None:
+    info = meta(made("video"), "info.json")
+    assert info["codebase_version"] == "v3.0"
+    assert info["fps"] == 50
+    assert info["features"]["observation.state"]["names"][0] == "joint_position.panda_joint1"
+    assert info["features"]["observation.state"]["shape"] == [23]
+    assert info["features"]["action"]["names"] == [f"action.{k}" for k in range(7)]
+    assert info["features"]["robocache.valid"]["names"] == [stream.name for stream in spec.streams]
+    assert info["features"]["observation.images.front"]["info"]["video.fps"] == 50
+
+
+def test_statistics_are_those_of_the_columns(made: Made) -> None:
+    stats = meta(made("none"), "stats.json")["observation.state"]
+    values = np.array(columns(made("none"))["observation.state"])
+    assert stats["count"] == [len(values)]
+    for name, wanted in (
+        ("min", values.min(0)),
+        ("max", values.max(0)),
+        ("mean", values.mean(0)),
+        ("std", values.std(0)),
+    ):
+        assert stats[name] == pytest.approx(wanted.tolist(), rel=1e-6, abs=1e-9)
+    for name, share in (("q01", 0.01), ("q50", 0.5), ("q99", 0.99)):
+        assert stats[name] == pytest.approx(np.quantile(values, share, axis=0).tolist(), rel=1e-5, abs=1e-7)
+
+
+def test_image_statistics_lie_in_0_to_1_a_channel(made: Made) -> None:
+    stats = meta(made("video"), "stats.json")["observation.images.front"]
+    for name in ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99"):
+        assert np.shape(stats[name]) == (3, 1, 1)
+        assert 0 <= np.min(stats[name]) <= np.max(stats[name]) <= 1
+    assert np.all(np.array(stats["q10"]) <= np.array(stats["q90"]))
+
+
+def test_voxels_are_kept_beside_the_tables_bit_for_bit(made: Made, frames: list[Any]) -> None:
+    described = meta(made("image"), "robocache.json")["arrays"]["voxels"]
+    assert described == {
+        "path": "arrays/voxels/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "shape": [64, 64, 64],
+        "dtype": "bits",
+    }
+    path = made("image").out / described["path"].format(chunk_index=0, file_index=0)
+    rows = [row for row in parquet.read_table(path).to_pylist() if row["episode_index"] == 0]
+    grids = torch.cat([part.media["voxels"] for part in frames]).numpy()
+    assert len(rows) < len(grids) / 4  # each distinct grid once
+    assert rows[0]["frame_from"] == 0
+    assert rows[-1]["frame_to"] == len(grids)
+    for row in rows:
+        bits = np.unpackbits(np.frombuffer(row["data"], np.uint8), bitorder="little").reshape(64, 64, 64)
+        for frame in range(row["frame_from"], row["frame_to"]):
+            assert np.array_equal(bits, grids[frame])
+
+
+def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec: FusionSpec) -> None:
+    import hashlib
+
+    told = meta(made("video"), "robocache.json")
+    assert load_spec(told["spec"]) == spec
+    assert told["options"]["visibility"] == "ideal"
+    assert [episode["bag"] for episode in told["episodes"]] == [str(bag) for bag in bags]
+    file = next(bags[0].glob("*.mcap"))
+    assert told["episodes"][0]["files"] == [
+        {"name": file.name, "size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    ]
+
+
+def test_the_same_recording_gives_the_same_tables(
+    made: Made, bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    again = export(
+        bags, spec, tmp_path / "again", ExportOptions(media="none", task="lift the cube", robot_type="panda")
+    )
+    assert columns(again) == columns(made("none"))
+
+
+def test_deployed_has_the_late_ones_missing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    raw = {**spec.to_dict(), "delay_ms": 30.0}  # the front camera's frames come after 38 ms
+    result = export([bags[0]], load_spec(raw), tmp_path / "out", ExportOptions(media="none", visibility="deployed"))
+    ideal = export([bags[0]], load_spec(raw), tmp_path / "ideal", ExportOptions(media="none"))
+    voxels = [s.name for s in result.episodes[0].spec.streams].index("voxels")
+    ages = [np.array(columns(r)["robocache.age_ns"])[:, voxels].mean() for r in (result, ideal)]
+    assert result.episodes[0].counters["voxels"]["late"] > 5
+    assert ages[0] > ages[1]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robocache_ros.export.statistics import QUANTILES, Histogram, of_columns
+
+
+def test_columns_agree_with_numpy() -> None:
+    values = np.random.default_rng(0).normal(size=(1001, 3)).astype(np.float32)
+    stats = of_columns(values)
+    assert stats["mean"] == pytest.approx(values.mean(0, dtype=np.float64).tolist())
+    assert stats["std"] == pytest.approx(values.std(0, dtype=np.float64).tolist())
+    for name, share in QUANTILES.items():
+        assert stats[name] == pytest.approx(np.quantile(values.astype(np.float64), share, axis=0).tolist())
+
+
+def test_one_column_and_one_row_are_enough() -> None:
+    stats = of_columns(np.array([7]))
+    assert (stats["min"], stats["max"], stats["mean"], stats["std"], stats["q50"], stats["count"]) == (
+        [7], [7], [7.0], [0.0], [7.0], [1],
+    )  # fmt: skip
+
+
+def test_nanosecond_stamps_keep_their_digits() -> None:
+    assert of_columns(np.array([1_760_003_600_001_119_292]))["max"] == [1_760_003_600_001_119_292]
+
+
+def test_image_statistics_agree_with_numpy() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
+    histogram = Histogram()
+    for image in images:
+        histogram.add(image)
+    stats = histogram.stats()
+    assert np.ravel(stats["mean"]) == pytest.approx(images.mean((0, 2, 3)) / 255)
+    assert np.ravel(stats["std"]) == pytest.approx(images.std((0, 2, 3)) / 255)
+    assert np.ravel(stats["min"]) == pytest.approx(images.min((0, 2, 3)) / 255)
+    assert np.ravel(stats["max"]) == pytest.approx(images.max((0, 2, 3)) / 255)
+    assert np.ravel(stats["q50"]) == pytest.approx(np.quantile(images, 0.5, (0, 2, 3)) / 255, abs=1.5 / 255)
+    assert stats["count"] == [4]
+
+
+def test_histograms_of_two_episodes_add_up() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), np.uint8)
+    first, second, both = Histogram(), Histogram(), Histogram()
+    first.add(images[0])
+    second.add(images[1])
+    both.add(images[0])
+    both.add(images[1])
+    assert (first + second).stats() == both.stats()
