@@ -48,12 +48,17 @@ class Link:
     def frame(self, tick_ns: int) -> HeldFrame | None:
         """Hold the frame of a tick; None where it cannot be had this way."""
         reader = self.connect()
-        return reader.frame(tick_ns) if reader else None
+        return self._or_again(reader, reader.frame(tick_ns)) if reader else None
 
     def latest(self, after_ns: int | None = None) -> HeldFrame | None:
         """Hold the newest frame; None where there is none past `after_ns`, or none can be had this way."""
         reader = self.connect()
-        return reader.latest(after_ns) if reader else None
+        return self._or_again(reader, reader.latest(after_ns)) if reader else None
+
+    def _or_again(self, reader: Reader, held: HeldFrame | None) -> HeldFrame | None:
+        if held is None and not reader.alive:
+            self.connect()  # a ring that was only made anew is there already, and fills with the next tick
+        return held
 
     def close(self) -> None:
         """Leave."""

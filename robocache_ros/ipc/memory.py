@@ -76,6 +76,9 @@ class Ring(Protocol):
 
     tensor: Tensor  # (bytes,) uint8
 
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """Reader: (nbytes,) uint8 of the ring, and the object that lives as long as some tensor views them."""
+
     def record(self, slot: int) -> None:
         """Writer: what has been put into a slot so far is what its readers wait for."""
 
@@ -99,7 +102,13 @@ class HostRing:
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self.tensor = torch.from_numpy(np.frombuffer(map_fd(fd, nbytes, writable=True), np.uint8))
+        self._map = map_fd(fd, nbytes, writable=True)
+        self.tensor = torch.from_numpy(np.frombuffer(self._map, np.uint8))
+
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """(nbytes,) uint8 of the ring, and the array that its tensors keep."""
+        owner = np.frombuffer(self._map, np.uint8, nbytes, start)
+        return owner, torch.from_numpy(owner)
 
     def record(self, slot: int) -> None:
         """Nothing to order."""

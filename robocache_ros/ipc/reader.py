@@ -31,11 +31,12 @@ class OvertakenError(RoboCacheError):
 
 
 class HeldFrame:
-    """A frame in its slot; while it is held the writer goes round it. Use it as a context manager, or `release` it.
+    """A frame in its slot, which the writer goes round while it is held.
 
-    `tensors` view the slot: treat them as read-only, and clone what is kept. On CUDA, what torch's current stream is
-    given after the taking runs after the frame was written, and the slot is given back when all that the stream was
-    given before the release is through.
+    It is held as long as any tensor views it, or until `release`, or the end of the `with` block. The tensors are not
+    to be written to: other consumers view the same memory. On CUDA, what torch's current stream is given after the
+    taking runs after the frame was written, and the slot is given back once all that the stream was given before the
+    release is through.
     """
 
     def __init__(
@@ -44,16 +45,16 @@ class HeldFrame:
         slot: int,
         sequence: int,
         times_ns: tuple[int, int],
-        tensors: dict[str, Tensor],
+        block: tuple[object, Tensor],
         host: dict[str, NDArray[Any]],
     ) -> None:
         self.tick_ns, self.published_ns = times_ns  # the latter is wall time
-        self.tensors = tensors  # by field, on the ring's device
+        self.tensors = slot_views(reader.layout, block[1])  # by field, on the ring's device
         self.host = host  # by field, copies
         self._sequence = sequence
         self._slot = slot
         self._reader = reader
-        self._release = weakref.finalize(self, reader._give_back, slot)
+        self._release = weakref.finalize(block[0], reader._give_back, slot)
         self._release.atexit = False
 
     @property
@@ -112,7 +113,6 @@ class Reader:
                 os.close(fd)
         self._holds = memoryview(self._holds_map).cast("q")
         self._counts = [0] * self.layout.slots
-        self._views = slot_views(self.layout, self._ring.tensor)
         self._leave = weakref.finalize(self, self._socket.close)
         self.alive = True
 
@@ -187,7 +187,8 @@ class Reader:
             self._let_go(slot)
             return None
         self._ring.wait(slot)
-        return HeldFrame(self, slot, sequence, (tick_ns, published_ns), self._views[slot], host)
+        block = self._ring.block(slot * self.layout.slot_bytes, self.layout.slot_bytes)
+        return HeldFrame(self, slot, sequence, (tick_ns, published_ns), block, host)
 
     def _give_back(self, slot: int) -> None:
         done = self._ring.fence()

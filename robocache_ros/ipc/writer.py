@@ -23,16 +23,13 @@ from robocache_ros.ipc.server import Server
 ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 
 
-def slot_views(layout: RingLayout, ring: Tensor) -> list[dict[str, Tensor]]:
-    """The tensors of each slot, over the ring's bytes."""
-    return [
-        {
-            name: ring[start : start + field.nbytes].view(DTYPES[field.dtype]).view(field.shape)
-            for name, field in layout.shared.items()
-            for start in [slot * layout.slot_bytes + layout.offsets[name]]
-        }
-        for slot in range(layout.slots)
-    ]
+def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
+    """The tensors of a slot, over its bytes."""
+    return {
+        name: block[start : start + field.nbytes].view(DTYPES[field.dtype]).view(field.shape)
+        for name, field in layout.shared.items()
+        for start in [layout.offsets[name]]
+    }
 
 
 class Writer:
@@ -72,7 +69,10 @@ class Writer:
         table_fd = memory.create("robocache-slots", table.table_bytes(self.layout))
         self._table = table.Table(memory.map_fd(table_fd, table.table_bytes(self.layout), writable=True), self.layout)
         memory.seal(table_fd, memory.SEAL_SIZE | memory.SEAL_FUTURE_WRITE)
-        self._views = slot_views(self.layout, self._ring.tensor)
+        size = self.layout.slot_bytes
+        self._views = [
+            slot_views(self.layout, self._ring.tensor[slot * size : (slot + 1) * size]) for slot in range(slots)
+        ]
         description = memory.text_fd("robocache-layout", self.layout.to_json())
         where = memory.text_fd("robocache-place", json.dumps(self._ring.describe()))
         self._fds = (description, where, table_fd, *ring_fds)

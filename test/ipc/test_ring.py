@@ -107,6 +107,16 @@ def test_forgotten_frame_gives_its_slot_back(writer: ipc.Writer, reader: ipc.Rea
     assert reader.frame(1) is None
 
 
+def test_slot_is_held_as_long_as_a_tensor_views_it(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.publish(1, frame(1))
+    row = reader.frame(1).tensors["fused"][0]
+    gc.collect()
+    for tick in range(2, 9):
+        writer.publish(tick, frame(tick))
+
+    assert row.tolist() == [1, 1, 1]
+
+
 def test_slot_taken_twice_is_held_until_both_are_released(writer: ipc.Writer, reader: ipc.Reader) -> None:
     writer.publish(1, frame(1))
     first, second = reader.frame(1), reader.frame(1)

@@ -55,7 +55,11 @@ class SharedRing:
                 raise RoboCacheError(
                     f"cuda:{device}: no ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
                 ) from None
-            self.tensor = _as_tensor(_Memory(self._pointer, nbytes, device, None))
+            self.tensor = _as_tensor(_Block(self._pointer, nbytes, device, self))
+
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """(nbytes,) uint8 of the ring."""
+        return self, self.tensor[start : start + nbytes]
 
     def record(self, slot: int) -> None:
         """What the current stream was given so far is what readers of the slot wait for."""
@@ -109,7 +113,13 @@ class MappedRing:
                 pointer = runtime.ipcOpenMemHandle(bytes.fromhex(where["memory"]))
         except runtime.CUDARuntimeError as error:
             raise RoboCacheError(f"GPU memory of process {where['pid']} cannot be mapped ({error})") from None
-        self.tensor = _as_tensor(_Memory(pointer, nbytes, device, runtime.ipcCloseMemHandle))
+        self._mapping = _Mapping(pointer, runtime.ipcCloseMemHandle)
+        self.tensor = _as_tensor(_Block(pointer, nbytes, device, self._mapping))
+
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """(nbytes,) uint8 of the ring, and the object that its tensors keep."""
+        owner = _Block(self._mapping.pointer + start, nbytes, self._device, self._mapping)
+        return owner, _as_tensor(owner)
 
     def record(self, slot: int) -> None:
         """A reader writes nothing."""
@@ -144,21 +154,27 @@ class _Events:
             self._destroy(event)
 
 
-class _Memory:
-    """A block of GPU memory as torch takes it; kept by every tensor over it, and closed after the last."""
+class _Mapping:
+    """Memory of another process, closed with its holder."""
 
-    def __init__(self, pointer: int, nbytes: int, device: int, close: Callable[[int], None] | None) -> None:
-        self.device = device
-        self._pointer = pointer
+    def __init__(self, pointer: int, close: Callable[[int], None]) -> None:
+        self.pointer = pointer
         self._close = close
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
 
     def __del__(self) -> None:
-        if self._close:
-            self._close(self._pointer)
+        self._close(self.pointer)
 
 
-def _as_tensor(block: _Memory) -> Tensor:
+class _Block:
+    """A block of GPU memory as torch takes it; every tensor over it keeps it, and it keeps the memory."""
+
+    def __init__(self, pointer: int, nbytes: int, device: int, memory: object) -> None:
+        self.device = device
+        self._memory = memory
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+
+
+def _as_tensor(block: _Block) -> Tensor:
     return torch.as_tensor(block, device=f"cuda:{block.device}")
 
 

@@ -1,0 +1,115 @@
+"""An engine's frames through the ring, as a policy sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros import ipc
+from robocache_ros.engine import Frames
+from robocache_ros.frame import FusedFrame
+from robocache_ros.ipc.frames import FrameWriter, fused_frame
+from robocache_ros.layout import Layout
+from robocache_ros.spec import load_spec
+
+PERIOD_NS = 20_000_000
+SPEC = {
+    "robocache": 1,
+    "rate_hz": 50,
+    "horizon": 3,
+    "streams": {
+        "joints": {"topic": "/joints", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
+        "front": {"topic": "/front", "type": "sensor_msgs/msg/Image"},
+    },
+}
+LAYOUT = Layout(load_spec(SPEC))
+
+
+def frames(tick: int, image: int = 4) -> Frames:
+    """A tick whose joints are its index, and whose image is `image` pixels wide."""
+    return Frames(
+        np.array([tick * PERIOD_NS]),
+        torch.full((1, 2), float(tick)),
+        np.array([[1, 2]], np.uint8),
+        np.array([[tick, 2**53 + tick]]),
+        {"front": torch.full((1, 3, 2, image), tick, dtype=torch.uint8)},
+    )
+
+
+def window(*ticks: int) -> torch.Tensor:
+    return torch.cat([frames(tick).rows() for tick in ticks])
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[FrameWriter]:
+    writer = FrameWriter(path, LAYOUT)
+    yield writer
+    writer.close()
+
+
+def share(writer: FrameWriter, path: Path, *ticks: int) -> FusedFrame:
+    """The frame that a reader gets of the last of some ticks."""
+    writer.publish(frames(ticks[0]), window(*ticks[:1] * 3))
+    reader = ipc.Reader(path)
+    for tick in ticks[1:]:
+        writer.publish(frames(tick), window(tick - 2, tick - 1, tick))
+    frame = fused_frame(reader.latest(), LAYOUT)
+    reader.close()
+    return frame
+
+
+def test_window_comes_by_stream(writer: FrameWriter, path: Path) -> None:
+    assert share(writer, path, 5, 6, 7)["joints"].tolist() == [[5, 5], [6, 6], [7, 7]]
+
+
+def test_newest_image_comes_by_stream(writer: FrameWriter, path: Path) -> None:
+    front = share(writer, path, 5, 6)["front"]
+
+    assert (front.shape, front.unique().tolist()) == ((3, 2, 4), [6])
+
+
+def test_ages_are_exact(writer: FrameWriter, path: Path) -> None:
+    frame = share(writer, path, 5, 6, 7)
+
+    assert frame.age_ns["front"].tolist() == [2**53 + 5, 2**53 + 6, 2**53 + 7]
+    assert frame.valid["joints"].tolist() == [1, 1, 1]
+
+
+def test_ticks_of_the_window_are_named(writer: FrameWriter, path: Path) -> None:
+    frame = share(writer, path, 5, 6, 7)
+
+    assert frame.tick_ns == 7 * PERIOD_NS
+    assert frame.ticks_ns.tolist() == [5 * PERIOD_NS, 6 * PERIOD_NS, 7 * PERIOD_NS]
+
+
+def test_tick_that_never_was_is_invalid(writer: FrameWriter, path: Path) -> None:
+    assert share(writer, path, 5, 7).valid["joints"].tolist() == [1, 0, 1]
+
+
+def test_timeline_that_starts_anew_forgets_the_ticks_before(writer: FrameWriter, path: Path) -> None:
+    assert share(writer, path, 200, 201, 5).valid["joints"].tolist() == [0, 0, 1]
+
+
+def test_frames_without_a_reader_are_not_copied(writer: FrameWriter) -> None:
+    writer.publish(frames(5), window(3, 4, 5))
+
+    assert writer._writer
+    assert writer._writer.published == 0
+
+
+def test_image_that_shows_its_size_makes_the_ring_anew(writer: FrameWriter, path: Path) -> None:
+    link = ipc.Link(path, retry_s=0.0)
+    writer.publish(frames(5, image=0), window(3, 4, 5))
+    link.connect()
+    writer.publish(frames(6), window(4, 5, 6))
+    link.latest()
+    writer.publish(frames(7), window(5, 6, 7))
+
+    held = link.latest()
+    assert held
+    assert fused_frame(held, LAYOUT)["front"].shape == (3, 2, 4)
+    link.close()
