@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from robocache_ros.decode import DecodeError, Sample, make_decoder
+from robocache_ros.decode import DecodeError, Decoder, Sample, make_decoder
 from robocache_ros.engine.engine import FusionEngine, Outcome
 from robocache_ros.spec import FusionSpec
 
@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Decodes messages by stream and pushes them into an engine.
 
-    `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, and `dropped:<cause>` for each cause.
+    `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, `dropped:<cause>` for each cause,
+    `unmatched` messages (with joints that the spec does not name) and `joint_sets_changed` (messages whose joints are
+    others than those before).
 
     Args:
         spec: the streams.
@@ -32,13 +34,17 @@ class Ingest:
 
     def serialized(self, stream: str, data: bytes, arrival_ns: int) -> Outcome:
         """Take in the CDR bytes of a message."""
-        return self._take(stream, self._decoders[stream].decode_cdr, data, arrival_ns)
+        decoder = self._decoders[stream]
+        return self._take(stream, decoder, decoder.decode_cdr, data, arrival_ns)
 
     def message(self, stream: str, message: object, arrival_ns: int) -> Outcome:
         """Take in a message object."""
-        return self._take(stream, self._decoders[stream].decode_message, message, arrival_ns)
+        decoder = self._decoders[stream]
+        return self._take(stream, decoder, decoder.decode_message, message, arrival_ns)
 
-    def _take(self, stream: str, decode: Callable[[Any], Sample], source: Any, arrival_ns: int) -> Outcome:
+    def _take(
+        self, stream: str, decoder: Decoder, decode: Callable[[Any], Sample], source: Any, arrival_ns: int
+    ) -> Outcome:
         counters = self.counters[stream]
         counters["received"] += 1
         try:
@@ -53,6 +59,8 @@ class Ingest:
         counters["decoded"] += 1
         if sample.unmatched:
             counters["unmatched"] += 1
+        if decoder.changed_sets:
+            counters["joint_sets_changed"] = decoder.changed_sets
         outcome = self.engine.push(stream, sample.stamp_ns, arrival_ns, sample.value)
         counters[outcome.value] += 1
         return outcome

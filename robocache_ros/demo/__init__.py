@@ -1,0 +1,5 @@
+"""The demo: a recording through a real ROS 2 node, and the same recording as a dataset."""
+
+from robocache_ros.demo.show import main
+
+__all__ = ["main"]

@@ -1,0 +1,67 @@
+"""The same recording without a node: what its ticks must be, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robocache_ros import ops
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.demo.live import Tick, kept
+from robocache_ros.engine.frames import Frames
+from robocache_ros.frame import split_window
+from robocache_ros.layout import Layout
+from robocache_ros.spec import FusionSpec
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Live ticks against those of the recording."""
+
+    expected: int  # ticks of the recording
+    compared: int  # those that were published
+    differing: tuple[int, ...]  # tick_ns of those that are not the same to the bit
+
+    @property
+    def same(self) -> bool:
+        """Every tick the same; the clock may show a node the first and the last of them too late."""
+        return not self.differing and self.compared >= self.expected - 10
+
+
+def compare(live: dict[int, Tick], frames: Frames, spec: FusionSpec) -> Comparison:
+    """Hold published ticks to the frames of the recording."""
+    expected = dict(ticks(frames, spec))
+    both = [tick_ns for tick_ns in live if tick_ns in expected]
+    differing = tuple(tick_ns for tick_ns in both if live[tick_ns] != expected[tick_ns])
+    return Comparison(len(expected), len(both), differing)
+
+
+def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
+    """What a policy's client would keep of each frame."""
+    layout, rows = Layout(spec), frames.rows()
+    for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
+        frame = split_window(layout, tick_ns, rows[index : index + 1])
+        for stream in spec.media:
+            tensor = frames.media[stream.name][index]
+            if stream.image and stream.image.normalize:
+                tensor = ops.normalize_image(tensor, stream.image.normalize, torch.float32)
+            frame.tensors[stream.name] = tensor
+        yield tick_ns, kept(frame, spec)
+
+
+def recorded(bag: Path, spec: FusionSpec) -> Frames:
+    """Every frame of a recording, as a robot would have seen it."""
+    with Bag(bag) as opened:
+        parts = list(BagRun(opened, spec, visibility="deployed", trim=False).frames())
+    return Frames(
+        np.concatenate([part.ticks_ns for part in parts]),
+        torch.cat([part.fused for part in parts]),
+        np.concatenate([part.valid for part in parts]),
+        np.concatenate([part.age_ns for part in parts]),
+        {stream.name: torch.cat([part.media[stream.name] for part in parts]) for stream in spec.media},
+    )

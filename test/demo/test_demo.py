@@ -1,0 +1,118 @@
+"""The demo's claims: each must be able to fail."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
+from robocache_ros.demo.live import Live
+from robocache_ros.demo.picture import draw
+from robocache_ros.demo.show import claims, losing_nothing
+from robocache_ros.engine import Frames
+from robocache_ros.export.job import ExportResult
+from robocache_ros.spec import load_spec
+
+PERIOD_NS = 20_000_000
+T0 = 1_760_000_000 * 10**9
+SPEC = load_spec(
+    {
+        "robocache": 1,
+        "streams": {
+            "v": {"topic": "/v", "type": "std_msgs/msg/Float64MultiArray", "dim": 2},
+            "front": {
+                "topic": "/image",
+                "type": "sensor_msgs/msg/Image",
+                "image": {"size": [2, 2], "normalize": "imagenet"},
+            },
+        },
+    }
+)
+
+
+def frames(count=20):
+    ticks_ns = T0 + PERIOD_NS * np.arange(count, dtype=np.int64)
+    images = torch.arange(count * 12, dtype=torch.uint8).reshape(count, 3, 2, 2)
+    fused = torch.arange(2.0 * count).reshape(count, 2)
+    valid, age = np.ones((count, 2), np.uint8), np.full((count, 2), 1_000_000)
+    return Frames(ticks_ns, fused, valid, age, {"front": images})
+
+
+def live(missing=(), invalid=0):
+    seen = Live(SPEC, dict(ticks(frames(), SPEC)), first_s=10.0, newest_s=10.0 + 19 * 0.02)
+    for index in missing:
+        del seen.ticks[T0 + index * PERIOD_NS]
+    for tick in list(seen.ticks.values())[:invalid]:
+        tick.valid[1] = 0
+    return seen
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").touch()
+    (tmp_path / "report.html").touch()
+
+    class Episode:
+        frames, duration_s = 20, 0.4
+
+    return ExportResult(tmp_path, (Episode(),), 0.1)
+
+
+def held(checks):
+    return [check.held for check in checks]
+
+
+def test_everything_held_is_said_so(dataset):
+    assert held(claims(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset)) == [True] * 5
+
+
+def test_a_missed_tick_fails_the_beat(dataset):
+    assert not held(claims(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
+
+
+def test_another_rate_fails_the_beat(dataset):
+    slow = live()
+    slow.newest_s += 0.1
+    assert not held(claims(slow, SPEC, 1.0, Comparison(20, 20, ()), dataset))[0]
+
+
+def test_a_stream_that_is_mostly_invalid_fails(dataset):
+    assert not held(claims(live(invalid=10), SPEC, 1.0, Comparison(20, 20, ()), dataset))[1]
+
+
+def test_a_differing_tick_or_too_few_of_them_fail_the_parity(dataset):
+    assert not Comparison(20, 20, (T0,)).same
+    assert not Comparison(200, 20, ()).same
+
+
+def test_a_report_that_is_not_there_fails(dataset):
+    (dataset.out / "report.html").unlink()
+    assert not held(claims(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset))[4]
+
+
+def test_ticks_compare_equal_to_their_own_recording():
+    assert compare(live().ticks, frames(), SPEC) == Comparison(20, 20, ())
+
+
+@pytest.mark.parametrize("part", ["fused", "valid", "age_ns", "front"])
+def test_one_bit_in_any_part_makes_a_tick_differ(part):
+    other = frames()
+    array = other.media["front"] if part == "front" else getattr(other, part)
+    array[3] = 0
+    assert compare(live().ticks, other, SPEC).differing == (T0 + 3 * PERIOD_NS,)
+
+
+def test_the_spec_is_played_without_loss():
+    assert {stream.qos.reliability for stream in losing_nothing(SPEC).streams} == {"reliable"}
+
+
+def test_the_picture_is_drawn_from_the_recording(tmp_path):
+    root = Path(__file__).parents[2]
+    spec = load_spec(root / "config" / "panda_lift.yaml")
+    path = root / "test" / "data" / "panda_lift"
+    with Bag(path) as bag:
+        draw(tmp_path / "demo.png", bag, spec, recorded(path, spec))
+    assert (tmp_path / "demo.png").read_bytes()[:4] == b"\x89PNG"
