@@ -16,15 +16,15 @@ from torch import Tensor
 
 from robocache_ros.engine.backend import Choice, Int64, MemoryRow, status
 from robocache_ros.engine.frames import NS_PER_MS, Frames
-from robocache_ros.engine.rings import MediaRing, VectorRing, allocate
+from robocache_ros.engine.rings import MediaRing, VectorRing, allocate, likely_variant
 from robocache_ros.engine.uplink import Uplink
 from robocache_ros.layout import Layout
-from robocache_ros.ops.cuda.memory import new_event, pinned
+from robocache_ros.ops.cuda.memory import new_event, new_stream, pinned
 from robocache_ros.ops.cuda.tick import UPLOADS, Plan
 
 FRAMES = 4  # ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # of the pinned ring, until a larger sample comes
-GRAPHS = 8  # kept, one for each combination of image formats met; others are launched kernel by kernel
+GRAPHS = 16  # kept, one for each combination of streams that have come and of their image formats
 
 Signature = tuple[Any, ...]
 
@@ -76,6 +76,8 @@ class DeviceBackend:
         self._host = pinned(self._ticks * 4 * max(layout.width, 1)).view(torch.float32).view(self._ticks, -1)
         self._done = [new_event() for _ in range(self._ticks)]
         self._turn = 0
+        self._side = new_stream(device)  # graphs cannot be captured on the default stream
+        self._warm_up()
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Send the payload of a sample to the GPU."""
@@ -133,6 +135,12 @@ class DeviceBackend:
             "captures": self._captures,
         }
 
+    def _warm_up(self) -> None:
+        """Compile and load what the first ticks will most likely need, over a plan that is still blank."""
+        with torch.cuda.device(self.device):
+            self._launch_each(tuple([likely_variant(stream) for stream in self._layout.spec.media]))
+            torch.cuda.synchronize(self.device)
+
     def _tick(self, choices: Mapping[str, Choice], k: int, status_row: Any) -> tuple[int, dict[str, Tensor]]:
         """Launch tick k of some; returns its turn in the ring of rows, and its images and grids."""
         plan, turn = self._plan, (self._turn + 1) % self._ticks
@@ -165,18 +173,28 @@ class DeviceBackend:
         return turn, {ring.name: part.out[None] for ring, part in zip(self._media, parts, strict=True)}
 
     def _launch(self, variants: tuple[tuple[int, ...], ...]) -> None:
-        """All kernels of a tick, as one graph once they have been launched one by one."""
+        """All kernels of a tick: one by one when they are met the first time, from then on as one graph."""
         graph = self._graphs.get(variants)
         if graph:
             graph.replay()
             return
         self._launch_each(variants)
-        if len(self._graphs) < GRAPHS:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        if len(self._graphs) == GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        self._graphs[variants] = self._capture(variants)
+        self._captures += 1
+
+    def _capture(self, variants: tuple[tuple[int, ...], ...]) -> Any:
+        # By hand, for torch.cuda.graph would wait for the GPU and collect garbage in the middle of a run.
+        graph = torch.cuda.CUDAGraph()
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
                 self._launch_each(variants)
-            self._graphs[variants] = graph
-            self._captures += 1
+            finally:
+                graph.capture_end()
+        return graph
 
     def _launch_each(self, variants: tuple[tuple[int, ...], ...]) -> None:
         self._plan.launch_row()

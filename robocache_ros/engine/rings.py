@@ -19,8 +19,10 @@ from robocache_ros.engine.backend import MemoryRow
 from robocache_ros.engine.media import form_of, image_arguments, layout_of, voxel_arguments
 from robocache_ros.engine.uplink import ALIGNMENT, LARGE, SMALL, Uplink
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.cuda.prepare import Prepared, prepare_cloud, prepare_image
+from robocache_ros.ops.cuda.prepare import MODES, Prepared, prepare_cloud, prepare_image
 from robocache_ros.ops.cuda.tick import KEEP, MAKE, ZERO
+from robocache_ros.ops.image_cuda import RESIZE
+from robocache_ros.ops.image_formats import PACKED
 from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,14 @@ def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: tor
         ) from None
     torch.cuda.current_stream(device).synchronize()
     return block
+
+
+def likely_variant(stream: StreamSpec) -> tuple[int, ...]:
+    """What the kernels of a stream will be compiled for, if its images are not of a rare encoding."""
+    if stream.voxels:
+        return MODES.index(stream.voxels.reduce), len(stream.voxels.features), math.prod(stream.voxels.shape)
+    assert stream.image
+    return PACKED, RESIZE[stream.image.resize], 1
 
 
 class VectorRing:

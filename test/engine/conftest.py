@@ -1,0 +1,206 @@
+"""Random streams of every kind, and the GPU backend without a GPU: its plans carried out by host code."""
+
+import contextlib
+import ctypes
+import io
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.decode import CloudPayload, ImagePayload, PointField
+from robocache_ros.engine import FusionEngine
+from robocache_ros.spec import load_spec
+
+MS = 1_000_000
+T0 = 1_760_000_000 * 10**9  # a tick: whole seconds lie on every grid
+FIELDS = tuple(PointField(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity")))
+POSE = {"translation_m": [0.1, 0.2, 0.3], "rotation_xyzw": [0, 0, 0.6, 0.8]}
+IMAGE = "sensor_msgs/msg/Image"
+
+
+def mixed_spec(reduce="occupancy", features=(), **timeline):
+    """Vectors, images of every way in, and a cloud."""
+    grid = {"origin_m": [-1, -1, -1], "size_m": 0.1, "shape": [20, 20, 20], "reduce": reduce, "extrinsic": POSE}
+    streams = {
+        "joints": {
+            "topic": "/j",
+            "type": "std_msgs/msg/Float64MultiArray",
+            "dim": 7,
+            "align": "linear",
+            "max_gap_ms": 30,
+        },
+        "cloud": {
+            "topic": "/c",
+            "type": "sensor_msgs/msg/PointCloud2",
+            "voxels": {**grid, **({"features": list(features)} if features else {})},
+            "max_age_ms": 150,
+        },
+        "turn": {
+            "topic": "/q",
+            "type": "geometry_msgs/msg/QuaternionStamped",
+            "field": "quaternion",
+            "dim": 4,
+            "align": "slerp",
+        },
+        "front": {"topic": "/f", "type": IMAGE, "image": {"size": [24, 32], "normalize": "imagenet"}, "max_age_ms": 80},
+        "whole": {"topic": "/r", "type": IMAGE, "align": "nearest"},
+        "depth": {"topic": "/d", "type": IMAGE, "image": {"resize": "nearest", "size": [10, 10]}},
+        "jpeg": {
+            "topic": "/p",
+            "type": "sensor_msgs/msg/CompressedImage",
+            "image": {"size": [16, 16], "resize": "area"},
+        },
+    }
+    return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "horizon": 3, **timeline, "streams": streams})
+
+
+def _image(rng, name):
+    width = 60 if name == "whole" and rng.random() < 0.1 else 64  # of another shape than those before: refused
+    if name == "depth":
+        return ImagePayload(rng.integers(0, 255, 40 * 30 * 2, dtype=np.uint8), "16UC1", 40, 30, 80)
+    if name == "jpeg":
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 255, (48, 64, 3), dtype=np.uint8)).save(file, "JPEG")
+        data = np.frombuffer(file.getvalue(), np.uint8)
+        return ImagePayload(data[: len(data) // (2 if rng.random() < 0.15 else 1)], "jpeg")
+    data = rng.integers(0, 255, 192 * 48, dtype=np.uint8)
+    cut = 100 if rng.random() < 0.1 else None  # corrupt
+    return ImagePayload(data[:cut], str(rng.choice(["rgb8", "bgr8"])), width, 48, 192)
+
+
+def _cloud(rng):
+    points = rng.normal(size=(int(rng.integers(0, 300)), 4)).astype(np.float32)
+    points[: len(points) // 10] = np.nan
+    return CloudPayload(points.view(np.uint8).reshape(-1), len(points), 1, 16, 16 * len(points), FIELDS)
+
+
+def mixed_messages(rng, count=300):
+    """(stream, stamp, arrival, value) in order of arrival."""
+    arrival = T0
+    for _ in range(count):
+        arrival += int(rng.integers(0, 8 * MS))
+        name = str(rng.choice(["joints"] * 3 + ["turn"] * 2 + ["cloud", "front", "whole", "depth", "jpeg"]))
+        if name in ("joints", "turn"):
+            value = rng.normal(size=7 if name == "joints" else 4).astype(np.float32)
+        else:
+            value = _cloud(rng) if name == "cloud" else _image(rng, name)
+        yield name, arrival - int(rng.integers(0, 30 * MS)), arrival, value
+
+
+def bits(frames):
+    """All that frames hold, as bytes."""
+    media = {name: (tuple(t.shape), t.dtype, t.cpu().numpy().tobytes()) for name, t in frames.media.items()}
+    fused = frames.fused.cpu().numpy().tobytes()
+    arrays = (frames.ticks_ns, frames.valid, frames.age_ns)
+    return [*(a.tobytes() for a in arrays), fused, frames.rows().numpy().tobytes(), media]
+
+
+def compare(engine, reference, messages, rng):
+    """Feed both the same messages, at ticks asked for at random; every frame must be the same. Returns how many."""
+    now, ticks, rows = T0, 0, []
+    waiting = list(messages)
+    for each in (engine, reference):
+        each.advance(now)
+    while waiting:
+        now += int(rng.choice([5, 20, 20, 20, 70])) * MS
+        while waiting and waiting[0][2] <= now:
+            message = waiting.pop(0)
+            assert engine.push(*message) is reference.push(*message)
+        frames, expected = engine.advance(now), reference.advance(now)
+        assert bits(frames) == bits(expected)
+        ticks += len(frames)
+        rows += list(expected.rows().numpy())
+        if frames.window is not None:
+            horizon = engine.spec.horizon
+            window = np.array(([np.zeros_like(rows[0])] * horizon + rows)[-horizon:])
+            assert frames.window.cpu().numpy().tobytes() == window.tobytes()
+        if rng.random() < 0.02:
+            rows = []
+            for each in (engine, reference):
+                each.reset("for the test")
+                each.advance(now)
+    assert {s.name: engine.lost(s.name) for s in engine.spec.streams} == {
+        s.name: reference.lost(s.name) for s in engine.spec.streams
+    }
+    return ticks
+
+
+@pytest.fixture(scope="session")
+def mixture():
+    return SimpleNamespace(spec=mixed_spec, messages=mixed_messages, compare=compare, bits=bits, t0=T0, ms=MS)
+
+
+@pytest.fixture(scope="session")
+def host_tick(tmp_path_factory):
+    """The tick's launches, by name, as host code."""
+    folder, here = tmp_path_factory.mktemp("tick"), Path(__file__).parent
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC"]
+    launches = {}
+    for define, names in (("ROW", ["tick_row"]), ("MEDIA", ["tick_image", "tick_cloud"])):
+        library = folder / f"{define}.so"
+        command = ["g++", *flags, f"-D{define}", f"-I{here.parents[1] / 'kernels'}", str(here / "host_tick.cpp")]
+        done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for name in names:
+            launches[name] = getattr(ctypes.CDLL(str(library)), name)
+    launches["tick_row"].argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    launches["tick_image"].argtypes = launches["tick_cloud"].argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    return launches
+
+
+@pytest.fixture
+def emulated(monkeypatch, host_tick):
+    """FusionEngine on the GPU backend, whose memory, copies and launches are the host's."""
+    from robocache_ros.engine import device, engine, uplink
+    from robocache_ros.ops.cuda import memory, tick
+
+    def kernel(_file, name, _parameters, _device, defines=()):
+        numbers = [int(define.partition("=")[2]) for define in defines]
+
+        def launch(grid, _block, _shared, *arguments):
+            assert min(grid) >= 1
+            if name in ("tick_row", "tick_image"):
+                host_tick[name](*arguments, *numbers)
+            elif name == "begin_cloud":
+                host_tick["tick_cloud"](*arguments, *numbers)
+
+        return SimpleNamespace(launch=launch)
+
+    def nothing(*_arguments, **_keywords):
+        return contextlib.nullcontext()
+
+    def capture(backend, variants):
+        return SimpleNamespace(replay=lambda: backend._launch_each(variants))
+
+    idle = SimpleNamespace(record=nothing, query=lambda: True, synchronize=nothing, wait_event=nothing, cuda_stream=0)
+    processors = SimpleNamespace(multi_processor_count=8)
+    pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
+    for module in (memory, tick, uplink, device):
+        monkeypatch.setattr(module, "pinned", pinned)
+    for module in (tick, uplink):
+        monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
+    for name in ("_event", "_stream"):
+        monkeypatch.setattr(memory, name, lambda *_: idle)
+    monkeypatch.setattr(tick, "kernel", kernel)
+    monkeypatch.setattr(tick, "raw_stream", lambda _device: 0)
+    monkeypatch.setattr(device.DeviceBackend, "_capture", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)
+    monkeypatch.setattr(torch.cuda, "synchronize", nothing)
+    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: processors)
+
+    def make(layout, capacities, _device, _unbounded, normalized, payload_bytes):
+        return device.DeviceBackend(layout, capacities, torch.device("cpu"), normalized, payload_bytes)
+
+    def build(spec, **options):
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "make_backend", make)
+            return FusionEngine(spec, "cuda", **options)
+
+    return build

@@ -1,0 +1,68 @@
+// The tick's launches as host code, over the same headers and the same plans: what a GPU does, without one.
+#if defined(ROW)
+#include "row.cuh"
+using namespace robocache;
+
+extern "C" void tick_row(const RowPlan* plan, const RowTask* tasks, int streams) {
+  for (int s = 0; s < streams; ++s)
+    for (int i = 0; i < tasks[s].width; ++i) {
+      const int column = tasks[s].column + i;
+      plan->row[column] = plan->again[column] = plan->host[column] = value_at(tasks[s], i);
+    }
+  for (int i = 0; i < plan->statuses; ++i)
+    plan->row[plan->values + i] = plan->again[plan->values + i] = plan->status[i];
+}
+#else
+#include "plan.cuh"
+using namespace robocache;
+
+static bool filled(const Target& target) {
+  if (target.action == KEEP) memcpy(target.out, target.before, target.bytes);
+  else memset(target.out, 0, target.bytes);
+  return target.action != MAKE;
+}
+
+template <int FAMILY, int RESIZE>
+static void convert(const ImageTask& task) {
+  for (int y = 0; y < task.height; ++y)
+    for (int x = 0; x < task.width; ++x)
+      convert_pixel<FAMILY, RESIZE>(task.image, task.affine, x, y, task.width, task.height, task.out, task.kind);
+}
+
+extern "C" void tick_image(const ImageTask* task, int family, int resize) {
+  if (filled(task->target)) return;
+#define CASE(FAMILY, RESIZE) if (family == FAMILY && resize == RESIZE) convert<FAMILY, RESIZE>(*task);
+#define CASES(FAMILY) CASE(FAMILY, NEAREST) CASE(FAMILY, BILINEAR) CASE(FAMILY, AREA)
+  CASES(PACKED) CASES(YUV422) CASES(NV12) CASES(BAYER) CASES(U16) CASES(F32)
+}
+
+extern "C" void tick_cloud(const CloudTask* task, int mode, int features) {
+  if (filled(task->target)) return;
+  const bool mean = mode == 2, max = mode == 3;
+  const int64 cells = task->cells;
+  int64* count = task->sums + features * cells;
+  if (mean || max)
+    for (int64 i = 0; i < cells * (features + 1); ++i) task->sums[i] = max && i < cells * features ? -2147483648ll : 0;
+  for (int64 i = 0; i < task->clouds.count; ++i) {
+    const unsigned char* bytes = point_at(task->clouds, 0, i);
+    const Point point = to_grid(task->clouds, read_point(task->clouds, bytes));
+    const int cell = place(task->clouds, bytes, point);
+    if (cell < 0) continue;
+    if (mode == 0) static_cast<uint8*>(task->target.out)[cell] = 1;
+    if (mode == 1) ++static_cast<int*>(task->target.out)[cell];
+    if (!mean && !max) continue;
+    ++count[cell];
+    for (int f = 0; f < features; ++f) {
+      int64& sum = task->sums[f * cells + cell];
+      const float value = feature_at(task->clouds, bytes, point, f);
+      if (mean) sum += fixed_point(value, task->scale, task->limit);
+      else if (key_of(value) > sum) sum = key_of(value);
+    }
+  }
+  if (!mean && !max) return;
+  for (int64 i = 0; i < cells * features; ++i)
+    if (count[i % cells])
+      static_cast<float*>(task->target.out)[i] =
+          max ? float_of_key((int)task->sums[i]) : mean_of(task->sums[i], count[i % cells], task->unit);
+}
+#endif
