@@ -22,12 +22,17 @@ def make_backend(
     unbounded: bool,
     normalized: bool,
     payload_bytes: Mapping[str, int],
+    jpeg: str,
 ) -> Backend:
     """The backend of a device; arguments as FusionEngine's."""
     for name in payload_bytes:
         if name not in {s.name for s in layout.spec.media}:
             raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name")
+    if jpeg not in ("cpu", "gpu"):
+        raise RoboCacheError(f"jpeg: {jpeg!r} is not one of cpu, gpu")
     chosen = resolve_device(device)
+    if chosen.type == "cpu" and jpeg == "gpu":
+        raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU here; use jpeg: cpu")
     if chosen.type == "cpu":
         return HostBackend(layout, capacities, normalized)
     if unbounded:
@@ -36,7 +41,7 @@ def make_backend(
         )
     from robocache_ros.engine.device import DeviceBackend
 
-    return DeviceBackend(layout, capacities, chosen, normalized, payload_bytes)
+    return DeviceBackend(layout, capacities, chosen, normalized, payload_bytes, jpeg == "gpu")
 
 
 def resolve_device(device: str) -> torch.device:

@@ -110,6 +110,8 @@ class FusionEngine:
             the log. Both give the same bits.
         unbounded: keep every sample until `prune` (recordings, on the CPU) instead of a fixed number (robots).
         normalized: give images as float32, normalised as their spec says; else 8-bit ones as uint8.
+        jpeg: where jpeg images are decoded: `cpu`, by the one decoder whose bits recordings have too; or `gpu`, by
+            nvJPEG (needs torchvision), which is faster and differs from it by a few counts.
         payload_bytes: bytes of the largest image or cloud of a stream, for GPU memory that is taken before the first
             one comes and shows its size.
 
@@ -124,13 +126,14 @@ class FusionEngine:
         *,
         unbounded: bool = False,
         normalized: bool = False,
+        jpeg: str = "cpu",
         payload_bytes: Mapping[str, int] | None = None,
     ) -> None:
         self.spec = spec
         self.layout = Layout(spec)
         self.clock_jumps = 0
         capacities = {s.name: _capacity(s, spec) for s in spec.streams}
-        self._backend = make_backend(self.layout, capacities, device, unbounded, normalized, payload_bytes or {})
+        self._backend = make_backend(self.layout, capacities, device, unbounded, normalized, payload_bytes or {}, jpeg)
         self.device = self._backend.device
         self._streams = {s.name: _Stream(s, capacities[s.name], unbounded) for s in spec.streams}
         self._next: int | None = None  # index of the next tick to go out

@@ -19,6 +19,7 @@ from robocache_ros.engine.backend import MemoryRow
 from robocache_ros.engine.media import form_of, image_arguments, layout_of, voxel_arguments
 from robocache_ros.engine.uplink import ALIGNMENT, LARGE, SMALL, Uplink
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.jpeg import decode_jpeg
 from robocache_ros.ops.cuda.prepare import MODES, Prepared, prepare_cloud, prepare_image
 from robocache_ros.ops.cuda.tick import KEEP, MAKE, ZERO
 from robocache_ros.ops.image_cuda import RESIZE
@@ -119,6 +120,7 @@ class MediaRing:
         normalized: images as float32, normalised as their spec says.
         payload_bytes: of its largest sample; 0: the first one shows it.
         frames: ticks whose tensors are kept.
+        nvjpeg: decode jpeg on the GPU instead, to other bits.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class MediaRing:
         normalized: bool,
         payload_bytes: int,
         frames: int,
+        nvjpeg: bool,
     ) -> None:
         self.name = stream.name
         self.form = form_of(stream, normalized)
@@ -139,6 +142,8 @@ class MediaRing:
         self._uplink = uplink
         self._frames = frames
         self._normalized = normalized
+        self._nvjpeg = nvjpeg
+        self._pixels: tuple[int, Tensor] | None = None  # what nvJPEG made, and of which sample
         self._compressed = stream.type.endswith("/CompressedImage")
         self._places = DECODED_SLOTS if self._compressed else slots
         self._held = [0] * self._places  # serial of the sample whose bytes lie in each place
@@ -196,11 +201,8 @@ class MediaRing:
         sample = self._samples[slot]
         if sample.serial == self._shown:
             return Part(KEEP, out, before, 0, self._latest, -1)
-        if sample.packed and self._held[sample.place] != sample.serial:
-            self._decode(sample)
         self._shown, self._latest = sample.serial, sample.prepared
-        data = self._raw.data_ptr() + sample.place * self._raw.shape[1]
-        return Part(MAKE, out, before, data, sample.prepared, sample.ticket)
+        return Part(MAKE, out, before, self._address(sample), sample.prepared, sample.ticket)
 
     def restart(self) -> None:
         """No sample is left."""
@@ -222,8 +224,26 @@ class MediaRing:
         sample.ticket = self._uplink.send(payload.data, self._raw.data_ptr() + place * self._raw.shape[1], LARGE)
 
     def _decode(self, sample: _Sample) -> None:
-        assert sample.packed
-        self._send(sample, sample.serial % DECODED_SLOTS, decode_compressed(sample.packed))
+        packed = sample.packed
+        assert packed
+        if self._nvjpeg and packed.encoding == "jpeg":
+            pixels = decode_jpeg(packed.data, self._device)
+            height, width, channels = pixels.shape
+            encoding = "rgb8" if channels == 3 else "mono8"
+            sample.key = (pixels.nbytes, encoding, width, height, channels * width, False)
+            self._pixels = (sample.serial, pixels)
+        else:
+            self._send(sample, sample.serial % DECODED_SLOTS, decode_compressed(packed))
+
+    def _address(self, sample: _Sample) -> int:
+        """Where a sample's raw bytes are, or will be once its copy is through."""
+        for _ in range(2):
+            if self._pixels and self._pixels[0] == sample.serial:
+                return self._pixels[1].data_ptr()
+            if sample.place >= 0 and self._held[sample.place] == sample.serial:
+                return self._raw.data_ptr() + sample.place * self._raw.shape[1]
+            self._decode(sample)  # others were decoded since: several ticks are made at once
+        raise AssertionError("a decoded image lies where it was put")
 
     def _make_room(self, nbytes: int) -> None:
         """Make every place large enough; what lies there stays."""
@@ -240,7 +260,6 @@ class MediaRing:
         self._raw = allocate(self.name, "samples", self._places, slot_bytes, self._device)
         self._raw[:, : before.shape[1]] = before
         torch.cuda.current_stream(self._device).synchronize()
-        self._prepare.cache_clear()
         self._uplink.reserve(3 * slot_bytes)
 
     def _make_tensors(self) -> None:
@@ -252,7 +271,6 @@ class MediaRing:
 
     def _prepared_of(self, key: tuple[Any, ...]) -> Prepared:
         nbytes, *layout = key
-        data = self._raw[0, :nbytes]
         if self._stream.kind == "image":
-            return prepare_image(data, **image_arguments(layout, self._stream, self._normalized))
-        return prepare_cloud(data, sums=self._sums, **voxel_arguments(layout, self._stream))
+            return prepare_image(nbytes, **image_arguments(layout, self._stream, self._normalized))
+        return prepare_cloud(nbytes, sums=self._sums, **voxel_arguments(layout, self._stream))

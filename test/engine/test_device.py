@@ -115,6 +115,12 @@ def test_auto_is_the_cpu_where_no_gpu_is_and_says_so(monkeypatch, caplog):
     assert "auto is the CPU here" in caplog.text
 
 
+@pytest.mark.parametrize(("jpeg", "said"), [("gpu", "needs a GPU"), ("nvjpeg", "is not one of cpu, gpu")])
+def test_jpeg_is_decoded_where_it_can_be(mixture, jpeg, said):
+    with pytest.raises(RoboCacheError, match=said):
+        FusionEngine(mixture.spec(), "cpu", jpeg=jpeg)
+
+
 @pytest.mark.parametrize("device", ["gpu", "mps", ""])
 def test_a_device_of_another_kind_is_refused(device):
     with pytest.raises(RoboCacheError, match="is not one of auto, cpu, cuda"):

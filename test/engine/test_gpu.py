@@ -1,5 +1,6 @@
 """The engine on a real GPU: the CPU's bits, no allocation in the steady state, and what it does where it is pressed."""
 
+import io
 import logging
 from pathlib import Path
 
@@ -194,6 +195,30 @@ def test_the_window_on_the_gpu_holds_the_rows_of_the_horizon(mixture):
     rows = [step(k).rows()[0] for k in range(40)]
     frames = step(40)
     assert torch.equal(frames.window.cpu(), torch.stack([*rows[-15:], frames.rows()[0]]))
+
+
+def test_jpeg_decoded_by_nvjpeg_is_near_the_cpu_decoder(mixture):
+    pytest.importorskip("torchvision")
+    from PIL import Image
+
+    rows, columns = np.mgrid[0:48, 0:64]
+    picture = np.stack([rows * 4, columns * 3, rows + columns], axis=-1).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=95)
+    data = np.frombuffer(file.getvalue(), np.uint8)
+    image = {"topic": "/p", "type": "sensor_msgs/msg/CompressedImage", "image": {"size": [48, 64]}}
+    spec = load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": 20, "streams": {"front": image}})
+    shown = []
+    for jpeg in ("cpu", "gpu"):
+        engine = FusionEngine(spec, "cuda", jpeg=jpeg)
+        engine.advance(mixture.t0)
+        engine.push("front", mixture.t0, mixture.t0, ImagePayload(data[:200], "jpeg"))  # cut short
+        engine.push("front", mixture.t0 - MS, mixture.t0, ImagePayload(data, "jpeg"))
+        shown.append(engine.advance(mixture.t0 + 20 * MS).media["front"].cpu().int())
+        assert engine.lost("front")["corrupt"] == 1
+    assert shown[0].any()
+    # Two decoders of one file may differ by their rounding and by how they upsample colours; this one is smooth.
+    assert (shown[0] - shown[1]).abs().max() <= 8
 
 
 def test_normalized_images_are_the_uint8_ones_normalized_later(mixture):

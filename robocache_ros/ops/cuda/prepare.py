@@ -32,7 +32,7 @@ class Prepared:
 
 
 def prepare_image(
-    data: Tensor,
+    nbytes: int,
     *,
     encoding: str,
     width: int,
@@ -45,21 +45,21 @@ def prepare_image(
     normalize: Any,
     dtype: torch.dtype | None,
 ) -> Prepared:
-    """An image in (nbytes,) uint8 on the GPU; arguments and errors are those of `convert_image`."""
+    """An image of `nbytes` bytes; the other arguments, and the errors, are those of `convert_image`."""
     fmt = image_format(encoding)
-    check_image(fmt, width, height, step, data.numel())
+    check_image(fmt, width, height, step, nbytes)
     box = image.checked_crop(crop, width, height)
     rows, columns = image.checked_size(size, box)
     affine = image.mean_std(normalize, fmt.channels)
     dtype = image.checked_dtype(dtype, fmt, affine is not None)
     out = torch.empty((fmt.channels, rows, columns), dtype=dtype, device="meta")
-    job = image_cuda.packed_job(data, fmt, (width, height, step), big_endian, box, affine, out)
+    job = image_cuda.packed_job(_nowhere(nbytes), fmt, (width, height, step), big_endian, box, affine, out)
     variant = (fmt.family, image_cuda.RESIZE[resize], rows * columns)
     return Prepared(tuple(out.shape), dtype, variant, job)
 
 
 def prepare_cloud(
-    data: Tensor,
+    nbytes: int,
     *,
     width: int,
     height: int,
@@ -75,12 +75,13 @@ def prepare_cloud(
     features: Sequence[str],
     sums: Tensor | None,
 ) -> Prepared:
-    """A cloud in (nbytes,) uint8 on the GPU; arguments and errors are those of `voxelize_cloud_bytes`.
+    """A cloud of `nbytes` bytes at a multiple of 16; arguments and errors are those of `voxelize_cloud_bytes`.
 
     sums: scratch for mean and max, (features + 1, cells) int64.
     """
     grid = checked_grid(grid_min, voxel_size, grid_size)
     reduction = checked_reduction(mode, len(features), None, FRACTION_BITS)
+    data = _nowhere(nbytes)
     layout = check_cloud(data, width, height, point_step, row_step, fields, big_endian)
     sources = column_sources(layout, features)
     matrix = voxel.checked_transform(transform)
@@ -89,3 +90,8 @@ def prepare_cloud(
     tail = (sums.data_ptr() if sums is not None else 0, grid.cells, scale, limit, 1 / scale)
     variant = (MODES.index(mode), len(features), grid.cells)
     return Prepared(reduction.dense_shape(grid), reduction.dense_dtype, variant, (*clouds.packed, *tail))
+
+
+def _nowhere(nbytes: int) -> Tensor:
+    """(nbytes,) uint8 at address 0: the plan puts in where a sample's bytes really are."""
+    return torch.empty(nbytes, dtype=torch.uint8, device="meta")

@@ -1,0 +1,36 @@
+"""JPEG on the GPU, through torchvision's nvJPEG.
+
+Its bits are not libjpeg's: inverse transform and upsampling of the colours are rounded otherwise, by a few counts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
+
+
+@cache
+def _decoder() -> Any:
+    return need("torchvision.io", "nvjpeg").decode_jpeg
+
+
+def require_jpeg() -> None:
+    """RoboCacheError where torchvision is not installed."""
+    _decoder()
+
+
+def decode_jpeg(data: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """(H, W, C) uint8 of a file's (nbytes,) uint8, C 3 or 1, contiguous; RoboCacheError where it cannot be read."""
+    try:
+        planes: Tensor = _decoder()(torch.from_numpy(data.copy()), device=device)
+    except RuntimeError as error:
+        raise RoboCacheError(f"data: not a jpeg that nvJPEG reads: {str(error).splitlines()[0]}") from None
+    return planes.permute(1, 2, 0).contiguous()
