@@ -12,6 +12,7 @@ from typing import Annotated, Optional
 import typer
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.malloc import keep_large_blocks
 
 app = typer.Typer(
     name="robocache",
@@ -204,6 +205,7 @@ _forward("demo", "robocache_ros.demo:main", "Watch a recording go through a real
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line; a user's mistake is one line on stderr and exit status 2."""
+    keep_large_blocks()
     try:
         app(args=arguments, standalone_mode=True)
     except RoboCacheError as error:

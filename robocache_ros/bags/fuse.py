@@ -21,7 +21,7 @@ from robocache_ros.layout import Layout
 from robocache_ros.spec import NS_PER_S, FusionSpec
 
 VECTOR_CHUNK = 1024  # ticks given at once; with images and voxels fewer, for they are held whole
-MEDIA_CHUNK = 64
+MEDIA_CHUNK = 32
 # A stream that is silent for longer before the end did not end a moment early: it died, and its ticks are kept.
 TAIL_NS = 10 * NS_PER_S
 

@@ -45,7 +45,7 @@ class SteadyClock:
 
 def play(
     messages: Iterable[RawMessage],
-    publish: Callable[[RawMessage], None],
+    publish: Callable[[RawMessage], bool],
     *,
     first_ns: int,
     rate: float = 1.0,
@@ -60,7 +60,7 @@ def play(
 
     Args:
         messages: in the order of the log.
-        publish: sends one.
+        publish: sends one; True where that took a time that is not the recording's, which then stands still.
         first_ns: log time at which the replay begins.
         rate: seconds of the recording in a second.
         clock: announces a time of the recording.
@@ -87,7 +87,9 @@ def play(
             return False
         if clock:
             clock(message.log_ns)
-        publish(message)
+        before_ns = by.now_ns()
+        if publish(message):
+            begin_ns += by.now_ns() - before_ns
     return True
 
 

@@ -56,7 +56,7 @@ class Source(Protocol):
 
 
 class _Rosbags:
-    """A folder or a file that the rosbags library reads."""
+    """sqlite3, and folders of compressed files or messages: what the rosbags library reads."""
 
     def __init__(self, path: Path) -> None:
         self._reader = need("rosbags.rosbag2", "bags").Reader(path)
@@ -64,7 +64,8 @@ class _Rosbags:
         self.start_ns: int = self._reader.start_time
         self.stop_ns: int = self._reader.end_time
         self.topics = tuple(
-            Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef else "") for c in self._reader.connections
+            Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef.format.name == "MSG" else "")
+            for c in self._reader.connections
         )
 
     def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
@@ -169,16 +170,17 @@ class Bag:
     def _open_file(self, file: Path) -> Source:
         if not file.stat().st_size:
             raise RoboCacheError(f"{file}: is empty; record it again")
+        if file.suffix == ".mcap":
+            from robocache_ros.bags.mcap import McapFile
+
+            mcap = McapFile(file)
+            if mcap.note:
+                self.notes.append(f"{file}: {mcap.note}")
+            return mcap
         try:
             return _Rosbags(file)
         except _damage() as error:
-            if file.suffix != ".mcap":
-                raise RoboCacheError(f"{file}: cannot be read, it is damaged or cut short: {_said(error)}") from error
-        from robocache_ros.bags.recover import CutMcap
-
-        cut = CutMcap(file)
-        self.notes.append(f"{file}: {cut.note}")
-        return cut
+            raise RoboCacheError(f"{file}: cannot be read, it is damaged or cut short: {_said(error)}") from error
 
     def close(self) -> None:
         """Release the files."""

@@ -63,11 +63,11 @@ class LeRobotWriter:
 
     def write(self, frames: Frames) -> None:
         """The next ticks of the episode; images and voxels are written at once, columns when it ends."""
-        if not self._media:
+        if not self._parts and not self._episodes:
             self._open_media(frames)
         stamps = frames.stamps_ns
         for index, stream in enumerate(self._layout.spec.streams):
-            if stream.name in frames.media:
+            if stream.name in self._media:
                 used = np.where(frames.valid[:, index] > 0, stamps[:, index], -1)
                 self._media[stream.name].write(frames.media[stream.name], used)
         self._parts.append(Frames(frames.ticks_ns, frames.fused, frames.valid, frames.age_ns, {}))
@@ -160,6 +160,8 @@ class LeRobotWriter:
     def _open_media(self, frames: Frames) -> None:
         for name, tensor in frames.media.items():
             stream = self._layout.spec.stream(name)
+            if stream.kind == "image" and self._options.media == "none":
+                continue
             picture = stream.kind == "image" and tensor.dtype.itemsize == 1
             key = f"observation.images.{name}"
             if picture and self._options.media == "video":

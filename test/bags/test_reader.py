@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,35 @@ def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path])
     assert {message.topic for message in chosen} == {"/arm/pose"}
     assert len(chosen) == 5
     assert all(start <= message.log_ns < start + 100_000_000 for message in chosen)
+
+
+def test_messages_are_those_that_rosbags_reads(panda_lift: Path) -> None:
+    from rosbags.rosbag2 import Reader
+
+    with Reader(panda_lift) as theirs, Bag(panda_lift) as ours:
+        wanted = [(connection.topic, log_ns, data) for connection, log_ns, data in theirs.messages()]
+        assert list(ours.messages()) == wanted
+        assert {t.name: t.count for t in ours.topics.values()} == {c.topic: c.msgcount for c in theirs.connections}
+
+
+def test_an_mcap_without_chunks_or_index_is_read(tmp_path: Path) -> None:
+    def record(op: int, content: bytes) -> bytes:
+        return struct.pack("<BQ", op, len(content)) + content
+
+    def text(value: str) -> bytes:
+        return struct.pack("<I", len(value)) + value.encode()
+
+    body = record(0x01, text("ros2") + text("test"))
+    body += record(0x03, struct.pack("<H", 1) + text("std_msgs/msg/Float32") + text("ros2msg") + text("float32 data"))
+    body += record(0x04, struct.pack("<HH", 1, 1) + text("/a") + text("cdr") + struct.pack("<I", 0))
+    for log_ns in (30, 10, 20):
+        body += record(0x05, struct.pack("<HIQQ", 1, 0, log_ns, log_ns) + b"\0\1\0\0" + bytes(4))
+    magic = b"\x89MCAP0\r\n"
+    (tmp_path / "a.mcap").write_bytes(magic + body + record(0x0F, bytes(4)) + record(0x02, bytes(20)) + magic)
+    with Bag(tmp_path / "a.mcap") as bag:
+        assert [message.log_ns for message in bag.messages()] == [10, 20, 30]
+        assert bag.topics["/a"].count == 3
+        assert bag.notes == []
 
 
 def test_definitions_come_with_the_types(make_bag: Callable[..., Path]) -> None:

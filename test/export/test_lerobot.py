@@ -184,3 +184,15 @@ def test_deployed_has_the_late_ones_missing(bags: list[Path], spec: FusionSpec, 
     ages = [np.array(columns(r)["robocache.age_ns"])[:, voxels].mean() for r in (result, ideal)]
     assert result.episodes[0].counters["voxels"]["late"] > 5
     assert ages[0] > ages[1]
+
+
+def test_without_images_an_eager_robot_still_waits_for_its_cameras(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    eager = load_spec({**spec.to_dict(), "emit": "eager"})
+    bare, full = (
+        export([bags[0]], eager, tmp_path / media, ExportOptions(media=media, visibility="deployed"))
+        for media in ("none", "image")
+    )
+    assert columns(bare)["observation.state"] == columns(full)["observation.state"]
+    assert "observation.images.front" not in columns(bare)

@@ -16,7 +16,7 @@ import robocache_ros
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports what stands in its own row or in one before it.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "extras", "resources", "sourced", "declare"),
+    ("errors", "extras", "malloc", "resources", "sourced", "declare"),
     ("spec",),
     ("layout",),
     ("ops",),
