@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import rclpy
+from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -23,7 +24,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, process
 
 NS_PER_S = 1_000_000_000
-SETTLE_S = 0.2  # readers may match a writer a moment after it has matched them
+SETTLE_S = 2.0  # at most, for a reliable reader to match a writer after it has been matched
+LEAD_IN_S = 0.2  # the same for best-effort ones, of which nobody hears
 DEPTH = 1000  # messages kept for a reader that is slow
 
 
@@ -81,9 +83,17 @@ class BagPlayer:
         """Replay, until the end, or until ROS is shut down."""
         played = Played(unheard=self._wait_for_subscribers())
 
-        def publish(message: RawMessage) -> None:
+        unmet = set(self._publishers) if self._options.wait_s else set()
+
+        def publish(message: RawMessage) -> bool:
             self._publishers[message.topic].publish(message.data)
             played.messages += 1
+            if message.topic not in unmet:
+                return False
+            # A reader that has yet to match asks for the first message again, a second later; it shall be in its place.
+            unmet.remove(message.topic)
+            self._wait_acknowledged([self._publishers[message.topic]], SETTLE_S)
+            return True
 
         steady = SteadyClock(stopped=lambda: not self._node.context.ok())
         whole = True
@@ -102,11 +112,7 @@ class BagPlayer:
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
         """Return when every reliable subscriber has what was sent, so that nothing is lost by leaving."""
-        end = time.monotonic() + timeout_s
-        for publisher in (*self._publishers.values(), *([self._clock] if self._clock else [])):
-            wait = getattr(publisher, "wait_for_all_acked", None)
-            if wait:
-                wait(rclpy.duration.Duration(seconds=max(0.0, end - time.monotonic())))
+        self._wait_acknowledged([*self._publishers.values(), *([self._clock] if self._clock else [])], timeout_s)
 
     def _span(self) -> tuple[int, int]:
         """Log times to begin and to end at."""
@@ -134,9 +140,23 @@ class BagPlayer:
             if time.monotonic() >= end or not self._node.context.ok():
                 return unheard
             time.sleep(0.02)
-        if self._options.wait_s:
-            time.sleep(SETTLE_S)
+        if self._options.wait_s and self._clock:
+            self._lead_in()
         return ()
+
+    def _lead_in(self) -> None:
+        """Let sim time stand at the beginning until best-effort readers of /clock have matched too."""
+        end = time.monotonic() + LEAD_IN_S
+        while time.monotonic() < end:
+            self._tell_time(self._first_ns)
+            time.sleep(0.01)
+
+    def _wait_acknowledged(self, publishers: list[Any], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        for publisher in publishers:
+            wait = getattr(publisher, "wait_for_all_acked", None)
+            if wait:
+                wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _tell_time(self, now_ns: int) -> None:
         self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))

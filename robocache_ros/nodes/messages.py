@@ -107,7 +107,7 @@ def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) 
 def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
     """The grid that a voxel cloud was made of: (X, Y, Z) uint8 or int32, (F, X, Y, Z) float32."""
     count = message.width * message.height
-    points = np.frombuffer(message.data, np.float32).reshape(count, -1)
+    points = np.frombuffer(message.data, np.float32).reshape(count, 3 + len(value_names(grid)))
     cells = np.rint((points[:, :3] - np.array(grid.origin_m)) / np.array(grid.size_m) - 0.5).astype(np.int64)
     values = points[:, 3:].T if value_names(grid) else np.ones((1, count), np.float32)
     dense = np.zeros((len(values), *grid.shape), np.float32)

@@ -1,0 +1,154 @@
+"""What the node publishes during a replay over real DDS is, bit for bit, what the offline run makes of the bag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("rclpy")
+from sensor_msgs.msg import Image, PointCloud2
+from std_msgs.msg import Float32MultiArray
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.engine import Frames, FusionEngine, Ingest, offline
+from robocache_ros.layout import Layout
+from robocache_ros.nodes import messages
+from robocache_ros.spec import FusionSpec, load_spec
+
+PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
+SECONDS = 3.0
+
+
+@dataclass
+class Offline:
+    """The frames of an offline run."""
+
+    spec: FusionSpec
+    ticks_ns: list[int]
+    rows: torch.Tensor
+    media: dict[str, torch.Tensor]
+    late: dict[str, int]
+
+
+def offline_run(spec: FusionSpec, visibility: str) -> Offline:
+    engine = FusionEngine(spec, unbounded=True)
+    with Bag(PANDA) as bag:
+        ingest = Ingest(spec, engine, bag.definitions)
+        first_ns, last_ns = bag.start_ns, bag.start_ns + round(SECONDS * 1e9)
+        fed = [(s.name, s.topic) for s in spec.streams]
+        source = (
+            (name, message.log_ns, message.data)
+            for message in bag.messages({s.topic for s in spec.streams}, first_ns, last_ns)
+            for name, topic in fed
+            if topic == message.topic
+        )
+        frames: list[Frames] = list(offline.run(source, ingest, first_ns, last_ns, visibility=visibility))
+    return Offline(
+        spec,
+        np.concatenate([f.ticks_ns for f in frames]).tolist(),
+        torch.cat([f.rows() for f in frames]),
+        {s.name: torch.cat([f.media[s.name] for f in frames if f.media[s.name].numel()]) for s in spec.media},
+        {name: counts["late"] for name, counts in ingest.counters.items()},
+    )
+
+
+def replay(
+    rig: Any, wait: Callable[..., Any], given: dict[str, Any], rate: float, media: bool = False
+) -> dict[str, Any]:
+    """Live rows by tick, and images and voxels by stream and tick."""
+    spec = load_spec(given)
+    rig.process(given, use_sim_time=True)
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    aligned = {
+        s.name: rig.listen(Image if s.kind == "image" else PointCloud2, f"/fusion_node/{s.name}/aligned")
+        for s in (spec.media if media else ())
+    }
+    wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
+    rig.play(rate=rate, duration_s=SECONDS)
+    due = int((SECONDS - spec.delay_ms / 1000) * spec.rate_hz) - 1
+    wait(lambda: all(len(inbox) >= due for inbox in (fused, *aligned.values())), f"{due} ticks")
+    windows = [messages.read_fused(message) for message in fused.messages]
+    live = {"rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
+    for stream in spec.media:
+        if stream.name in aligned:
+            live[stream.name] = {
+                messages.stamp_ns(m.header): messages.read_voxels(m, stream.voxels)
+                if stream.voxels
+                else messages.read_image(m)
+                for m in aligned[stream.name].messages
+            }
+    return live
+
+
+def assert_same_rows(live: dict[int, torch.Tensor], reference: Offline) -> None:
+    index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
+    layout = Layout(reference.spec)
+    assert set(live) <= set(index)
+    ticks = sorted(live)
+    ours = torch.stack([live[tick] for tick in ticks])
+    theirs = reference.rows[[index[tick] for tick in ticks]]
+    differs = (ours.view(torch.int32) != theirs.view(torch.int32)).nonzero()
+    at = [
+        (ticks[row], layout.columns[column].name, *(float(v[row, column]) for v in (ours, theirs)))
+        for row, column in differs.tolist()
+    ]
+    assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:5]}"
+
+
+@pytest.mark.parametrize("rate", [1.0, 4.0])
+@pytest.mark.parametrize("emit", ["fixed", "eager"])
+def test_live_rows_equal_the_offline_run(
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any], emit: str, rate: float
+) -> None:
+    given = panda_spec | {"emit": emit}
+
+    live = replay(rig, wait, given, rate)
+
+    assert_same_rows(live["rows"], offline_run(load_spec(given), "deployed"))
+    if emit == "fixed":  # nothing comes later than delay_ms, so that the robot sees all that there is
+        assert_same_rows(live["rows"], offline_run(load_spec(given), "ideal"))
+
+
+def test_live_images_and_voxels_equal_the_offline_run(
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
+) -> None:
+    live = replay(rig, wait, panda_spec, 1.0, media=True)
+
+    reference = offline_run(load_spec(panda_spec), "ideal")
+    index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
+    for name in ("front", "wrist", "voxels"):
+        skipped = len(reference.ticks_ns) - len(reference.media[name])
+        same = [torch.equal(value, reference.media[name][index[tick] - skipped]) for tick, value in live[name].items()]
+        assert len(same) > 100
+        assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
+
+
+def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
+) -> None:
+    given = panda_spec | {"delay_ms": 30}  # the front camera takes 38 ms, the cloud 55 ms
+
+    live = replay(rig, wait, given, 1.0)
+
+    reference = offline_run(load_spec(given), "deployed")
+    assert_same_rows(live["rows"], reference)
+    assert reference.late["front"] > 30
+    with pytest.raises(AssertionError, match="ticks differ"):
+        assert_same_rows(live["rows"], offline_run(load_spec(given), "ideal"))
+
+
+def test_each_window_holds_the_rows_of_the_ticks_before_it(
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
+) -> None:
+    live = replay(rig, wait, panda_spec, 4.0)
+
+    for tick_ns, window in live["windows"]:
+        for back, row in enumerate(reversed(window)):
+            before = live["rows"].get(tick_ns - back * 20_000_000)
+            assert torch.equal(row, torch.zeros_like(row) if before is None else before)
