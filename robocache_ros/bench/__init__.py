@@ -1,0 +1,1 @@
+"""Measurements: what the node loses, how late and how even it is, what it costs."""

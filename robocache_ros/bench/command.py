@@ -1,0 +1,51 @@
+"""`robocache bench ...` as commands of a typer application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robocache_ros.bench.load import Load
+from robocache_ros.errors import RoboCacheError
+
+_SIZE = Load()
+VIAS = ("auto", "message", "ring")
+
+
+def live(
+    seconds: Annotated[float, typer.Option(help="How long, after a warm-up.")] = 60.0,
+    device: Annotated[str, typer.Option(help="Of the node: auto, cpu, cuda, cuda:<index>.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for live.json and live.png.")] = Path("bench-live"),
+    naive: Annotated[bool, typer.Option("--naive", help="Measure a node as tutorials teach it first.")] = False,
+    via: Annotated[str, typer.Option(help="How frames reach the consumer: auto, message, ring.")] = "auto",
+    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 3.0,
+    reliability: Annotated[str, typer.Option(help="best_effort or reliable.")] = "best_effort",
+    one_publisher: Annotated[bool, typer.Option("--one-publisher", help="Publish all from one process.")] = False,
+    cameras: Annotated[int, typer.Option(help="Number of cameras.")] = _SIZE.cameras,
+    width: Annotated[int, typer.Option(help="Width of an image.")] = _SIZE.width,
+    height: Annotated[int, typer.Option(help="Height of an image.")] = _SIZE.height,
+    camera_hz: Annotated[float, typer.Option(help="Images a second of each camera.")] = _SIZE.camera_hz,
+    points: Annotated[int, typer.Option(help="Points of a cloud, 16 bytes each.")] = _SIZE.points,
+    cloud_hz: Annotated[float, typer.Option(help="Clouds a second; 0: none.")] = _SIZE.cloud_hz,
+    joints_hz: Annotated[float, typer.Option(help="Joint states a second; 0: none.")] = _SIZE.joints_hz,
+    imu_hz: Annotated[float, typer.Option(help="IMU messages a second; 0: none.")] = _SIZE.imu_hz,
+    pose_hz: Annotated[float, typer.Option(help="Poses a second; 0: none.")] = _SIZE.pose_hz,
+) -> None:
+    """Put a robot's load through the node to a consumer: what is lost, how late it is, what it costs."""
+    from robocache_ros.bench.live import Options, main
+
+    load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
+    if not load.sensors:
+        raise RoboCacheError("nothing is published: every rate is 0")
+    if not 0 < seconds <= 3600:
+        raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600")
+    if via not in VIAS:
+        raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
+    main(Options(load, seconds, device, delay_ms, via, reliability, one_publisher), naive=naive, out=out)
+
+
+def register(app: Any) -> None:
+    """Add the commands to a typer application."""
+    app.command("live")(live)

@@ -1,0 +1,80 @@
+"""The load's consumer process: has each frame's tensors, and notes when."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from robocache_ros import ipc
+from robocache_ros.bench.children import leave_result, read_options, say_ready
+from robocache_ros.bench.record import Columns
+from robocache_ros.frame import FusedFrame
+from robocache_ros.ipc.frames import fused_frame
+from robocache_ros.layout import Layout
+from robocache_ros.nodes.subscriber import FusedSubscriber
+
+WAIT_S = 0.2
+
+
+def by_ring(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
+    """Frames straight from the ring, woken by it."""
+    link = ipc.Link(path, retry_s=0.05)
+    newest = None
+    while not ended.is_set():
+        reader = link.connect()
+        if reader is None:
+            ended.wait(0.05)
+            continue
+        held = reader.wait(WAIT_S, after_ns=newest)
+        if held:
+            newest = held.tick_ns
+            frame = fused_frame(held, layout)
+            del held
+            yield frame
+    link.close()
+
+
+def by_subscriber(subscriber: FusedSubscriber, ended: threading.Event) -> Iterator[FusedFrame]:
+    """Frames as a policy gets them."""
+    newest = None
+    while not ended.is_set():
+        frame = subscriber.latest(WAIT_S, other_than_ns=newest)
+        if frame:
+            newest = frame.tick_ns
+            yield frame
+
+
+def main() -> None:
+    """Run as a child until it is interrupted."""
+    options = read_options()
+    torch.set_num_threads(1)
+    ended = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: ended.set())
+    rows = Columns(("tick_ns", "had_ns", "newest_joints_ns"), options["rows"])
+    subscriber = FusedSubscriber(images=options["images"] if options["via"] != "ring" else ())
+    layout = subscriber.wait_for_layout(60.0)
+    if options["via"] == "ring":
+        subscriber.close()
+        frames = by_ring(layout, str(ipc.socket_path("/fusion_node")), ended)
+    else:
+        frames = by_subscriber(subscriber, ended)
+    say_ready()
+    places: dict[str, str] = {}
+    for frame in frames:
+        if any(tensor.is_cuda for tensor in frame.tensors.values()):
+            torch.cuda.current_stream().synchronize()  # the tensors are there, not only on their way
+        had_ns = time.time_ns()
+        age: Any = frame.age_ns.get("joints_position")
+        rows.add(frame.tick_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)
+        places = {name: f"{tuple(t.shape)} {t.dtype} {t.device}" for name, t in frame.tensors.items()}
+    subscriber.close()
+    leave_result(options["result"], {"tensors": places, "unnoted": rows.lost}, rows.to_dict())
+
+
+if __name__ == "__main__":
+    main()
