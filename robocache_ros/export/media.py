@@ -1,4 +1,4 @@
-"""Where images and voxels of a dataset go: video files, PNGs in the table, or tables of arrays beside it."""
+"""Where the images of a dataset go: video files, or PNGs in the table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.export.statistics import Histogram, Stats
-from robocache_ros.export.tables import Table, column
 from robocache_ros.export.video import PIXEL_FORMAT, VideoFile
 from robocache_ros.extras import need
-from robocache_ros.spec import StreamSpec
 
 STATS_STRIDE = 4  # every so many distinct images count into the statistics: neighbours are much alike
 CHUNK_FILES = 1000
-ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
-ARRAYS_FILE_MB = 100
 
 Used = NDArray[np.int64]  # (T,) stamp of the sample that a tick used, -1 where it has none
 
@@ -210,87 +206,6 @@ class ImageColumn(_Pictures):
 
     def close(self, *, whole: bool) -> None:
         """Nothing is open."""
-
-
-class ArrayColumn:
-    """Voxels, and images that are not 8-bit (depth): each distinct one once, with the ticks that it stands for.
-
-    Not in the data table: every number of it would be a dimension of its own to LeRobot's statistics and checks.
-    Columns: episode_index, frame_from, frame_to (past the last), stamp_ns, data (the bytes of the array in C order,
-    little endian; occupancy as bits, the first in the lowest).
-    """
-
-    def __init__(self, folder: Path, stream: StreamSpec) -> None:
-        self._name = stream.name
-        self._path = ARRAYS_PATH.format(name=stream.name)
-        self._table = Table(folder, self._path, ARRAYS_FILE_MB, CHUNK_FILES)
-        self._bits = stream.voxels is not None and stream.voxels.reduce == "occupancy"
-        self._shape: list[int] = []
-        self._dtype = ""
-        self._episode = -1
-        self._frame = 0
-        self._rows: list[tuple[int, int, bytes]] = []  # first frame, stamp, data
-        self._ends: list[int] = []
-
-    def begin_episode(self) -> None:
-        """Start an episode."""
-        self._episode += 1
-        self._frame = 0
-        self._rows, self._ends = [], []
-
-    def write(self, values: Tensor, used: Used) -> None:
-        """Keep each distinct array."""
-        arrays = values.cpu().numpy()
-        self._shape, self._dtype = list(arrays.shape[1:]), arrays.dtype.name
-        for array, stamp in zip(arrays, used.tolist(), strict=True):
-            if stamp >= 0:
-                if self._rows and self._rows[-1][1] == stamp:
-                    self._ends[-1] = self._frame + 1
-                else:
-                    packed = np.packbits(array, bitorder="little") if self._bits else np.ascontiguousarray(array)
-                    self._rows.append((self._frame, stamp, packed.tobytes()))
-                    self._ends.append(self._frame + 1)
-            self._frame += 1
-
-    def end_episode(self) -> dict[str, Any]:
-        """Write the episode's arrays."""
-        if self._rows:
-            starts, stamps, data = zip(*self._rows, strict=True)
-            pyarrow = need("pyarrow", "export")
-            self._table.write(
-                {
-                    "episode_index": column(np.full(len(starts), self._episode)),
-                    "frame_from": column(np.array(starts)),
-                    "frame_to": column(np.array(self._ends)),
-                    "stamp_ns": column(np.array(stamps)),
-                    "data": pyarrow.array(data, pyarrow.binary()),
-                }
-            )
-        return {}
-
-    def arrays(self, pyarrow: Any) -> dict[str, Any]:
-        """Nothing: they have a table of their own."""
-        return {}
-
-    def features(self) -> dict[str, Any]:
-        """None that LeRobot would know."""
-        return {}
-
-    def stats(self) -> dict[str, Stats]:
-        """None."""
-        return {}
-
-    def episode_stats(self) -> dict[str, Stats]:
-        """None."""
-        return {}
-
-    def described(self) -> dict[str, Any]:
-        """Where the arrays are and how to read them."""
-        return {self._name: {"path": self._path, "shape": self._shape, "dtype": "bits" if self._bits else self._dtype}}
-
-    def close(self, *, whole: bool) -> None:
-        """Finish the open file."""
-        self._table.close()
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:

@@ -56,6 +56,22 @@ def test_help_names_every_command(robocache: Callable[..., Said]) -> None:
         assert re.search(rf"\b{command}\b", out)
 
 
+def test_play_passes_its_arguments_on(robocache: Callable[..., Said]) -> None:
+    pytest.importorskip("rclpy", reason="needs the `ros` extra")
+    said = robocache("play", "--help")
+    assert said.code == 0
+    assert "bag_player" in said.out
+
+
+def test_without_ros_play_says_what_to_install(robocache: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("robocache_ros.nodes")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "rclpy", None)
+    said = robocache("play", BAG)
+    assert said.code == 2
+    assert "pip install 'robocache_ros[ros]'" in said.err
+
+
 def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Said]) -> None:
     said = robocache("info", BAG)
     assert said.code == 0
