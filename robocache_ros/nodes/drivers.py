@@ -146,6 +146,7 @@ class SimDriver:
         ready.sort(key=lambda entry: entry[1].source_ns)
         for source_ns, sim_ns in clocks:
             now_ns = self._timeline.now_ns
+            begins = now_ns is None
             if now_ns is not None and sim_ns < now_ns - JUMP_BACK_NS:
                 # Messages and ticks of the time before the jump go out before the time after it begins.
                 before = [entry for entry in ready if entry[1].source_ns < source_ns]
@@ -153,6 +154,9 @@ class SimDriver:
                 yield from self._feed(before)
                 yield from due_ticks(self._engine, now_ns)
                 self._timeline.restart()
+                begins = True
+            if begins:
+                yield from due_ticks(self._engine, sim_ns)  # the first tick hangs on the clock, not on the batch
             self._timeline.add(source_ns, sim_ns)
         yield from self._feed(ready)
         now_ns = self._timeline.now_ns

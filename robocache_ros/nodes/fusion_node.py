@@ -21,6 +21,7 @@ from robocache_ros.nodes.beat import Beat, BeatStats
 from robocache_ros.nodes.drivers import Driver, SimDriver, WallDriver
 from robocache_ros.nodes.intake import Intake, definitions
 from robocache_ros.nodes.outputs import Outputs
+from robocache_ros.nodes.ring import RingOutput
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 
 SUCCESS, FAILURE, ERROR = (
@@ -59,7 +60,9 @@ class Fusion:
         self.diagnostics = diagnostics.Diagnostics(spec, node.get_name())
         self.intake = Intake(node, spec, self.ingest)
         self._base_frame = base_frame
-        self.outputs = Outputs(node, self.engine.layout, self._frame_of)
+        slots = parameters.read(node, "ring_slots")
+        ring = RingOutput(node, self.engine.layout, self.engine.device, slots) if slots else None
+        self.outputs = Outputs(node, self.engine.layout, self._frame_of, ring)
         self.beat: Beat | None = None
 
     def start(self, node: FusionNode, sim_time: bool) -> None:

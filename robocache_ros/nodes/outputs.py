@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import Image, PointCloud2
@@ -14,6 +15,7 @@ from std_msgs.msg import Float32MultiArray, String
 from robocache_ros.engine import Frames, grid
 from robocache_ros.layout import Layout
 from robocache_ros.nodes import messages, qos
+from robocache_ros.nodes.ring import RingOutput
 from robocache_ros.spec import StreamSpec
 
 
@@ -63,9 +65,17 @@ class Outputs:
         node: whose publishers they are.
         layout: columns of a row.
         frame_of: name of a stream -> the frame of its images or voxels.
+        ring: where frames go besides.
     """
 
-    def __init__(self, node: LifecycleNode, layout: Layout, frame_of: Callable[[StreamSpec], str]) -> None:
+    def __init__(
+        self,
+        node: LifecycleNode,
+        layout: Layout,
+        frame_of: Callable[[StreamSpec], str],
+        ring: RingOutput | None = None,
+    ) -> None:
+        self.ring = ring
         self._node = node
         self._layout = layout
         self._frame_of = frame_of
@@ -87,9 +97,13 @@ class Outputs:
 
     def publish(self, frames: Frames) -> None:
         """Publish each tick of some frames."""
+        if self.ring and frames.window is not None:
+            self.ring.publish(frames, frames.window)  # before the row is on the host: consumers wait for the GPU alone
         rows = frames.rows().numpy()
         for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
             window = self._window.push(tick_ns, rows[index])
+            if self.ring and frames.window is None:
+                self.ring.publish(frames[index : index + 1], torch.from_numpy(window))
             self._fused.publish(messages.fused_cdr(tick_ns, window))
             for stream in self._layout.spec.media:
                 publisher = self._media[stream.name]
@@ -99,7 +113,9 @@ class Outputs:
                         publisher.publish(self._media_message(tick_ns, stream, value))
 
     def destroy(self) -> None:
-        """Give the publishers back."""
+        """Give the publishers and the ring back."""
+        if self.ring:
+            self.ring.close()
         for publisher in (self._fused, self._described, *self._media.values()):
             self._node.destroy_lifecycle_publisher(publisher)
         self._media = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
 
@@ -26,6 +26,12 @@ def declare(node: Node) -> None:
         "base_link",
         _described("Frame of the voxel clouds of streams with an extrinsic; without one they keep the sensor's frame."),
     )
+    slots = _described(
+        "Frames kept in memory that consumers of this machine and user map, so that nothing is copied to them; 0: none."
+        " Read when the node is configured."
+    )
+    slots.integer_range = [IntegerRange(from_value=0, to_value=1024)]
+    node.declare_parameter("ring_slots", 8, slots)
     period = _described("Seconds between two messages on /diagnostics.", fixed=True)
     period.floating_point_range = [FloatingPointRange(from_value=0.1, to_value=60.0)]
     node.declare_parameter("diagnostics_period_s", 1.0, period)

@@ -32,7 +32,7 @@ AWAITED = 8  # ticks whose images are waited for
 class FusedSubscriber:
     """Gives each tick of a fusion node as torch tensors.
 
-    Frames are had in three ways: `latest()`, `for` (or `async for`) `frame in subscriber`, and the `callback`. A consumer
+    Frames are had in three ways: `latest()`, `for` or `async for` over the subscriber, and the `callback`. A consumer
     that is slower than the ticks gets the newest one; those it never saw are counted in `overtaken`.
 
     Args:

@@ -110,6 +110,7 @@ class Rig:
         self.executor.add_node(self.node)
         self._nodes = [self.node]
         self._processes: list[Process] = []
+        self._strangers: list[tuple[Any, Any]] = []
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
 
@@ -169,10 +170,24 @@ class Rig:
         return inbox
 
     def publisher(self, message_class: type[Any], topic: str, **qos: Any) -> Any:
-        """A publisher, once the fusion node has found it."""
+        """A reliable publisher."""
+        from rclpy.event_handler import PublisherEventCallbacks
         from rclpy.qos import QoSProfile
 
-        return self.node.create_publisher(message_class, topic, QoSProfile(**{"depth": 100} | qos))
+        # rclpy's default callbacks log by a call that it deprecates itself.
+        silent = PublisherEventCallbacks(use_default_callbacks=False)
+        profile = QoSProfile(**{"depth": 100} | qos)
+        return self.node.create_publisher(message_class, topic, profile, event_callbacks=silent)
+
+    def stranger(self) -> Any:
+        """A node in a participant of its own, as another process has it."""
+        import rclpy
+
+        context = rclpy.Context()
+        rclpy.init(context=context)
+        node = rclpy.create_node("stranger", context=context)
+        self._strangers.append((context, node))
+        return node
 
     def change_state(self, transition: str, node: str = "/fusion_node") -> bool:
         """Call a lifecycle transition as `ros2 lifecycle set` does; whether it succeeded."""
@@ -226,6 +241,9 @@ class Rig:
         for node in self._nodes:
             node.destroy_node()
         rclpy.try_shutdown(context=self.context)
+        for context, node in self._strangers:
+            node.destroy_node()
+            rclpy.try_shutdown(context=context)
 
 
 def _yaml(value: Any) -> str:

@@ -157,7 +157,8 @@ def test_stream_that_stops_becomes_stale(bench: Bench) -> None:
 def test_topic_of_another_type_is_an_error_in_the_diagnostics(
     rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
 ) -> None:
-    other = rig.publisher(String, "/joints")
+    stranger = rig.stranger()
+    other = stranger.create_publisher(String, "/joints", 1)
     node = rig.fusion(joint_spec)
     node.autostart()
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
@@ -167,7 +168,7 @@ def test_topic_of_another_type_is_an_error_in_the_diagnostics(
         return status and status.level == DiagnosticStatus.ERROR and status
 
     assert "std_msgs/msg/String" in wait(told, "the mismatch to be told").message
-    rig.node.destroy_publisher(other)
+    stranger.destroy_publisher(other)
     wait(lambda: not told(), "the error to go")
 
 

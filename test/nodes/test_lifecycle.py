@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def test_active_node_publishes_every_tick_of_the_grid(
 
     ticks = [messages.read_fused(message)[0] for message in fused.messages]
     assert all(tick % 20_000_000 == 0 for tick in ticks)
-    assert {b - a for a, b in zip(ticks, ticks[1:], strict=False)} == {20_000_000}
+    assert {b - a for a, b in pairwise(ticks)} == {20_000_000}
 
 
 def test_inactive_node_publishes_nothing(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
@@ -139,8 +141,6 @@ def test_an_error_under_way_takes_the_node_to_unconfigured_and_it_can_start_agai
 
 
 def test_cycles_leave_no_thread_and_no_file_behind(rig: Any, joint_spec: dict[str, Any]) -> None:
-    import threading
-
     rig.fusion(joint_spec)
     counts = []
     for _ in range(12):
@@ -148,7 +148,9 @@ def test_cycles_leave_no_thread_and_no_file_behind(rig: Any, joint_spec: dict[st
             assert rig.change_state(transition)
         counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
 
-    assert counts[-1] == counts[1]
+    threads, files = zip(*counts[1:], strict=True)
+    assert threads[-1] <= threads[0]
+    assert files[-1] <= files[0]
 
 
 def test_name_namespace_and_topics_can_be_remapped(
