@@ -28,9 +28,9 @@ class FusedFrame:
 
     def to(self, device: torch.device) -> FusedFrame:
         """The frame with its tensors on a device."""
-        if device.type == "cpu":
+        if all(value.device == device for value in self.tensors.values()):
             return self
-        tensors = {name: value.to(device, non_blocking=True) for name, value in self.tensors.items()}
+        tensors = {name: value.to(device, non_blocking=device.type == "cuda") for name, value in self.tensors.items()}
         return FusedFrame(self.tick_ns, self.ticks_ns, tensors, self.valid, self.age_ns)
 
 

@@ -56,7 +56,9 @@ def main() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: ended.set())
     rows = Columns(("tick_ns", "had_ns", "newest_joints_ns"), options["rows"])
-    subscriber = FusedSubscriber(images=options["images"] if options["via"] != "ring" else ())
+    transport = "auto" if options["via"] == "auto" else "message"
+    images = () if options["via"] == "ring" else options["images"]
+    subscriber = FusedSubscriber(images=images, transport=transport, device=options["device"])
     layout = subscriber.wait_for_layout(60.0)
     if options["via"] == "ring":
         subscriber.close()

@@ -77,7 +77,8 @@ def measure_node(options: Options, folder: Path) -> dict[str, Any]:
         node = family.start("node", "traced_node", spec=str(spec), device=options.device, rows=rows)
         node.await_ready()
         images = [s.name for s in options.load.sensors if s.name.startswith(("camera", "cloud"))]
-        consumer = family.start("consumer", "consumer", via=options.via, images=images, rows=rows)
+        device = _torch_device(options.device)
+        consumer = family.start("consumer", "consumer", via=options.via, images=images, device=device, rows=rows)
         consumer.await_ready()
         costs = {"node": node, "consumer": consumer}
         published, seen = _drive(family, options, costs, tuned=True)
@@ -90,7 +91,7 @@ def measure_naive(options: Options, folder: Path) -> dict[str, Any]:
     """The peer with the middleware's defaults, as a tutorial leaves them."""
     place = _subfolder(folder, "naive")
     with Family(place, _environment({})) as family:
-        device = _naive_device(options.device)
+        device = _torch_device(options.device)
         node = family.start("naive", "naive_node", load=asdict(options.load), device=device, rows=_rows(options))
         node.await_ready()
         published, seen = _drive(family, options, {"node": node}, tuned=False)
@@ -144,7 +145,7 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
     return {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "PYTHONUNBUFFERED": "1", **env}
 
 
-def _naive_device(device: str) -> str:
+def _torch_device(device: str) -> str:
     import torch
 
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device

@@ -24,9 +24,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.frame import FusedFrame, split_window
 from robocache_ros.layout import Layout
 from robocache_ros.nodes import messages, qos
+from robocache_ros.nodes.ring import RingFollower
 from robocache_ros.spec import NS_PER_S, StreamSpec, load_spec
 
 AWAITED = 8  # ticks whose images are waited for
+TRANSPORTS = ("auto", "message")
 
 
 class FusedSubscriber:
@@ -35,14 +37,19 @@ class FusedSubscriber:
     Frames are had in three ways: `latest()`, `for` or `async for` over the subscriber, and the `callback`. A consumer
     that is slower than the ticks gets the newest one; those it never saw are counted in `overtaken`.
 
+    Where the node runs on this machine and as this user, its frames are read where they lie, in shared memory or on the
+    GPU: nothing is copied, their tensors are not to be written to, and a frame keeps its place as long as any of its
+    tensors lives. From elsewhere, and while that fails, they come as messages.
+
     Args:
         fusion: name of the fusion node, relative to the namespace or absolute, as it was remapped.
         images: image and voxel streams whose newest tensor is wanted with each frame; a frame then waits for them.
         callback: called with each frame, in the thread that spins.
-        device: where the tensors shall be.
+        device: where the tensors shall be; that of the node for frames that are not copied.
         dtype: of normalised images.
         node: a node to subscribe with, which the caller spins; None: one of its own, spun by a thread of its own.
         namespace: of its own node.
+        transport: `auto`, or `message` for topics alone.
 
     Attributes:
         overtaken: frames that a newer one replaced before they were looked at.
@@ -60,7 +67,10 @@ class FusedSubscriber:
         dtype: torch.dtype = torch.float32,
         node: Node | None = None,
         namespace: str | None = None,
+        transport: str = "auto",
     ) -> None:
+        if transport not in TRANSPORTS:
+            raise RoboCacheError(f"transport: {transport!r} is not one of {', '.join(TRANSPORTS)}")
         self.overtaken = self.missed = self.incomplete = 0
         self._images = tuple(images)
         self._callback = callback
@@ -77,12 +87,19 @@ class FusedSubscriber:
         self._own = None if node else _OwnNode(namespace)
         self._node = node or self._own.node  # type: ignore[union-attr]
         self._fusion = fusion
+        self._image_subscriptions: list[Any] = []
+        self._ring = self._follow_ring() if transport == "auto" else None
         self._subscriptions = [
             self._node.create_subscription(String, f"{fusion}/layout", self._on_layout, qos.latched()),
             self._node.create_subscription(Float32MultiArray, f"{fusion}/fused", self._on_fused, qos.reliable(10)),
         ]
         if self._own:
             self._own.start()
+
+    @property
+    def shared(self) -> bool:
+        """Whether frames are read where the node keeps them."""
+        return self._ring is not None and self._ring.connected
 
     @property
     def layout(self) -> Layout | None:
@@ -156,10 +173,12 @@ class FusedSubscriber:
             self._closed = True
             self._changed.notify_all()
             self._wake_loops()
+        if self._ring:
+            self._ring.close()
         if self._own:
             self._own.close()
         else:
-            for subscription in self._subscriptions:
+            for subscription in (*self._subscriptions, *self._image_subscriptions):
                 self._node.destroy_subscription(subscription)
 
     def __enter__(self) -> FusedSubscriber:
@@ -178,14 +197,41 @@ class FusedSubscriber:
             self._node.get_logger().error(
                 f"images: {', '.join(unknown)}: no such image or voxel stream; there are {there}"
             )
-        known = [layout.spec.stream(name) for name in self._images if name not in unknown]
-        first = self._layout is None
         with self._changed:
             self._layout = layout
             self._waiting.clear()
             self._changed.notify_all()
-        if first:
-            self._subscriptions += [self._subscribe(stream) for stream in known]
+        self._want_images(not self.shared)
+
+    def _follow_ring(self) -> RingFollower | None:
+        topic = self._node.resolve_topic_name(f"{self._fusion}/fused")
+        try:
+            return RingFollower(topic.rpartition("/")[0], self._on_shared)
+        except RoboCacheError as error:
+            self._node.get_logger().warning(f"frames come as messages: {error}")
+            return None
+
+    def _on_shared(self, frame: FusedFrame, layout: Layout) -> None:
+        """A frame from the ring, in its thread."""
+        for name in [name for name in frame.tensors if name not in layout.slots]:
+            tensor = frame.tensors.pop(name)
+            if name in self._images:
+                frame.tensors[name] = self._finished(layout.spec.stream(name), tensor)
+        for name in self._images:
+            if name in frame.valid and name not in frame.tensors:  # no image has come yet to show its size
+                frame.tensors[name] = self._finished(layout.spec.stream(name), None)
+        self._layout = layout
+        self._hand_out(frame)
+
+    def _want_images(self, wanted: bool) -> None:
+        """Have the images' topics come, or not: a node makes messages of images only for those who listen."""
+        if wanted and not self._image_subscriptions and self._layout:
+            media = {stream.name: stream for stream in self._layout.spec.media}
+            self._image_subscriptions = [self._subscribe(media[name]) for name in self._images if name in media]
+        elif not wanted:
+            for subscription in self._image_subscriptions:
+                self._node.destroy_subscription(subscription)
+            self._image_subscriptions = []
 
     def _subscribe(self, stream: StreamSpec) -> Any:
         def on_image(message: Any) -> None:
@@ -204,6 +250,10 @@ class FusedSubscriber:
     def _on_fused(self, message: Float32MultiArray) -> None:
         if self._layout is None:
             return  # without its columns a window says nothing; the layout is latched and on its way
+        self._want_images(not self.shared)
+        if self.shared:
+            self._waiting.clear()
+            return
         tick_ns, window = messages.read_fused(message)
         if window.shape[1] != self._layout.row_width:
             return  # of the node before it was configured anew
@@ -223,6 +273,7 @@ class FusedSubscriber:
         for _ in range(index + 1):
             frame = self._waiting.popleft()
             if self._whole(frame):
+                self._add_images(frame)
                 self._hand_out(frame)
             else:
                 self.incomplete += 1
@@ -234,13 +285,16 @@ class FusedSubscriber:
             if name in frame.valid
         )
 
-    def _hand_out(self, frame: FusedFrame) -> None:
+    def _add_images(self, frame: FusedFrame) -> None:
         assert self._layout
         for name in self._images:
             if name in frame.valid:
                 stream = self._layout.spec.stream(name)
                 tensor = self._media[name].get(frame.tick_ns)
                 frame.tensors[name] = self._finished(stream, messages.blank(stream) if tensor is None else tensor)
+
+    def _hand_out(self, frame: FusedFrame) -> None:
+        assert self._layout
         frame = frame.to(self._device)
         if self._newest is not None:
             period = NS_PER_S / self._layout.spec.rate_hz
