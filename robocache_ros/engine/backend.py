@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
-from robocache_ros.ops.select import Selection
+from robocache_ros.ops.select import Pick, Selection
 
 Int64 = NDArray[np.int64]
 
 
-class Choice(NamedTuple):
-    """What T ticks take of one stream: a selection with slots for rows."""
+@dataclass(frozen=True)
+class Choices:
+    """What T ticks take of N streams, in the order of the spec: selections with slots for rows."""
 
-    lower: Int64  # (T,) slot of the sample before the tick (of the one taken), -1 where there is none
-    upper: Int64  # (T,) slot of the sample after it; `lower` where nothing is blended
-    weight: NDArray[np.float32]  # (T,) share of `upper`
-    valid: NDArray[np.uint8]  # (T,) 0 none, 1 aligned, 2 held past its neighbour
-    age_ns: Int64  # (T,)
+    lower: Int64  # (T, N) slot of the sample before the tick (of the one taken), -1 where there is none
+    upper: Int64  # (T, N) slot of the sample after it; `lower` where nothing is blended
+    weight: NDArray[np.float32]  # (T, N) share of `upper`
+    valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
+    age_ns: Int64  # (T, N)
 
     @classmethod
-    def of(cls, chosen: Selection, slots: Int64) -> Choice:
-        """The choice that a selection of rows means; `slots` maps a row to its slot."""
-        if not len(slots):
-            return cls(*(getattr(chosen, name) for name in cls._fields))
-        lower, upper = (np.where(rows >= 0, slots[rows], -1) for rows in (chosen.lower, chosen.upper))
-        return cls(lower, upper, chosen.weight, chosen.valid, chosen.age_ns)
+    def room(cls, ticks: int, streams: int) -> Choices:
+        """For so many ticks and streams, to be filled by `put`."""
+        shape = (ticks, streams)
+        lower, upper, age_ns = np.empty((3, *shape), np.int64)
+        return cls(lower, upper, np.empty(shape, np.float32), np.empty(shape, np.uint8), age_ns)
+
+    def put(self, stream: int, chosen: Selection, slots: Int64) -> None:
+        """Fill the column of a stream; `slots` maps a row to its slot."""
+        for into, rows in ((self.lower, chosen.lower), (self.upper, chosen.upper)):
+            into[:, stream] = np.where(rows >= 0, slots[rows], -1) if len(slots) else -1
+        self.weight[:, stream] = chosen.weight
+        self.valid[:, stream] = chosen.valid
+        self.age_ns[:, stream] = chosen.age_ns
+
+    def put_one(self, stream: int, chosen: Pick, slots: Int64) -> None:
+        """The same for the only tick."""
+        self.lower[0, stream] = slots[chosen.lower] if chosen.lower >= 0 else -1
+        self.upper[0, stream] = slots[chosen.upper] if chosen.upper >= 0 else -1
+        self.weight[0, stream] = chosen.weight
+        self.valid[0, stream] = chosen.valid
+        self.age_ns[0, stream] = chosen.age_ns
 
 
 class Form:
@@ -81,7 +97,7 @@ class Backend(Protocol):
     def check(self, stream: str, slot: int) -> None:
         """ValueError where the payload of an image or a cloud proves corrupt; converts or decodes it if that tells."""
 
-    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+    def render(self, ticks_ns: Int64, choices: Choices) -> Frames:
         """The frames of T ticks; every slot that is chosen has been checked."""
 
     def restart(self) -> None:
@@ -92,9 +108,3 @@ class Backend(Protocol):
 
     def counters(self) -> dict[str, int]:
         """What a person should know of, by name."""
-
-
-def status(choices: Mapping[str, Choice]) -> tuple[NDArray[np.uint8], Int64]:
-    """`valid` and `age_ns` of all streams, (T, N) each."""
-    chosen = choices.values()
-    return np.stack([c.valid for c in chosen], axis=1), np.stack([c.age_ns for c in chosen], axis=1)

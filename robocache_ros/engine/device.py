@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robocache_ros.engine.backend import Choice, Int64, MemoryRow, status
+from robocache_ros.engine.backend import Choices, Int64, MemoryRow
 from robocache_ros.engine.frames import NS_PER_MS, Frames
 from robocache_ros.engine.rings import MediaRing, VectorRing, allocate, likely_variant
 from robocache_ros.engine.uplink import Uplink
@@ -84,7 +84,15 @@ class DeviceBackend:
         self._rows = allocate("*", "rows", 2 * self._ticks, 4 * layout.row_width, device).view(torch.float32)
         self._host = pinned(self._ticks * 4 * max(layout.width, 1)).view(torch.float32).view(self._ticks, -1)
         self._done = [new_event() for _ in range(self._ticks)]
+        width, ends = layout.width, range(self._ticks + 1, 2 * self._ticks + 1)
+        self._fused = [self._rows[turn : turn + 1, :width] for turn in range(self._ticks)]
+        self._windows = [self._rows[end - spec.horizon : end] for end in ends]
+        self._fetched = [row[None, :width] for row in self._host]
+        self._addresses = [row.data_ptr() for row in self._rows]
         self._turn = 0
+        order = {s.name: i for i, s in enumerate(spec.streams)}
+        self._vector_columns = [order[ring.name] for ring in self._vectors]
+        self._media_columns = [order[ring.name] for ring in self._media]
         self._side = new_stream(device)  # graphs cannot be captured on the default stream
         self._warm_up()
 
@@ -104,18 +112,28 @@ class DeviceBackend:
         assert isinstance(ring, MediaRing)
         ring.check(slot)
 
-    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+    def render(self, ticks_ns: Int64, choices: Choices) -> Frames:
         """The frames of T ticks: of one, in the rings; of several, in tensors of their own."""
-        valid, age_ns = status(choices)
+        valid, age_ns = choices.valid, choices.age_ns
         if not len(ticks_ns):
-            media = {ring.name: ring.tensors[0][None][:0] for ring in self._media}
-            return Frames(ticks_ns, self._rows[:0, : self._layout.width], valid, age_ns, media)
+            media = {ring.name: ring.tensors[0][:0] for ring in self._media}
+            return Frames(ticks_ns, self._fused[0][:0], valid, age_ns, media)
         rows = np.concatenate([valid, age_ns / NS_PER_MS], axis=1).astype(np.float32)
         with torch.cuda.device(self.device):
-            if len(ticks_ns) == 1:
-                turn, media = self._tick(choices, 0, rows[0])
-                return self._frames(ticks_ns, valid, age_ns, turn, media)
-            return self._several(ticks_ns, choices, valid, age_ns, rows)
+            if len(ticks_ns) > 1:
+                return self._several(ticks_ns, choices, rows)
+            media = self._tick(choices, 0, rows[0])
+        turn = self._turn
+        return Frames(
+            ticks_ns,
+            self._fused[turn],
+            valid,
+            age_ns,
+            media,
+            window=self._windows[turn],
+            host=self._fetched[turn],
+            done=self._done[turn],
+        )
 
     def restart(self) -> None:
         """No sample is left, and no row of the ticks before."""
@@ -150,36 +168,29 @@ class DeviceBackend:
             self._launch_each(tuple([likely_variant(stream) for stream in self._layout.spec.media]))
             torch.cuda.synchronize(self.device)
 
-    def _tick(self, choices: Mapping[str, Choice], k: int, status_row: Any) -> tuple[int, dict[str, Tensor]]:
-        """Launch tick k of some; returns its turn in the ring of rows, and its images and grids."""
-        plan, turn = self._plan, (self._turn + 1) % self._ticks
-        small = large = -1  # the latest copies that the tick needs
-        parts = []
-        for ring in self._media:  # before the plan: a compressed image may have to be decoded and sent
-            part = ring.part(int(choices[ring.name].lower[k]))
-            parts.append(part)
-            large = max(large, part.ticket)
+    def _tick(self, choices: Choices, k: int, status: Any) -> dict[str, Tensor]:
+        """Launch tick k of some, `status` its valid and age; returns its images and grids. Its row is at `_turn`."""
+        plan = self._plan
+        turn = self._turn = (self._turn + 1) % self._ticks
+        lower, upper, weight = choices.lower[k].tolist(), choices.upper[k].tolist(), choices.weight[k].tolist()
+        parts = [ring.part(lower[i]) for ring, i in zip(self._media, self._media_columns, strict=True)]
         plan.begin()
-        first, second = (self._rows[at].data_ptr() for at in (turn, turn + self._ticks))
-        plan.row(first, second, self._host[turn].data_ptr(), status_row)
-        for number, vectors in enumerate(self._vectors):
-            choice = choices[vectors.name]
-            lower, upper = int(choice.lower[k]), int(choice.upper[k])
-            if lower >= 0:
-                small = max(small, vectors.tickets[lower], vectors.tickets[upper])
-            plan.vector(number, lower, upper, float(choice.weight[k]))
+        plan.row(self._addresses[turn], self._addresses[turn + self._ticks], self._fetched[turn].data_ptr(), status)
+        small = -1  # the latest copy that the tick needs
+        for number, (vectors, i) in enumerate(zip(self._vectors, self._vector_columns, strict=True)):
+            plan.vector(number, lower[i], upper[i], weight[i])
+            if lower[i] >= 0:
+                small = max(small, vectors.tickets[lower[i]], vectors.tickets[upper[i]])
         for (kind, number), part in zip(self._numbers, parts, strict=True):
             if part.prepared:
                 fill = plan.image if kind == "image" else plan.cloud
-                fill(number, part.action, part.out, part.before, part.data, part.prepared)
-        self._uplink.wait((small, large))
+                fill(number, (part.out, part.before, part.nbytes, part.action), part.data, part.prepared)
+        self._uplink.wait((small, max([part.ticket for part in parts], default=-1)))
         plan.upload()
         self._launch(tuple([part.prepared.variant if part.prepared else () for part in parts]))
-        done = self._done[turn]
-        done.record()
-        self._uplink.after(done)
-        self._turn = turn
-        return turn, {ring.name: part.out[None] for ring, part in zip(self._media, parts, strict=True)}
+        self._done[turn].record()
+        self._uplink.after(self._done[turn])
+        return {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
 
     def _launch(self, variants: tuple[tuple[int, ...], ...]) -> None:
         """All kernels of a tick: one by one when they are met the first time, from then on as one graph."""
@@ -211,26 +222,12 @@ class DeviceBackend:
             if variant:
                 (self._plan.launch_image if kind == "image" else self._plan.launch_cloud)(number, variant)
 
-    def _frames(self, ticks_ns: Int64, valid: Any, age_ns: Int64, turn: int, media: dict[str, Tensor]) -> Frames:
-        width = self._layout.width
-        last = turn + self._ticks + 1  # past the second writing of the row
-        return Frames(
-            ticks_ns,
-            self._rows[turn : turn + 1, :width],
-            valid,
-            age_ns,
-            media,
-            window=self._rows[last - self._layout.spec.horizon : last],
-            host=self._host[turn : turn + 1, :width],
-            done=self._done[turn],
-        )
-
-    def _several(self, ticks_ns: Int64, choices: Mapping[str, Choice], valid: Any, age_ns: Int64, rows: Any) -> Frames:
+    def _several(self, ticks_ns: Int64, choices: Choices, rows: Any) -> Frames:
         fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)
         media = {r.name: r.tensors[0].new_empty((len(ticks_ns), *r.form.shape)) for r in self._media}
         for k in range(len(ticks_ns)):
-            turn, made = self._tick(choices, k, rows[k])
-            fused[k] = self._rows[turn, : self._layout.width]
+            made = self._tick(choices, k, rows[k])
+            fused[k] = self._fused[self._turn][0]
             for name, tensor in made.items():
                 media[name][k] = tensor[0]
-        return Frames(ticks_ns, fused, valid, age_ns, media)
+        return Frames(ticks_ns, fused, choices.valid, choices.age_ns, media)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine import grid
-from robocache_ros.engine.backend import Backend, Choice, MemoryRow
+from robocache_ros.engine.backend import Backend, Choices, MemoryRow
 from robocache_ros.engine.choose import make_backend
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.track import Track
 from robocache_ros.layout import Layout
-from robocache_ros.ops.select import Rule, select
+from robocache_ros.ops.select import Rule, select, select_one
 from robocache_ros.spec import NS_PER_S, FusionSpec, StreamSpec
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class _Stream:
         self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
         self.reach_ns = _reach_ns(spec)
         self.track = Track(capacity, growing=unbounded)
+        self.vector = spec.kind == "vector"
         self.overrun = 0
         self.corrupt = 0
 
@@ -56,25 +57,31 @@ class _Stream:
             self.overrun += 1
         return self.track.insert(stamp_ns, arrival_ns)
 
-    def choose(self, backend: Backend, ticks: Int64, deadlines: Int64 | None) -> Choice:
+    def choose(self, backend: Backend, ticks: Int64, deadlines: Int64 | None, choices: Choices, number: int) -> None:
         """Select; a payload that proves corrupt is counted, taken out, and the choice made again."""
+        track = self.track
         while True:
-            chosen = select(self.track.stamps_ns, ticks, self.rule, self.track.arrivals_ns, deadlines)
-            corrupt = None if self.spec.kind == "vector" else self._corrupt_row(backend, chosen.lower)
-            if corrupt is None:
-                return Choice.of(chosen, self.track.slots)
-            self.corrupt += 1
-            backend.drop(self.spec.name, [self.track.drop(corrupt)])
+            if len(ticks) == 1:
+                deadline = None if deadlines is None else int(deadlines[0])
+                pick = select_one(track.stamps_ns, int(ticks[0]), self.rule, track.arrivals_ns, deadline)
+                if self.vector or pick.lower < 0 or self._usable(backend, pick.lower):
+                    return choices.put_one(number, pick, track.slots)
+            else:
+                chosen = select(track.stamps_ns, ticks, self.rule, track.arrivals_ns, deadlines)
+                rows = [] if self.vector else np.unique(chosen.lower[chosen.lower >= 0]).tolist()
+                if all(self._usable(backend, row) for row in rows):
+                    return choices.put(number, chosen, track.slots)
 
-    def _corrupt_row(self, backend: Backend, rows: Int64) -> int | None:
-        for row in np.unique(rows[rows >= 0]).tolist():
-            try:
-                backend.check(self.spec.name, int(self.track.slots[row]))
-            except ValueError as error:
-                if not self.corrupt:
-                    log.warning("%s: a sample is left out: %s", self.spec.name, error)
-                return int(row)
-        return None
+    def _usable(self, backend: Backend, row: int) -> bool:
+        try:
+            backend.check(self.spec.name, int(self.track.slots[row]))
+        except ValueError as error:
+            if not self.corrupt:
+                log.warning("%s: a sample is left out: %s", self.spec.name, error)
+            self.corrupt += 1
+            backend.drop(self.spec.name, [self.track.drop(row)])
+            return False
+        return True
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When the stream first showed a sample at or after each tick; the far future where it has not."""
@@ -215,14 +222,17 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64, what had arrived by then is visible; None: everything that was pushed is.
         """
-        choices = {name: stream.choose(self._backend, ticks_ns, deadlines_ns) for name, stream in self._streams.items()}
+        choices = Choices.room(len(ticks_ns), len(self._streams))
+        if len(ticks_ns):
+            for number, stream in enumerate(self._streams.values()):
+                stream.choose(self._backend, ticks_ns, deadlines_ns, choices, number)
         return self._backend.render(ticks_ns, choices)
 
     def prune(self, next_tick_ns: int) -> None:
         """Let go of the samples that no tick from `next_tick_ns` on can use."""
         for name, stream in self._streams.items():
             slots = stream.track.prune(next_tick_ns - stream.reach_ns)
-            if slots:
+            if slots and not stream.vector:
                 self._backend.drop(name, slots)
 
     def reset(self, reason: str) -> None:

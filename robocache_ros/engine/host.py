@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robocache_ros.engine.backend import Choice, Int64, MemoryRow, status
+from robocache_ros.engine.backend import Choices, Int64, MemoryRow
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.media import converter, form_of
 from robocache_ros.engine.stores import MediaStore, VectorStore
@@ -27,6 +27,7 @@ class HostBackend:
 
     def __init__(self, layout: Layout, capacities: Mapping[str, int], normalized: bool) -> None:
         self._layout = layout
+        self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s.width, s.align, capacities[s.name]) for s in layout.spec.vectors}
         self._media = {s.name: MediaStore(converter(s, normalized), form_of(s, normalized)) for s in layout.spec.media}
 
@@ -43,13 +44,15 @@ class HostBackend:
         """Convert; ValueError where the payload is corrupt."""
         self._media[stream].convert(slot)
 
-    def render(self, ticks_ns: Int64, choices: Mapping[str, Choice]) -> Frames:
+    def render(self, ticks_ns: Int64, choices: Choices) -> Frames:
         """The frames of T ticks; every slot that is chosen has been checked."""
         fused = torch.zeros(len(ticks_ns), self._layout.width)
+        lower, upper, weight = choices.lower, choices.upper, choices.weight
         for name, vectors in self._vectors.items():
-            vectors.take(choices[name], fused[:, self._layout.slots[name]])
-        media = {name: store.take(choices[name]) for name, store in self._media.items()}
-        return Frames(ticks_ns, fused, *status(choices), media)
+            i = self._columns[name]
+            vectors.take(lower[:, i], upper[:, i], weight[:, i], fused[:, self._layout.slots[name]])
+        media = {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
+        return Frames(ticks_ns, fused, choices.valid, choices.age_ns, media)
 
     def restart(self) -> None:
         """Nothing outlasts the samples."""

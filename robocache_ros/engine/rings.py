@@ -100,11 +100,13 @@ class Part(NamedTuple):
     """A media stream's part of a tick, as Plan takes it."""
 
     action: int
-    out: Tensor
-    before: Tensor
+    out: int  # addresses
+    before: int
+    nbytes: int
     data: int
     prepared: Prepared | None  # None while no sample has shown what to launch
     ticket: int
+    tensor: Tensor  # (1, ...) what is at `out`
 
 
 class MediaRing:
@@ -186,23 +188,25 @@ class MediaRing:
             self._decode(sample)
         prepared = self._prepare(sample.key)
         self.form.agree(prepared.shape, prepared.dtype)
-        if (prepared.shape, prepared.dtype) != (self.tensors[0].shape, self.tensors[0].dtype):
+        if ((1, *prepared.shape), prepared.dtype) != (self.tensors[0].shape, self.tensors[0].dtype):
             self._make_tensors()
         sample.prepared = prepared
 
     def part(self, slot: int) -> Part:
         """The next tick's part, made of a slot that was checked, or of none (-1)."""
-        before = self.tensors[self._turn]
+        before = self._addresses[self._turn]
         self._turn = (self._turn + 1) % self._frames
-        out = self.tensors[self._turn]
+        action, data, ticket = ZERO, 0, -1
         if slot < 0:
             self._shown = 0
-            return Part(ZERO, out, before, 0, self._latest, -1)
-        sample = self._samples[slot]
-        if sample.serial == self._shown:
-            return Part(KEEP, out, before, 0, self._latest, -1)
-        self._shown, self._latest = sample.serial, sample.prepared
-        return Part(MAKE, out, before, self._address(sample), sample.prepared, sample.ticket)
+        else:
+            sample = self._samples[slot]
+            action = KEEP
+            if sample.serial != self._shown:
+                self._shown, self._latest = sample.serial, sample.prepared
+                action, data, ticket = MAKE, self._address(sample), sample.ticket
+        tensor = self.tensors[self._turn]
+        return Part(action, self._addresses[self._turn], before, self._nbytes, data, self._latest, ticket, tensor)
 
     def restart(self) -> None:
         """No sample is left."""
@@ -213,7 +217,7 @@ class MediaRing:
         """What is held."""
         sums = [MemoryRow(self.name, "sums", "gpu", 1, self._sums.nbytes)] if self._sums is not None else []
         raw = MemoryRow(self.name, "samples", "gpu", self._places, self._raw.shape[1])
-        return [raw, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self.tensors[0].nbytes)]
+        return [raw, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self._nbytes)]
 
     def _send(self, sample: _Sample, place: int, payload: ImagePayload | CloudPayload) -> None:
         if payload.data.nbytes > self._raw.shape[1]:
@@ -266,7 +270,9 @@ class MediaRing:
         shape, dtype = self.form.shape, self.form.dtype
         nbytes = math.prod(shape) * dtype.itemsize
         block = allocate(self.name, "frames", self._frames, max(-(-nbytes // 16) * 16, 16), self._device)
-        self.tensors = [row[:nbytes].view(dtype).view(shape) for row in block]
+        self.tensors = [row[:nbytes].view(dtype).view(1, *shape) for row in block]
+        self._addresses = [row.data_ptr() for row in block]
+        self._nbytes = nbytes
         self._shown = 0
 
     def _prepared_of(self, key: tuple[Any, ...]) -> Prepared:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros import ops
-from robocache_ros.engine.backend import Choice, Form
+from robocache_ros.engine.backend import Form, Int64
 
 
 class VectorStore:
@@ -40,9 +40,9 @@ class VectorStore:
             self._array = self._rows.numpy()
         self._array[slot] = value
 
-    def take(self, chosen: Choice, out: Tensor) -> None:
-        """Write the (T, D) values of a choice."""
-        out.copy_(ops.blend(self._rows, chosen.lower, chosen.upper, chosen.weight, method=self.method))
+    def take(self, lower: Int64, upper: Int64, weight: NDArray[np.float32], out: Tensor) -> None:
+        """Write the (T, D) values between slots; see Choices."""
+        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self.method))
 
 
 class MediaStore:
@@ -85,10 +85,10 @@ class MediaStore:
             self._payloads[slot] = None
         return tensor
 
-    def take(self, chosen: Choice) -> Tensor:
-        """(T, ...) tensor of the converted payloads; zeros where there is none."""
-        out = torch.zeros((len(chosen.lower), *self.form.shape), dtype=self.form.dtype)
-        for row, slot in zip(out, chosen.lower.tolist(), strict=True):
+    def take(self, slots: Int64) -> Tensor:
+        """(T, ...) tensor of the converted payloads; zeros where the slot is -1."""
+        out = torch.zeros((len(slots), *self.form.shape), dtype=self.form.dtype)
+        for row, slot in zip(out, slots.tolist(), strict=True):
             if slot >= 0:
                 row.copy_(self.convert(slot))
         return out

@@ -191,7 +191,7 @@ def test_live_frames_are_those_of_the_recording_bit_for_bit(sent, steps, emit, d
     for number, (stream, stamp, arrival) in enumerate(sent):
         push(recorded, stream, stamp, arrival, float(number))
 
-    now, frames = -40, [advance(live, -40)]
+    now, frames = -41, [advance(live, -41)]  # before the first arrival
     events = iter([*enumerate(sent)])
     waiting = next(events, None)
     for step in [*steps, 900]:

@@ -86,18 +86,22 @@ class Plan:
         at = self._vectors_at + number * ROW_TASK.size
         ROW_TASK.pack_into(self._draft, at, samples, lower, upper, weight, width, column, method)
 
-    def image(self, number: int, action: int, out: Tensor, before: Tensor, data: int, prepared: Prepared) -> None:
-        """An image stream's part: its bytes at the address `data`, made as prepared, kept from `before`, or zeros."""
-        target = (out.data_ptr(), before.data_ptr(), out.nbytes, action, 0)
-        job = (data, *prepared.numbers[1:-4], out.data_ptr(), *prepared.numbers[-3:])
-        IMAGE_TASK.pack_into(self._draft, self._images_at + number * IMAGE_TASK.size, *target, *job)
+    def image(self, number: int, target: tuple[int, int, int, int], data: int, prepared: Prepared) -> None:
+        """An image stream's part.
 
-    def cloud(self, number: int, action: int, out: Tensor, before: Tensor, data: int, prepared: Prepared) -> None:
+        Args:
+            number: of the stream.
+            target: address to write, address of what is kept, bytes of each, and the action.
+            data: address of the raw bytes, where they are made into the image.
+            prepared: how.
+        """
+        job = (data, *prepared.numbers[1:-4], target[0], *prepared.numbers[-3:])
+        IMAGE_TASK.pack_into(self._draft, self._images_at + number * IMAGE_TASK.size, *target, 0, *job)
+
+    def cloud(self, number: int, target: tuple[int, int, int, int], data: int, prepared: Prepared) -> None:
         """The same of a cloud stream."""
-        target = (out.data_ptr(), before.data_ptr(), out.nbytes, action, 0)
-        CLOUD_TASK.pack_into(
-            self._draft, self._clouds_at + number * CLOUD_TASK.size, *target, data, *prepared.numbers[1:]
-        )
+        at = self._clouds_at + number * CLOUD_TASK.size
+        CLOUD_TASK.pack_into(self._draft, at, *target, 0, data, *prepared.numbers[1:])
 
     def upload(self) -> None:
         """Send the draft, in the order of the current stream."""
