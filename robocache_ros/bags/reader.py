@@ -66,6 +66,7 @@ class _Rosbags:
         self.topics = tuple(
             Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef.format.name == "MSG" else "")
             for c in self._reader.connections
+            if isinstance(c.topic, str) and isinstance(c.msgtype, str)  # a damaged table may hold anything
         )
 
     def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
