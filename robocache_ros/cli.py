@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -23,21 +22,8 @@ app = typer.Typer(
 )
 
 
-class Visibility(str, Enum):
-    """Which samples a tick sees."""
-
-    ideal = "ideal"
-    deployed = "deployed"
-
-
-class Media(str, Enum):
-    """How camera images are stored."""
-
-    video = "video"
-    image = "image"
-    none = "none"
-
-
+Visibility = Literal["ideal", "deployed"]
+Media = Literal["video", "image", "none"]
 SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
 Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or its .mcap or .db3 file.")]
 Sees = Annotated[
@@ -94,8 +80,8 @@ def export(
     spec: SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The dataset's folder; it appears when it is whole.")],
     format_: Annotated[str, typer.Option("--format", "-f", help="Dataset format: lerobot (v3.0).")] = "lerobot",
-    visibility: Sees = Visibility.ideal,
-    media: Annotated[Media, typer.Option(help="Camera images as video, as PNG (every bit kept) or not.")] = Media.video,
+    visibility: Sees = "ideal",
+    media: Annotated[Media, typer.Option(help="Camera images as video, as PNG (every bit kept) or not.")] = "video",
     no_video: Annotated[bool, typer.Option("--no-video", help="The same as --media none.")] = False,
     task: Annotated[str, typer.Option(help="What the robot does, in words.")] = "robot task",
     robot_type: Annotated[str, typer.Option(help="The robot's name in the dataset.")] = "unknown",
@@ -111,8 +97,8 @@ def export(
 
     options = ExportOptions(
         format=format_,
-        visibility=visibility.value,
-        media="none" if no_video else media.value,
+        visibility=visibility,
+        media="none" if no_video else media,
         task=task,
         robot_type=robot_type,
         trim=trim,
@@ -138,7 +124,7 @@ def report(
     bag: Recording,
     spec: SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
-    visibility: Sees = Visibility.ideal,
+    visibility: Sees = "ideal",
 ) -> None:
     """Write the quality report of a recording, without a dataset."""
     from robocache_ros import console
@@ -147,7 +133,7 @@ def report(
     from robocache_ros.spec import load_spec
 
     with console.progress_bar(1) as progress:
-        episode = survey(bag, load_spec(spec), visibility=visibility.value, progress=progress)
+        episode = survey(bag, load_spec(spec), visibility=visibility, progress=progress)
     write_report([episode], out, dataset=None)
     console.console.print(f"wrote {out}")
 

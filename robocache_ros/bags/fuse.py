@@ -66,7 +66,7 @@ class BagRun:
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
 
-    def frames(self) -> Generator[Frames, None, None]:
+    def frames(self) -> Generator[Frames]:
         """The frames, some ticks at a time, in order; RoboCacheError where no tick has every stream."""
         frames = self._watched()
         if not self._trim:
