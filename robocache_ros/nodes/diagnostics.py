@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
@@ -52,14 +54,19 @@ class Diagnostics:
         self._jumps = 0
 
     def report(
-        self, ingest: Ingest, states: dict[str, StreamState], stats: BeatStats, active: bool
+        self,
+        ingest: Ingest,
+        states: dict[str, StreamState],
+        stats: BeatStats,
+        active: bool,
+        outputs: Mapping[str, int] = MappingProxyType({}),
     ) -> list[DiagnosticStatus]:
-        """One status for each stream, and one for the beat."""
+        """One status for each stream, and one for the beat, with the counters of what goes out."""
         streams = [
             self._stream(stream, index, ingest, states[stream.name], stats, active)
             for index, stream in enumerate(self._spec.streams)
         ]
-        return [*streams, self._beat(ingest.engine, stats, active)]
+        return [*streams, self._beat(ingest.engine, stats, active, outputs)]
 
     def _stream(
         self, stream: StreamSpec, index: int, ingest: Ingest, state: StreamState, stats: BeatStats, active: bool
@@ -88,11 +95,14 @@ class Diagnostics:
             level, message = STALE, f"stale: nothing within {stream.max_age_ms:g} ms of the newest tick"
         return self._status(stream.name, level, message, values)
 
-    def _beat(self, engine: FusionEngine, stats: BeatStats, active: bool) -> DiagnosticStatus:
+    def _beat(
+        self, engine: FusionEngine, stats: BeatStats, active: bool, outputs: Mapping[str, int]
+    ) -> DiagnosticStatus:
         values = {
             "emitted": str(stats.emitted),
             "clock_jumps": str(engine.clock_jumps),
             "newest_tick_ns": "" if stats.newest_tick_ns is None else str(stats.newest_tick_ns),
+            **{key: str(count) for key, count in (engine.counters() | dict(outputs)).items()},
         }
         for key, late_ms in zip(("p50", "p99", "max"), stats.read_lateness_ms() or (None, None, None), strict=True):
             values[f"jitter_ms_{key}"] = "" if late_ms is None else f"{late_ms:.3f}"

@@ -197,7 +197,9 @@ class FusionNode(LifecycleNode):
         fusion = self._fusion
         if fusion:
             fusion.intake.check_graph()
-            statuses = fusion.diagnostics.report(fusion.ingest, fusion.intake.states, fusion.stats, bool(fusion.beat))
+            statuses = fusion.diagnostics.report(
+                fusion.ingest, fusion.intake.states, fusion.stats, bool(fusion.beat), fusion.outputs.counters()
+            )
             self._diagnostics.publish(diagnostics.array(statuses, self.get_clock().now().to_msg()))
 
 

@@ -112,6 +112,10 @@ class Outputs:
                     if value.numel():  # nothing has come yet to learn an undeclared size from
                         publisher.publish(self._media_message(tick_ns, stream, value))
 
+    def counters(self) -> dict[str, int]:
+        """What became of the frames, by name."""
+        return self.ring.counters() if self.ring else {}
+
     def destroy(self) -> None:
         """Give the publishers and the ring back."""
         if self.ring:
