@@ -101,12 +101,13 @@ class Eager:
         self.points = torch.from_numpy(robot.points).cuda().view(torch.float32).view(4, POINTS, 4).repeat(4, 1, 1)
         mean, std = (torch.tensor(values, device="cuda").view(3, 1, 1) for values in IMAGENET)
         self.mean, self.std = mean, std
+        self.ticks = [torch.tensor([(300 + k) * 2 * MS + MS], device="cuda") for k in range(20)]
         self.origin = torch.tensor(ORIGIN, device="cuda")
 
     def vectors(self, k: int) -> Tensor:
         """(1, 40) blended between the neighbours of a tick."""
         columns = []
-        tick = torch.tensor([(300 + k % 20) * 2 * MS + MS], device="cuda")
+        tick = self.ticks[k % 20]
         for name in VECTORS:
             upper = torch.searchsorted(self.stamps[name], tick, right=True)
             lower = upper - 1

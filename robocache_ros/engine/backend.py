@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +48,15 @@ class Choices:
         self.weight[0, stream] = chosen.weight
         self.valid[0, stream] = chosen.valid
         self.age_ns[0, stream] = chosen.age_ns
+
+
+@dataclass(frozen=True)
+class Options:
+    """How frames are made; see FusionEngine."""
+
+    normalized: bool = False
+    jpeg: str = "cpu"
+    payload_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class Form:

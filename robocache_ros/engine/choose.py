@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from robocache_ros.engine.backend import Backend
+from robocache_ros.engine.backend import Backend, Options
 from robocache_ros.engine.host import HostBackend
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.layout import Layout
@@ -16,32 +16,26 @@ log = logging.getLogger(__name__)
 
 
 def make_backend(
-    layout: Layout,
-    capacities: Mapping[str, int],
-    device: str,
-    unbounded: bool,
-    normalized: bool,
-    payload_bytes: Mapping[str, int],
-    jpeg: str,
+    layout: Layout, capacities: Mapping[str, int], device: str, unbounded: bool, options: Options
 ) -> Backend:
-    """The backend of a device; arguments as FusionEngine's."""
-    for name in payload_bytes:
+    """The backend of a device; `capacities` are slots by stream, the rest is as FusionEngine's."""
+    for name in options.payload_bytes:
         if name not in {s.name for s in layout.spec.media}:
             raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name")
-    if jpeg not in ("cpu", "gpu"):
-        raise RoboCacheError(f"jpeg: {jpeg!r} is not one of cpu, gpu")
+    if options.jpeg not in ("cpu", "gpu"):
+        raise RoboCacheError(f"jpeg: {options.jpeg!r} is not one of cpu, gpu")
     chosen = resolve_device(device)
-    if chosen.type == "cpu" and jpeg == "gpu":
-        raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU here; use jpeg: cpu")
     if chosen.type == "cpu":
-        return HostBackend(layout, capacities, normalized)
+        if options.jpeg == "gpu":
+            raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU here; use jpeg: cpu")
+        return HostBackend(layout, capacities, options.normalized)
     if unbounded:
         raise RoboCacheError(
             f"device: {device!r} holds a fixed number of samples; recordings are fused with device: cpu"
         )
     from robocache_ros.engine.device import DeviceBackend
 
-    return DeviceBackend(layout, capacities, chosen, normalized, payload_bytes, jpeg == "gpu")
+    return DeviceBackend(layout, capacities, chosen, options)
 
 
 def resolve_device(device: str) -> torch.device:

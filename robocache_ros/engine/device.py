@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robocache_ros.engine.backend import Choices, Int64, MemoryRow
+from robocache_ros.engine.backend import Choices, Int64, MemoryRow, Options
 from robocache_ros.engine.frames import NS_PER_MS, Frames
 from robocache_ros.engine.rings import MediaRing, VectorRing, allocate, likely_variant
 from robocache_ros.engine.uplink import Uplink
@@ -22,7 +22,6 @@ from robocache_ros.layout import Layout
 from robocache_ros.ops.cuda.jpeg import require_jpeg
 from robocache_ros.ops.cuda.memory import new_event, new_stream, pinned
 from robocache_ros.ops.cuda.tick import UPLOADS, Plan
-from robocache_ros.spec import StreamSpec
 
 FRAMES = 4  # ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # of the pinned ring, until a larger sample comes
@@ -38,9 +37,7 @@ class DeviceBackend:
         layout: the columns; its spec names the streams.
         capacities: slots of each stream.
         device: CUDA device.
-        normalized: images as float32, normalised as their spec says.
-        payload_bytes: bytes of the largest sample of an image or cloud stream, where it is known.
-        nvjpeg: decode jpeg on the GPU.
+        options: how frames are made.
 
     Raises:
         RoboCacheError: the GPU lacks the memory; it says which stream asked for how much.
@@ -51,9 +48,7 @@ class DeviceBackend:
         layout: Layout,
         capacities: Mapping[str, int],
         device: torch.device,
-        normalized: bool,
-        payload_bytes: Mapping[str, int],
-        nvjpeg: bool,
+        options: Options,
     ) -> None:
         spec = layout.spec
         self.device = device
@@ -62,15 +57,9 @@ class DeviceBackend:
         self._graphs: dict[Signature, Any] = {}
         self._uplink = Uplink(device, STAGING_BYTES)
         self._vectors = [VectorRing(s, capacities[s.name], device, self._uplink) for s in spec.vectors]
-        if nvjpeg:
+        if options.jpeg == "gpu":
             require_jpeg()
-
-        def media_ring(stream: StreamSpec) -> MediaRing:
-            name, uplink = stream.name, self._uplink
-            known = payload_bytes.get(name, 0)
-            return MediaRing(stream, capacities[name], device, uplink, normalized, known, FRAMES, nvjpeg)
-
-        self._media = [media_ring(stream) for stream in spec.media]
+        self._media = [MediaRing(s, capacities[s.name], device, self._uplink, options, FRAMES) for s in spec.media]
         rings: list[VectorRing | MediaRing] = [*self._vectors, *self._media]
         self._rings = {ring.name: ring for ring in rings}
         images = sum(s.kind == "image" for s in spec.media)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine import grid
-from robocache_ros.engine.backend import Backend, Choices, MemoryRow
+from robocache_ros.engine.backend import Backend, Choices, MemoryRow, Options
 from robocache_ros.engine.choose import make_backend
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.track import Track
@@ -140,7 +140,8 @@ class FusionEngine:
         self.layout = Layout(spec)
         self.clock_jumps = 0
         capacities = {s.name: _capacity(s, spec) for s in spec.streams}
-        self._backend = make_backend(self.layout, capacities, device, unbounded, normalized, payload_bytes or {}, jpeg)
+        options = Options(normalized, jpeg, payload_bytes or {})
+        self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self._streams = {s.name: _Stream(s, capacities[s.name], unbounded) for s in spec.streams}
         self._next: int | None = None  # index of the next tick to go out

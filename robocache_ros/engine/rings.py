@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.payloads import CloudPayload, ImagePayload
-from robocache_ros.engine.backend import MemoryRow
+from robocache_ros.engine.backend import MemoryRow, Options
 from robocache_ros.engine.media import form_of, image_arguments, layout_of, voxel_arguments
 from robocache_ros.engine.uplink import ALIGNMENT, LARGE, SMALL, Uplink
 from robocache_ros.errors import RoboCacheError
@@ -112,39 +112,30 @@ class Part(NamedTuple):
 class MediaRing:
     """Raw images or clouds on the GPU, and the tensors of the last ticks.
 
-    Compressed images stay on the host until a tick uses one; it is decoded there, by the CPU engine's decoder.
+    Compressed images stay on the host until a tick uses one; it is decoded there, by the CPU engine's decoder, unless
+    the options ask for the GPU's.
 
     Args:
         stream: an image or cloud stream.
         slots: samples there is room for.
         device: where.
         uplink: the way there.
-        normalized: images as float32, normalised as their spec says.
-        payload_bytes: of its largest sample; 0: the first one shows it.
+        options: how its tensors are made.
         frames: ticks whose tensors are kept.
-        nvjpeg: decode jpeg on the GPU instead, to other bits.
     """
 
     def __init__(
-        self,
-        stream: StreamSpec,
-        slots: int,
-        device: torch.device,
-        uplink: Uplink,
-        normalized: bool,
-        payload_bytes: int,
-        frames: int,
-        nvjpeg: bool,
+        self, stream: StreamSpec, slots: int, device: torch.device, uplink: Uplink, options: Options, frames: int
     ) -> None:
         self.name = stream.name
-        self.form = form_of(stream, normalized)
+        self.form = form_of(stream, options.normalized)
         self.reallocations = 0
         self._stream = stream
         self._device = device
         self._uplink = uplink
         self._frames = frames
-        self._normalized = normalized
-        self._nvjpeg = nvjpeg
+        self._normalized = options.normalized
+        self._nvjpeg = options.jpeg == "gpu"
         self._pixels: tuple[int, Tensor] | None = None  # what nvJPEG made, and of which sample
         self._compressed = stream.type.endswith("/CompressedImage")
         self._places = DECODED_SLOTS if self._compressed else slots
@@ -161,8 +152,8 @@ class MediaRing:
             sums = allocate(self.name, "sums", len(stream.voxels.features) + 1, 8 * cells, device)
             self._sums = sums.view(torch.int64)
         self._make_tensors()
-        if payload_bytes:
-            self._make_room(payload_bytes)
+        if stream.name in options.payload_bytes:
+            self._make_room(options.payload_bytes[stream.name])
 
     def put(self, slot: int, payload: ImagePayload | CloudPayload) -> None:
         """Send an image or cloud to its slot; keep a compressed image."""

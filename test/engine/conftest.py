@@ -195,8 +195,8 @@ def emulated(monkeypatch, host_tick):
     monkeypatch.setattr(torch.cuda, "device", nothing)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: processors)
 
-    def make(layout, capacities, _device, _unbounded, normalized, payload_bytes, jpeg):
-        return device.DeviceBackend(layout, capacities, torch.device("cpu"), normalized, payload_bytes, jpeg == "gpu")
+    def make(layout, capacities, _device, _unbounded, options):
+        return device.DeviceBackend(layout, capacities, torch.device("cpu"), options)
 
     def build(spec, **options):
         with monkeypatch.context() as patched:
