@@ -78,7 +78,7 @@ def kernel(
         file: such as `resample.cu`. It and its headers include no others than those of kernels/.
         name: of an `extern "C" __global__` function.
         parameters: its parameters in the letters of `struct`, natively aligned: P pointer, q int64, Q uint64, i int32,
-            I uint32, f float, d double. A struct parameter is its members' letters, where each starts on a multiple of 8.
+            I uint32, f float, d double. A struct is its members' letters, where each starts on a multiple of 8.
         device: index of the CUDA device.
         defines: such as `("METHOD=LINEAR",)`; each set compiles once.
         shared_limit: dynamic shared memory beyond 48 KiB that launches may ask for.
