@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.media import CHUNK_FILES, Used
 from robocache_ros.export.statistics import Stats
 from robocache_ros.export.tables import Table, column
@@ -16,6 +19,30 @@ from robocache_ros.spec import StreamSpec
 
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 ARRAYS_FILE_MB = 100
+
+
+def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The arrays of a stream in an episode of a dataset.
+
+    Returns:
+        (K, 2) int64 first frame that each stands for, and past the last; (K, ...) the arrays, occupancy as uint8.
+
+    Errors:
+        RoboCacheError: the dataset has no arrays of that stream.
+    """
+    parquet = need("pyarrow.parquet", "export")
+    told = json.loads((Path(dataset) / "meta" / "robocache.json").read_text(encoding="utf-8"))["arrays"]
+    if stream not in told:
+        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
+    shape, dtype = told[stream]["shape"], told[stream]["dtype"]
+    files = sorted((Path(dataset) / "arrays" / stream).glob("chunk-*/file-*.parquet"))
+    rows = [row for f in files for row in parquet.read_table(f, filters=[("episode_index", "=", episode)]).to_pylist()]
+    frames = np.array([(row["frame_from"], row["frame_to"]) for row in rows], np.int64).reshape(-1, 2)
+    values = np.frombuffer(b"".join(row["data"] for row in rows), np.uint8 if dtype == "bits" else dtype)
+    if dtype == "bits":  # each array ends at a whole byte
+        bits = np.unpackbits(values.reshape(len(rows), -1), axis=1, count=int(np.prod(shape)), bitorder="little")
+        return frames, bits.reshape(len(rows), *shape)
+    return frames, values.reshape(len(rows), *shape)
 
 
 class ArrayColumn:

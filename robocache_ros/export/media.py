@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.statistics import Histogram, Stats
 from robocache_ros.export.video import PIXEL_FORMAT, VideoFile
 from robocache_ros.extras import need
@@ -81,6 +82,8 @@ class _Pictures:
         """(T, 3, H, W): grey becomes three equal channels, as LeRobot wants them."""
         images: NDArray[np.uint8] = values.cpu().numpy()
         self.shape = images.shape[2:]
+        if 0 in self.shape:
+            raise RoboCacheError(f"{self.key}: no image has come yet, so its size is not known; give it an image size")
         return np.broadcast_to(images, (len(images), 3, *self.shape)) if images.shape[1] == 1 else images
 
     def sum_up(self) -> None:

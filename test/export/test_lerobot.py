@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import torch
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.arrays import read_arrays
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.writer import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
@@ -142,16 +146,39 @@ def test_voxels_are_kept_beside_the_tables_bit_for_bit(made: Made, frames: list[
         "shape": [64, 64, 64],
         "dtype": "bits",
     }
-    path = made("image").out / described["path"].format(chunk_index=0, file_index=0)
-    rows = [row for row in parquet.read_table(path).to_pylist() if row["episode_index"] == 0]
+    ranges, stored = read_arrays(made("image").out, "voxels")
     grids = torch.cat([part.media["voxels"] for part in frames]).numpy()
-    assert len(rows) < len(grids) / 4  # each distinct grid once
-    assert rows[0]["frame_from"] == 0
-    assert rows[-1]["frame_to"] == len(grids)
-    for row in rows:
-        bits = np.unpackbits(np.frombuffer(row["data"], np.uint8), bitorder="little").reshape(64, 64, 64)
-        for frame in range(row["frame_from"], row["frame_to"]):
-            assert np.array_equal(bits, grids[frame])
+    assert len(stored) < len(grids) / 4  # each distinct grid once
+    assert ranges[0, 0] == 0
+    assert ranges[-1, 1] == len(grids)
+    for (start, stop), grid in zip(ranges, stored, strict=True):
+        assert all(np.array_equal(grid, grids[frame]) for frame in range(start, stop))
+    assert len(read_arrays(made("image").out, "voxels", episode=1)[1]) > 3
+
+
+def test_arrays_that_are_not_there_are_named(made: Made) -> None:
+    with pytest.raises(RoboCacheError, match=r"front: .* has no arrays of it; it has those of voxels"):
+        read_arrays(made("image").out, "front")
+
+
+def test_depth_images_are_kept_as_the_numbers_they_are(tmp_path: Path) -> None:
+    start = 1_700_000_000_000_000_000
+    depth = (np.arange(6 * 8, dtype="<u2") * 1000).reshape(6, 8)
+
+    def message(stamp_ns: int) -> bytes:
+        head = struct.pack("<iII4xII", *divmod(stamp_ns, 10**9), 1, 6, 8)  # stamp, frame_id "", height, width
+        return b"\0\1\0\0" + head + struct.pack("<I6sBxII", 6, b"16UC1\0", 0, 16, 96) + depth.tobytes()
+
+    times = [start + 50_000_000 * k for k in range(20)]
+    bag = write_bag(tmp_path / "bag", {"/depth": "sensor_msgs/msg/Image"}, [("/depth", t, message(t)) for t in times])
+    streams = {"depth": {"topic": "/depth", "type": "sensor_msgs/msg/Image"}}
+    spec = load_spec({"robocache": 1, "streams": streams})
+    result = export([bag], spec, tmp_path / "out")
+    ranges, stored = read_arrays(result.out, "depth")
+    assert len(stored) == 20
+    assert stored.dtype == np.float32
+    assert np.array_equal(stored[3, 0], depth.astype(np.float32))
+    assert (np.diff(ranges[:-1]) >= 2).all()  # 20 Hz on 50 Hz ticks
 
 
 def test_a_dataset_says_how_to_make_it_again(made: Made, bags: list[Path], spec: FusionSpec) -> None:
