@@ -12,6 +12,7 @@ import pytest
 import torch
 
 pytest.importorskip("rclpy")
+from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Float32MultiArray
 
@@ -64,6 +65,7 @@ def replay(
     """Live rows by tick, and images and voxels by stream and tick."""
     spec = load_spec(given)
     rig.process(given, use_sim_time=True)
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     aligned = {
         s.name: rig.listen(Image if s.kind == "image" else PointCloud2, f"/fusion_node/{s.name}/aligned")
@@ -73,8 +75,9 @@ def replay(
     rig.play(rate=rate, duration_s=SECONDS)
     due = int((SECONDS - spec.delay_ms / 1000) * spec.rate_hz) - 1
     wait(lambda: all(len(inbox) >= due for inbox in (fused, *aligned.values())), f"{due} ticks")
+    counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
     windows = [messages.read_fused(message) for message in fused.messages]
-    live = {"rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
+    live = {"counters": counters, "rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
     for stream in spec.media:
         if stream.name in aligned:
             live[stream.name] = {
@@ -86,19 +89,19 @@ def replay(
     return live
 
 
-def assert_same_rows(live: dict[int, torch.Tensor], reference: Offline) -> None:
+def assert_same_rows(live: dict[str, Any], reference: Offline) -> None:
     index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
     layout = Layout(reference.spec)
-    assert set(live) <= set(index)
-    ticks = sorted(live)
-    ours = torch.stack([live[tick] for tick in ticks])
+    ticks = sorted(live["rows"])
+    assert set(ticks) <= set(index)
+    ours = torch.stack([live["rows"][tick] for tick in ticks])
     theirs = reference.rows[[index[tick] for tick in ticks]]
     differs = (ours.view(torch.int32) != theirs.view(torch.int32)).nonzero()
     at = [
         (ticks[row], layout.columns[column].name, *(float(v[row, column]) for v in (ours, theirs)))
         for row, column in differs.tolist()
     ]
-    assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:5]}"
+    assert not at, f"{len(differs[:, 0].unique())} of {len(ticks)} ticks differ: {at[:3]}; {live['counters']}"
 
 
 @pytest.mark.parametrize("rate", [1.0, 4.0])
@@ -110,9 +113,9 @@ def test_live_rows_equal_the_offline_run(
 
     live = replay(rig, wait, given, rate)
 
-    assert_same_rows(live["rows"], offline_run(load_spec(given), "deployed"))
+    assert_same_rows(live, offline_run(load_spec(given), "deployed"))
     if emit == "fixed":  # nothing comes later than delay_ms, so that the robot sees all that there is
-        assert_same_rows(live["rows"], offline_run(load_spec(given), "ideal"))
+        assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
 
 def test_live_images_and_voxels_equal_the_offline_run(
@@ -137,10 +140,10 @@ def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
     live = replay(rig, wait, given, 1.0)
 
     reference = offline_run(load_spec(given), "deployed")
-    assert_same_rows(live["rows"], reference)
+    assert_same_rows(live, reference)
     assert reference.late["front"] > 30
     with pytest.raises(AssertionError, match="ticks differ"):
-        assert_same_rows(live["rows"], offline_run(load_spec(given), "ideal"))
+        assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
 
 def test_each_window_holds_the_rows_of_the_ticks_before_it(
