@@ -5,6 +5,12 @@
 #pragma once
 #include "number.cuh"
 
+#if defined(__CUDACC__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
 namespace robocache {
 
 enum Family { PACKED, YUV422, NV12, BAYER, U16, F32 };
@@ -23,6 +29,17 @@ struct Image {
   int big_endian;
   int channels;
 };
+
+// n / d for n and d >= 0 with a quotient of at most 2**20. A division by float, put right, takes a third of an integer's.
+HD int quotient(unsigned int n, unsigned int d) {
+#if defined(__CUDA_ARCH__)
+  unsigned int q = (unsigned int)__fdividef((float)n, (float)d);
+  const int rest = (int)(n - q * d);
+  return (int)q + (rest < 0 ? -1 : rest >= (int)d ? 1 : 0);
+#else
+  return (int)(n / d);
+#endif
+}
 
 HD int clamp_u8(int value) { return value < 0 ? 0 : value > 255 ? 255 : value; }
 
@@ -95,7 +112,7 @@ HD float depth_at(const Image& image, int x, int y) {
 }
 
 // Source positions, within the crop, of output index i of `out`, for a source of `size`; sides are at most 16384.
-HD int nearest_tap(int i, int size, int out) { return (2 * i + 1) * size / (2 * out); }
+HD int nearest_tap(int i, int size, int out) { return quotient((2 * i + 1) * size, 2 * out); }
 
 struct Tap {
   int lower, upper, remainder;  // the share of `upper` is remainder / (2 * out)
@@ -105,13 +122,13 @@ HD Tap bilinear_tap(int i, int size, int out) {
   int position = (2 * i + 1) * size - out;
   if (position < 0) position = 0;
   Tap tap;
-  tap.lower = position / (2 * out);
+  tap.lower = quotient(position, 2 * out);
   tap.upper = tap.lower + 1 < size ? tap.lower + 1 : size - 1;
   tap.remainder = position - tap.lower * 2 * out;
   return tap;
 }
 
-HD int fixed_weight(Tap tap, int out) { return ((tap.remainder << WEIGHT_BITS) + out) / (2 * out); }
+HD int fixed_weight(Tap tap, int out) { return quotient((tap.remainder << WEIGHT_BITS) + out, 2 * out); }
 
 // Source range of output index i, and the overlap of one source pixel with it in 1/out of a pixel.
 struct Span {
@@ -120,8 +137,8 @@ struct Span {
 
 HD Span area_span(int i, int size, int out) {
   Span span;
-  span.first = i * size / out;
-  span.last = ((i + 1) * size - 1) / out;
+  span.first = quotient(i * size, out);
+  span.last = quotient((i + 1) * size - 1, out);
   return span;
 }
 
@@ -134,7 +151,7 @@ HD int area_overlap(int index, int i, int size, int out) {
 HD int area_mean(unsigned long long total, int rows, int columns) {
   const unsigned long long pixels = (unsigned long long)rows * columns;
   if (pixels <= 0xffffffffull / 256) {  // fits 32 bits, whose division is much cheaper
-    return int(((unsigned int)total + (unsigned int)pixels / 2) / (unsigned int)pixels);
+    return quotient((unsigned int)total + (unsigned int)pixels / 2, (unsigned int)pixels);
   }
   return int((total + pixels / 2) / pixels);
 }
@@ -148,12 +165,13 @@ HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_hei
   } else if (resize == BILINEAR) {
     const Tap tx = bilinear_tap(x, image.columns, out_width), ty = bilinear_tap(y, image.rows, out_height);
     const int wx = fixed_weight(tx, out_width), wy = fixed_weight(ty, out_height), one = 1 << WEIGHT_BITS;
-    int a[3], b[3], c[3], d[3];
+    int a[3] = {}, b[3] = {}, c[3] = {}, d[3] = {};
     rgb_at<family>(image, image.left + tx.lower, image.top + ty.lower, a);
     rgb_at<family>(image, image.left + tx.upper, image.top + ty.lower, b);
     rgb_at<family>(image, image.left + tx.lower, image.top + ty.upper, c);
     rgb_at<family>(image, image.left + tx.upper, image.top + ty.upper, d);
-    for (int channel = 0; channel < image.channels; ++channel) {
+    UNROLL
+    for (int channel = 0; channel < 3; ++channel) {  // those the image lacks are zero
       const int left = a[channel] * (one - wy) + c[channel] * wy;
       const int right = b[channel] * (one - wy) + d[channel] * wy;
       rgb[channel] = (left * (one - wx) + right * wx + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS);
@@ -167,12 +185,15 @@ HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_hei
         int value[3] = {0, 0, 0};
         rgb_at<family>(image, image.left + i, image.top + j, value);
         const int weight = area_overlap(i, x, image.columns, out_width);
+        UNROLL
         for (int channel = 0; channel < 3; ++channel) row[channel] += weight * value[channel];
       }
       const unsigned long long weight = area_overlap(j, y, image.rows, out_height);
+      UNROLL
       for (int channel = 0; channel < 3; ++channel) total[channel] += weight * row[channel];
     }
-    for (int channel = 0; channel < image.channels; ++channel)
+    UNROLL
+    for (int channel = 0; channel < 3; ++channel)
       rgb[channel] = area_mean(total[channel], image.rows, image.columns);
   }
 }
@@ -243,10 +264,11 @@ HD void convert_pixel(
     const float value = resized_depth<family == U16 ? U16 : F32, resize>(image, x, y, out_width, out_height);
     store(out, at, normalized(value, affine, 0), kind);
   } else {
-    int rgb[3];
+    int rgb[3] = {};
     resized_rgb<family, resize>(image, x, y, out_width, out_height, rgb);
-    for (int channel = 0; channel < image.channels; ++channel)
-      store_u8(out, channel * plane + at, rgb[channel], kind, affine, channel);
+    UNROLL
+    for (int channel = 0; channel < 3; ++channel)
+      if (channel < image.channels) store_u8(out, channel * plane + at, rgb[channel], kind, affine, channel);
   }
 }
 

@@ -1,5 +1,5 @@
-// Dense voxel grids. Each launch but the first may be a programmatic dependent one: it begins while the one before it still
-// runs, reads points and finds their cells, and waits before it touches what that one writes.
+// Dense voxel grids by atomics, and the cells of points. Launches may be programmatic dependent ones: a kernel begins while the
+// clearing before it still runs, reads points and finds their cells, and waits before it touches the grid.
 #include "voxel_block.cuh"
 
 using namespace robocache;
@@ -8,6 +8,7 @@ using namespace robocache;
 extern "C" __global__ void clear(
     unsigned char* __restrict__ out, long long bytes, uint64* __restrict__ tally, long long counters
 ) {
+  wait_for_previous();  // first: what follows reads points that may come from the launch before this one
   let_next_begin();
   const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long head = min((long long)(-(long long)out & 15), bytes), vectors = (bytes - head) / 16;
@@ -17,87 +18,75 @@ extern "C" __global__ void clear(
   for (long long i = first; i < counters; i += step) tally[i] = 0;
 }
 
-// occupancy: grid (B, X, Y, Z) uint8. Every writer of a voxel writes the same 1.
+// occupancy: grid (B, X, Y, Z) uint8. `words`: it is whole aligned 32-bit words, an atomic on which takes less time than a store
+// of one byte; else every writer of a voxel stores the same 1.
 extern "C" __global__ void __launch_bounds__(256) occupy(
-    const __grid_constant__ Clouds clouds, unsigned char* grid, uint64* tally, long long batch, long long cells
+    const __grid_constant__ Clouds clouds, unsigned char* grid, uint64* tally, long long batch, long long cells, int words
 ) {
   let_next_begin();
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Placed placed[PER_THREAD];
-    locate(clouds, cloud, placed);
+    const Placed placed = locate(clouds, cloud);
     if (cloud == blockIdx.y) wait_for_previous();
-#pragma unroll
-    for (int k = 0; k < PER_THREAD; ++k)
-      if (run_of(placed[k].cell).leads && placed[k].cell >= 0) grid[cloud * cells + placed[k].cell] = 1;
-    count_refused(tally, cloud, placed);
+    if (run_of(placed.cell).leads && placed.cell >= 0) {
+      const int64 at = cloud * cells + placed.cell;
+      if (words) atomicOr(reinterpret_cast<uint32*>(grid) + at / 4, 1u << at % 4 * 8);
+      else grid[at] = 1;
+    }
+    count_refused(tally, cloud, placed.cell);
   }
 }
 
 // occupancy_bits: grid (B, X * Y, words) 32-bit, bit z % 32 of word z / 32; `cells` words to a cloud.
 extern "C" __global__ void __launch_bounds__(256) occupy_bits(
-    const __grid_constant__ Clouds clouds, uint32* grid, uint64* tally, long long batch, long long cells
+    const __grid_constant__ Clouds clouds, uint32* grid, uint64* tally, long long batch, long long cells, int
 ) {
   let_next_begin();
   const int depth = clouds.shape[2], words = (depth + 31) / 32;
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Placed placed[PER_THREAD];
-    locate(clouds, cloud, placed);
+    const Placed placed = locate(clouds, cloud);
     if (cloud == blockIdx.y) wait_for_previous();
-#pragma unroll
-    for (int k = 0; k < PER_THREAD; ++k) {
-      if (!run_of(placed[k].cell).leads || placed[k].cell < 0) continue;
-      const int z = placed[k].cell % depth;
-      uint32* word = grid + cloud * cells + (long long)(placed[k].cell / depth) * words + z / 32;
-      const uint32 bit = 1u << z % 32;
-      if (!(*(volatile uint32*)word & bit)) atomicOr(word, bit);
+    if (run_of(placed.cell).leads && placed.cell >= 0) {
+      const int column = placed.cell / depth, z = placed.cell - column * depth;
+      atomicOr(grid + cloud * cells + (long long)column * words + z / 32, 1u << z % 32);
     }
-    count_refused(tally, cloud, placed);
+    count_refused(tally, cloud, placed.cell);
   }
 }
 
 // count: grid (B, X, Y, Z) int32.
 extern "C" __global__ void __launch_bounds__(256) count_points(
-    const __grid_constant__ Clouds clouds, int* grid, uint64* tally, long long batch, long long cells
+    const __grid_constant__ Clouds clouds, int* grid, uint64* tally, long long batch, long long cells, int
 ) {
   let_next_begin();
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Placed placed[PER_THREAD];
-    locate(clouds, cloud, placed);
+    const Placed placed = locate(clouds, cloud);
     if (cloud == blockIdx.y) wait_for_previous();
-#pragma unroll
-    for (int k = 0; k < PER_THREAD; ++k) {
-      const Run run = run_of(placed[k].cell);
-      if (run.leads && placed[k].cell >= 0) atomicAdd(grid + cloud * cells + placed[k].cell, run.length);
-    }
-    count_refused(tally, cloud, placed);
+    const Run run = run_of(placed.cell);
+    if (run.leads && placed.cell >= 0) atomicAdd(grid + cloud * cells + placed.cell, run.length);
+    count_refused(tally, cloud, placed.cell);
   }
 }
 
 // Sparse forms: the cell of each point in the batched grid, (B * N,) int64, -1 where it is not placed; and, if `rows` is not
-// null, its transformed coordinates and its features, (B * N, 3 + F).
+// null, its transformed coordinates and its features, (B * N, 3 + F). tally is cleared.
 extern "C" __global__ void __launch_bounds__(256) locate_points(
     const __grid_constant__ Clouds clouds, long long* cell, uint64* tally, long long batch, long long cells, float* rows,
     float limit
 ) {
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Placed placed[PER_THREAD];
-    locate(clouds, cloud, placed);
-#pragma unroll
-    for (int k = 0; k < PER_THREAD; ++k) {
-      if (placed[k].point >= clouds.count) continue;
-      const long long at = cloud * clouds.count + placed[k].point;
-      cell[at] = placed[k].cell >= 0 ? cloud * cells + placed[k].cell : -1;
-      if (!rows || placed[k].cell < 0) continue;
-      const Point point = to_grid(clouds, read_point(clouds, placed[k].bytes));
+    const Placed placed = locate(clouds, cloud);
+    const long long at = cloud * clouds.count + placed.number;
+    if (placed.number < clouds.count) cell[at] = placed.cell >= 0 ? cloud * cells + placed.cell : -1;
+    if (rows && placed.cell >= 0) {
       float* row = rows + at * (3 + clouds.features);
-      row[0] = point.x;
-      row[1] = point.y;
-      row[2] = point.z;
+      row[0] = placed.point.x;
+      row[1] = placed.point.y;
+      row[2] = placed.point.z;
       for (int f = 0; f < clouds.features; ++f) {
-        row[3 + f] = feature_at(clouds, placed[k].bytes, point, f);
+        row[3 + f] = feature_at(clouds, placed.bytes, placed.point, f);
         if (limit > 0 && saturates(row[3 + f], limit)) atomicAdd(tally + 3 * cloud + 2, 1ull);
       }
     }
-    count_refused(tally, cloud, placed);
+    count_refused(tally, cloud, placed.cell);
   }
 }

@@ -2,13 +2,26 @@
 //
 // The arithmetic of robocache_ros/ops/voxel_cpu.py and voxel_segments.py, one rounding per operation.
 #pragma once
-#include "number.cuh"
+#include "depth.cuh"
 
 namespace robocache {
 
 typedef unsigned long long uint64;
 
-enum Layout { BYTES, WORDS, VECTORS };  // how x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load
+// What a module can read. Left at 0, code for what is not there is not in the kernels.
+#ifndef ANY_LAYOUT
+#define ANY_LAYOUT 1  // coordinates of any type at any alignment, not only aligned float32
+#endif
+#ifndef ANY_FEATURE
+#define ANY_FEATURE 1  // features as listed, not only float32 that follow z
+#endif
+
+#ifndef DEPTH
+#define DEPTH 1  // depth images, their points found as they are read
+#endif
+
+// How x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load, a depth projected.
+enum Layout { BYTES, WORDS, VECTORS, PIXELS };
 enum { NOT_FINITE = -1, OUTSIDE = -2, NO_POINT = -3 };  // instead of a cell
 constexpr int MAX_FIELDS = 16;
 
@@ -29,6 +42,7 @@ struct Clouds {
   int reads_features;        // refuse points whose features are not finite
   int offset[3 + MAX_FIELDS];
   int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1, -2: the transformed x, y, z
+  Camera camera;             // of PIXELS: points are depths, of the first type, features offsets in a pixel's colour
 };
 
 HD int64 points_of(const Clouds& clouds, int64 cloud) {
@@ -82,6 +96,16 @@ struct Point {
   float x, y, z;
 };
 
+struct Pixel {
+  int u, v;  // column, row
+};
+
+// Where in a depth image, of less than 2^31 bytes, a depth lies.
+HD Pixel pixel_of(const Clouds& clouds, const unsigned char* p) {
+  const uint32 at = (uint32)(p - clouds.data), row = at / (uint32)clouds.row_step;
+  return Pixel{(int)((at - row * (uint32)clouds.row_step) / (uint32)clouds.point_step), (int)row};
+}
+
 HD float moved(const float* row, float x, float y, float z) {
   return add(add(add(mul(row[0], x), mul(row[1], y)), mul(row[2], z)), row[3]);
 }
@@ -89,13 +113,19 @@ HD float moved(const float* row, float x, float y, float z) {
 // The point as it lies in the bytes, in the sensor's frame.
 HD Point read_point(const Clouds& clouds, const unsigned char* p) {
   Point point;
+  if (DEPTH && clouds.layout == PIXELS) {
+    const Pixel pixel = pixel_of(clouds, p);
+    const float depth = scalar_at(p, clouds.type[0], clouds.big_endian);
+    project(clouds.camera, depth, pixel.u, pixel.v, point.x, point.y, point.z);
+    return point;
+  }
 #if defined(__CUDACC__)
   if (clouds.layout == VECTORS) {
     const float4 loaded = *reinterpret_cast<const float4*>(p + clouds.offset[0]);
     return Point{loaded.x, loaded.y, loaded.z};
   }
 #endif
-  if (clouds.layout != BYTES) {
+  if (!ANY_LAYOUT || clouds.layout != BYTES) {
     point.x = *reinterpret_cast<const float*>(p + clouds.offset[0]);
     point.y = *reinterpret_cast<const float*>(p + clouds.offset[1]);
     point.z = *reinterpret_cast<const float*>(p + clouds.offset[2]);
@@ -115,9 +145,14 @@ HD Point to_grid(const Clouds& clouds, Point p) {
 
 // Feature f of the point at p, which is `point` in the grid's frame.
 HD float feature_at(const Clouds& clouds, const unsigned char* p, Point point, int f) {
-  if (!clouds.listed) return *reinterpret_cast<const float*>(p + 12 + 4 * f);
+  if (!ANY_FEATURE || !clouds.listed) return *reinterpret_cast<const float*>(p + 12 + 4 * f);
   const int type = clouds.type[3 + f];
   if (type <= 0) return type == 0 ? point.x : type == -1 ? point.y : point.z;
+  if (DEPTH && clouds.layout == PIXELS) {
+    const Pixel pixel = pixel_of(clouds, p);
+    const Camera& camera = clouds.camera;
+    p = clouds.data + camera.color + pixel.v * camera.color_row + pixel.u * camera.color_step;
+  }
   return scalar_at(p + clouds.offset[3 + f], type, clouds.big_endian);
 }
 
@@ -148,6 +183,16 @@ HD int place(const Clouds& clouds, const unsigned char* p, Point point) {
   return cell;
 }
 
+// 1 / count for a count that is a power of two.
+HD double inverse_of_power(int64 count) {
+  const double value = (double)count;
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double((2046ll << 52) - __double_as_longlong(value));
+#else
+  return 1 / value;
+#endif
+}
+
 // A feature as a multiple of 1 / scale, to nearest even, saturating at `limit`; limit * scale is 2**40.
 HD int64 fixed_point(float value, float scale, float limit) {
   const float clamped = value < -limit ? -limit : value > limit ? limit : value;
@@ -156,7 +201,17 @@ HD int64 fixed_point(float value, float scale, float limit) {
 
 HD bool saturates(float value, float limit) { return value > limit || value < -limit; }
 
-HD float mean_of(int64 sum, int64 count, double unit) { return (float)(ratio(sum, count) * unit); }
+// A division by a power of two is exact however it is done, and a product takes a tenth of a division's time.
+HD float mean_of(int64 sum, int64 count, double unit) {
+  if ((count & (count - 1)) == 0) return (float)((double)sum * inverse_of_power(count) * unit);
+  return (float)(ratio(sum, count) * unit);
+}
+
+// The same of one value, which float32 holds throughout; adding 0 turns -0 into the 0 that an integer is.
+HD float mean_of_one(float value, float scale, float limit, float unit) {
+  const float clamped = value < -limit ? -limit : value > limit ? limit : value;
+  return mul(add(nearest_whole(mul(clamped, scale)), 0.0f), unit);
+}
 
 // int32 in the order of float32, -0 before +0; its own inverse on the bits.
 HD int key_of(float value) {

@@ -20,9 +20,10 @@ from robocache_ros.ops.cuda.loader import Kernel, kernel
 from robocache_ros.ops.voxel_grid import FEATURE_MODES, FIXED_BITS, Grid, Reduction
 
 _FLOAT32 = 7
-_BYTES, _WORDS, _VECTORS = range(3)
-CLOUDS = "PPqqqqq12f3f3f3i6i19i19i4x"  # the struct of voxel.cuh, padded to its alignment
-_THREADS, _PER_THREAD = 256, 2
+_BYTES, _WORDS, _VECTORS, PIXELS = range(4)
+CLOUDS = "PPqqqqq12f3f3f3i6i19i19i4x5fiqq"  # the struct of voxel.cuh
+_THREADS = 256
+_CLEAR_BLOCKS = 4  # to a multiprocessor
 _KERNELS = {"occupancy": "occupy", "occupancy_bits": "occupy_bits", "count": "count_points"}
 
 Numbers = tuple[int | float, ...]
@@ -36,6 +37,7 @@ class Clouds:
     device: torch.device
     batch: int
     count: int  # points of each cloud
+    defines: tuple[str, ...]  # what the kernels need not be able to read
 
 
 def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Reduction) -> Clouds:
@@ -46,8 +48,8 @@ def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Red
     steps = (4 * points.stride(0), 0, step, count, count)
     head = (points.data_ptr(), lengths.data_ptr() if lengths is not None else 0, *steps)
     fields = ((0, 4, 8), (_FLOAT32,) * 3)
-    packed = _packed(head, None, grid, reduction, (layout, 0), fields)
-    return Clouds(packed, points.device, batch, count)
+    packed = pack_clouds(head, None, grid, reduction, (layout, 0), fields)
+    return Clouds(packed, points.device, batch, count, ("ANY_LAYOUT=0", "ANY_FEATURE=0"))
 
 
 def of_bytes(
@@ -79,11 +81,12 @@ def of_bytes(
             alignment | x
         ) % 16 == 0  # a point's step holds the load's last 4 bytes
         layout = _VECTORS if together else _WORDS
-    packed = _packed(head, matrix, grid, reduction, (layout, int(cloud.big_endian)), (offsets, types), listed=True)
-    return Clouds(packed, data.device, 1, cloud.points)
+    how = (layout, int(cloud.big_endian))
+    packed = pack_clouds(head, matrix, grid, reduction, how, (offsets, types), listed=True)
+    return Clouds(packed, data.device, 1, cloud.points, ("ANY_LAYOUT=0",) if layout != _BYTES else ())
 
 
-def _packed(
+def pack_clouds(
     head: Numbers,
     matrix: Any,
     grid: Grid,
@@ -91,11 +94,13 @@ def _packed(
     how: tuple[int, int],
     fields: tuple[tuple[int, ...], tuple[int, ...]],
     listed: bool = False,
+    camera: Numbers = (0,) * 8,
 ) -> Numbers:
+    """The struct of voxel.cuh: head of seven, how it is laid out and in which byte order, fields' offsets and types."""
     transform = tuple(matrix.reshape(-1).tolist()) if matrix is not None else (0.0,) * 12
     offsets, types = ((*values, *(0,) * (3 + MAX_FEATURES - len(values))) for values in fields)
     flags = (*how, int(matrix is not None), reduction.features, int(listed), int(reduction.reads_features))
-    return (*head, *transform, *grid.minimum, *grid.size, *grid.shape, *flags, *offsets, *types)
+    return (*head, *transform, *grid.minimum, *grid.size, *grid.shape, *flags, *offsets, *types, *camera)
 
 
 def fill(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor) -> Tensor:
@@ -114,10 +119,11 @@ def fill(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor) -> Tenso
     else:
         _clear(out, tally, clouds.device)
         if clouds.count:
-            launchable = _kernel("voxel.cu", _KERNELS[reduction.mode], "PPqq", clouds)
+            launchable = _kernel("voxel.cu", _KERNELS[reduction.mode], "PPqqi", clouds)
             each = out.numel() // clouds.batch
-            arguments = (out.data_ptr(), tally.data_ptr(), clouds.batch, each)
-            launch_dependent(launchable, _blocks(clouds, _PER_THREAD), _THREADS, *clouds.packed, *arguments)
+            words = int(out.data_ptr() % 4 == 0 and out.numel() % 4 == 0)
+            arguments = (out.data_ptr(), tally.data_ptr(), clouds.batch, each, words)
+            launch_dependent(launchable, _blocks(clouds), _THREADS, *clouds.packed, *arguments)
     return tally
 
 
@@ -139,52 +145,49 @@ def locate(clouds: Clouds, grid: Grid, reduction: Reduction) -> tuple[Tensor, Te
             limit,
         )
         launchable = _kernel("voxel.cu", "locate_points", "PPqqPf", clouds)
-        launchable.launch(_blocks(clouds, _PER_THREAD), _THREADS, 0, *clouds.packed, *arguments)
+        launchable.launch(_blocks(clouds), _THREADS, 0, *clouds.packed, *arguments)
     return tally, cell, rows
 
 
 def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:
     maximum = int(reduction.mode == "max")
     defines = (f"FEATURES={reduction.features}", f"MAXIMUM={maximum}")
-    total = clouds.batch * clouds.count
-    claims = torch.empty(clouds.batch * grid.cells + total, dtype=torch.int32, device=clouds.device)
-    row = torch.empty(total, dtype=torch.int32, device=clouds.device)
-    sums = torch.empty((total, reduction.features + 1 - maximum), dtype=torch.int64, device=clouds.device)
-    arguments: Numbers
-    owner, lender = claims.data_ptr(), claims.data_ptr() + 4 * clouds.batch * grid.cells
+    cells, points = clouds.batch * grid.cells, clouds.batch * clouds.count
+    row = reduction.features * (1 if maximum else 2)  # words of a row of sums
+    cleared = torch.empty(cells + 3 + points * (row + 1), dtype=torch.int32, device=clouds.device)
+    own = torch.empty((points, reduction.features), dtype=torch.float32, device=clouds.device)
+    owner = cleared.data_ptr()
+    sums = owner + 16 * ((cells + 3) // 4)
+    lists = (owner, sums + 4 * points * row, sums, own.data_ptr())
     limit, scale = _limit(reduction), 2.0**reduction.fraction_bits
-    size = (clouds.batch, grid.cells)
-    _clear(claims, tally, clouds.device)
-    if total:
-        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPPqqf", clouds, defines)
-        arguments = (owner, lender, row.data_ptr(), sums.data_ptr(), tally.data_ptr(), *size, limit)
-        launch_dependent(claim, _blocks(clouds, _PER_THREAD), _THREADS, *clouds.packed, *arguments)
-        add = _kernel("voxel_reduce.cu", "add_points", "PPqff", clouds, defines)
-        arguments = (row.data_ptr(), sums.data_ptr(), clouds.batch, scale, limit)
-        launch_dependent(add, _blocks(clouds, 1), _THREADS, *clouds.packed, *arguments)
-    write = _kernel("voxel_reduce.cu", "write_voxels", "PPPPqqffdi", clouds, defines)
+    _clear(cleared, tally, clouds.device)
+    if points:
+        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPPqqff", clouds, defines)
+        arguments = (*lists, tally.data_ptr(), clouds.batch, grid.cells, scale, limit)
+        launch_dependent(claim, _blocks(clouds), _THREADS, *clouds.packed, *arguments)
+    write = kernel("voxel_reduce.cu", "write_voxels", "PPPPPqqqfffi", clouds.device.index, defines + clouds.defines)
     aligned = int(grid.cells % 4 == 0 and out.data_ptr() % 16 == 0)
-    arguments = (owner, lender, sums.data_ptr(), out.data_ptr(), *size, scale, limit, 1 / scale, aligned)
-    blocks = (grid.cells + 4 * _THREADS - 1) // (4 * _THREADS)
-    launch_dependent(write, (blocks, min(clouds.batch, 65535), 1), _THREADS, *clouds.packed, *arguments)
+    blocks = ((grid.cells + 4 * _THREADS - 1) // (4 * _THREADS), min(clouds.batch, 65535), 1)
+    sizes = (clouds.batch, clouds.count, grid.cells)
+    launch_dependent(write, blocks, _THREADS, *lists, out.data_ptr(), *sizes, scale, limit, 1 / scale, aligned)
 
 
 def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
     """Zero both; the next launch may be a dependent one."""
     size = out.numel() * out.element_size()
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    blocks = max(1, min(processors * 4, (size + 16 * _THREADS - 1) // (16 * _THREADS)))
+    blocks = max(1, min(processors * _CLEAR_BLOCKS, (size + 16 * _THREADS - 1) // (16 * _THREADS)))
     arguments = (out.data_ptr(), size, tally.data_ptr(), tally.numel())
-    kernel("voxel.cu", "clear", "PqPq", device.index).launch((blocks, 1, 1), _THREADS, 0, *arguments)
+    launchable = kernel("voxel.cu", "clear", "PqPq", device.index)
+    launch_dependent(launchable, (blocks, 1, 1), _THREADS, *arguments)
 
 
 def _kernel(file: str, name: str, parameters: str, clouds: Clouds, defines: tuple[str, ...] = ()) -> Kernel:
-    return kernel(file, name, CLOUDS + parameters, clouds.device.index, defines)
+    return kernel(file, name, CLOUDS + parameters, clouds.device.index, defines + clouds.defines)
 
 
-def _blocks(clouds: Clouds, per_thread: int) -> tuple[int, int, int]:
-    each = _THREADS * per_thread
-    return (clouds.count + each - 1) // each, min(clouds.batch, 65535), 1
+def _blocks(clouds: Clouds) -> tuple[int, int, int]:
+    return (clouds.count + _THREADS - 1) // _THREADS, min(clouds.batch, 65535), 1
 
 
 def _limit(reduction: Reduction) -> float:

@@ -29,11 +29,14 @@ extern "C" void locate(const Clouds* clouds, long long batch, int* cell, float* 
       for (int f = 0; f < clouds->features; ++f) *rows++ = feature_of(*clouds, p, f);
     }
 }
-extern "C" void sums(const float* value, int n, float scale, float limit, long long* fixed, int* key, float* back) {
+extern "C" void sums(
+    const float* value, int n, float scale, float limit, long long* fixed, int* key, float* back, float* one
+) {
   for (int i = 0; i < n; ++i) {
     fixed[i] = fixed_point(value[i], scale, limit);
     key[i] = key_of(value[i]);
     back[i] = float_of_key(key[i]);
+    one[i] = mean_of_one(value[i], scale, limit, 1 / scale);
   }
 }
 extern "C" void means(const long long* sum, const long long* count, int n, double unit, float* mean) {
@@ -144,18 +147,21 @@ def test_fixed_point_and_order_keys_are_the_same_as_host_code(host):
     values = np.concatenate(
         [values[np.isfinite(values)], np.float32([0.0, -0.0, 1e-45, -1e-45, 2**20, -(2**20), 3e38, 0.5])]
     )
-    fixed, key, back = np.empty(len(values), np.int64), np.empty(len(values), np.int32), np.empty_like(values)
+    fixed, key = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
+    back, one = np.empty_like(values), np.empty_like(values)
     scale, limit = ctypes.c_float(2**20), ctypes.c_float(2**20)
-    host.sums(pointer(values), len(values), scale, limit, pointer(fixed), pointer(key), pointer(back))
+    host.sums(pointer(values), len(values), scale, limit, pointer(fixed), pointer(key), pointer(back), pointer(one))
     tensor = torch.from_numpy(values)
     assert np.array_equal(fixed, voxel_segments.fixed_point(tensor, 20).numpy())
     assert np.array_equal(key, voxel_segments.key_of_float(tensor).numpy())
     same_bits(back, values)
+    same_bits(one, (torch.from_numpy(fixed).double() * 2.0**-20).float().numpy())
 
 
 def test_means_are_the_same_as_host_code(host):
     random = np.random.default_rng(4)
     total, count = random.integers(-(2**62), 2**62, 5000), random.integers(1, 2**30, 5000)
+    count[:2000] = 2 ** random.integers(0, 31, 2000)
     mean = np.empty(5000, np.float32)
     host.means(pointer(total), pointer(count), 5000, ctypes.c_double(2.0**-20), pointer(mean))
     wanted = torch.from_numpy(total).double() / torch.from_numpy(count).double() * 2.0**-20
@@ -241,6 +247,22 @@ def test_sixteen_byte_points_have_the_same_bits_on_the_gpu(mode):
     features = ("intensity",) if mode in ("mean", "max") else ()
     grid = {"grid_min": GRID[0], "voxel_size": GRID[1], "grid_size": GRID[2], "mode": mode, "features": features}
     same_voxels(voxelize_cloud_bytes(data.cuda(), **layout, **grid), voxelize_cloud_bytes(data, **layout, **grid))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", DENSE)
+@pytest.mark.parametrize("shape", [(64, 64, 64), (5, 7, 96), (1, 1, 1), (128, 100, 33)])
+def test_grids_of_any_shape_have_the_same_bits_on_the_gpu(mode, shape):
+    random = torch.Generator().manual_seed(5)
+    points = torch.randn(2, 30_000, 6, generator=random) * 0.6
+    points[0, :20_000] = points[0, :40].repeat_interleave(500, dim=0)
+    points[1, ::7, 4] = torch.inf
+    points[1, ::11, 1] = torch.nan
+    points[:, :, 3] *= 1e6
+    lengths = torch.tensor([30_000, 12_345])
+    grid = ((-1.0, -1.0, -1.0), (2 / shape[0], 2 / shape[1], 2 / shape[2]), shape)
+    there = voxelize_pointcloud(points.cuda(), *grid, mode, lengths=lengths.cuda())
+    same_voxels(there, voxelize_pointcloud(points, *grid, mode, lengths=lengths))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,85 @@
+"""Device time as medians of CUDA-graph replays, peers in the same run, results with machine and date beside them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def device_us(calls: Sequence[Callable[[], Any]], at_least: int = 24, replays: int = 25) -> float:
+    """Median microseconds of one call; `calls` rotate, so give as many as their inputs need to exceed the L2 cache."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    rounds = -(-at_least // len(calls))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(rounds):
+            for call in calls:
+                call()
+    for _ in range(3):
+        graph.replay()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1000 / (rounds * len(calls)))
+    return statistics.median(times)
+
+
+def copy_rate(size: int = 1 << 31) -> float:
+    """Bytes read and written per second by a device-to-device copy of `size` bytes."""
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2e6 * size / device_us([lambda: target.copy_(source)], at_least=4, replays=10)
+
+
+def copy_us(size: int, rotate: int = 1 << 28) -> float:
+    """Median microseconds of a copy that reads and writes `size` bytes in all, from rotating buffers."""
+    pairs = [torch.randint(0, 256, (2, size // 2), dtype=torch.uint8, device="cuda") for _ in range(rotate // size + 1)]
+    return device_us([lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs])
+
+
+def machine() -> dict[str, str]:
+    """What the numbers were measured on."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "sm": f"{properties.multi_processor_count} x sm_{properties.major}{properties.minor}",
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def write(name: str, title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], folder: Path = RESULTS) -> None:
+    """Write results/`name`.json, and .md with a table of the rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = machine()
+    record = {"machine": about, **extra, "rows": list(rows)}
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [f"# {title}", "", ", ".join(about.values()) + ". Microseconds; medians of CUDA-graph replays.", ""]
+    lines += [f"{key}: {value}" for key, value in extra.items() if not isinstance(value, list | dict)]
+    lines += ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    for row in rows:
+        cells = (row.get(head, "") for head in heads)
+        lines.append("| " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |")
+    text = "\n".join(lines) + "\n"
+    (folder / f"{name}.md").write_text(text)
+    print(text)
