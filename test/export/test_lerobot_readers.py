@@ -13,7 +13,10 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.job import ExportResult
+from robocache_ros.export import lerobot
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.writer import ExportOptions
+from robocache_ros.spec import FusionSpec
 
 from .conftest import reader
 
@@ -32,15 +35,20 @@ def read(
 
     def load(media: str) -> dict[str, Any]:
         if media not in read:
-            python = reader("ROBOCACHE_LEROBOT_PYTHON", ".venv-lerobot/bin/python")
-            command = [python, str(PROBE), str(made(media).out), "0", "20", "70", "100"]
-            environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache), "HF_HOME": str(cache)}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-            assert done.returncode == 0, done.stderr[-3000:]
-            read[media] = json.loads(done.stdout.splitlines()[-1])
+            read[media] = probed(made(media).out, cache)
         return read[media]
 
     return load
+
+
+def probed(dataset: Path, cache: Path) -> dict[str, Any]:
+    python = reader("ROBOCACHE_LEROBOT_PYTHON", ".venv-lerobot/bin/python")
+    command = [python, str(PROBE), str(dataset), "0", "20", "70", "100"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache), "HF_HOME": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
 
 
 def table(result: ExportResult) -> dict[str, Any]:
@@ -110,3 +118,20 @@ def test_the_doctor_finds_no_failure(made: Callable[[str], ExportResult], media:
     assert "FAIL" not in done.stdout, done.stdout
     for check in ("Metadata & Format Compliance", "Temporal Consistency", "Video Integrity", "Feature Consistency"):
         assert f"[PASS] {check}" in done.stdout, done.stdout
+
+
+def test_lerobot_reads_a_dataset_of_several_files_the_same(
+    read: Callable[[str], dict[str, Any]],
+    bags: list[Path],
+    spec: FusionSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lerobot, "DATA_FILE_MB", 0)  # every episode fills a file
+    monkeypatch.setattr(lerobot, "VIDEO_FILE_MB", 0)
+    export(bags, spec, tmp_path / "set", ExportOptions(task="lift the cube", robot_type="panda"))
+    assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == 2
+    assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 4
+    told = probed(tmp_path / "set", tmp_path / "hf")
+    assert told["items"] == read("video")["items"]
+    assert told["windows"] == read("video")["windows"]
