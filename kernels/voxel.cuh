@@ -2,7 +2,7 @@
 //
 // The arithmetic of robocache_ros/ops/voxel_cpu.py and voxel_segments.py, one rounding per operation.
 #pragma once
-#include "depth.cuh"
+#include "camera.cuh"
 
 namespace robocache {
 
