@@ -41,6 +41,7 @@ def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
             DeclareLaunchArgument("bag", description="rosbag2 folder, .mcap or .db3 file."),
+            DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
             DeclareLaunchArgument("rate", default_value="1.0", description="Seconds of the recording in a second."),
             DeclareLaunchArgument(
                 "loop", default_value="false", choices=["true", "false"], description="Begin again at the end."
@@ -53,7 +54,8 @@ def generate_launch_description() -> LaunchDescription:
             ),
             IncludeLaunchDescription(
                 PythonLaunchDescriptionSource(str(HERE / "fusion.launch.py")),
-                launch_arguments=[
+                launch_arguments=[  # its other arguments can be given too
+                    ("spec", LaunchConfiguration("spec")),
                     ("use_sim_time", "true"),
                     ("autostart", "true"),
                 ],

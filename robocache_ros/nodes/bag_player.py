@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import struct
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from typing import Any
 
 import rclpy
 from rclpy.duration import Duration
-from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 
@@ -58,13 +59,15 @@ class BagPlayer:
         node: whose publishers they are.
         bag: an open recording.
         options: how.
+        stopped: ends the replay when it is set.
 
     Raises:
         RoboCacheError: a topic that is not in it, or a message type whose package is not installed.
     """
 
-    def __init__(self, node: Node, bag: Bag, options: Options) -> None:
+    def __init__(self, node: Node, bag: Bag, options: Options, stopped: threading.Event | None = None) -> None:
         self._node = node
+        self._stopped = stopped or threading.Event()
         self._bag = bag
         self._options = options
         check_rate(options.rate)
@@ -95,7 +98,7 @@ class BagPlayer:
             self._wait_acknowledged([self._publishers[message.topic]], SETTLE_S)
             return True
 
-        steady = SteadyClock(stopped=lambda: not self._node.context.ok())
+        steady = SteadyClock(stopped=self._ended)
         whole = True
         while whole and (self._options.loop or not played.loops):
             messages = self._bag.messages(self._publishers, self._first_ns, self._stop_ns)
@@ -113,6 +116,9 @@ class BagPlayer:
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
         """Return when every reliable subscriber has what was sent, so that nothing is lost by leaving."""
         self._wait_acknowledged([*self._publishers.values(), *([self._clock] if self._clock else [])], timeout_s)
+
+    def _ended(self) -> bool:
+        return self._stopped.is_set() or not self._node.context.ok()
 
     def _span(self) -> tuple[int, int]:
         """Log times to begin and to end at."""
@@ -137,7 +143,7 @@ class BagPlayer:
         wanted = dict(self._publishers) | ({"/clock": self._clock} if self._clock else {})
         end = time.monotonic() + self._options.wait_s
         while unheard := tuple(name for name, p in wanted.items() if not p.get_subscription_count()):
-            if time.monotonic() >= end or not self._node.context.ok():
+            if time.monotonic() >= end or self._ended():
                 return unheard
             time.sleep(0.02)
         if self._options.wait_s and self._clock:
@@ -210,29 +216,27 @@ def main(args: Sequence[str] | None = None) -> int:
         duration_s=given.duration,
         wait_s=given.wait_for_subscribers,
     )
-    rclpy.init(args=argv)
+    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    stopped = process.stop_on_signals()
     node = rclpy.create_node("bag_player")
     log = node.get_logger()
     try:
         with Bag(given.bag) as bag:
             for note in bag.notes:
                 log.warning(note)
-            player = BagPlayer(node, bag, options)
+            player = BagPlayer(node, bag, options, stopped)
             span_s = (bag.stop_ns - bag.start_ns) / NS_PER_S
             log.info(f"{given.bag}: {span_s:.1f} s at {options.rate:g}x{', looping' if options.loop else ''}")
             played = player.run()
             if played.unheard and options.wait_s:
                 log.warning(f"nobody listened to {', '.join(played.unheard)} when it began")
-            if node.context.ok():
+            if not stopped.is_set():
                 player.wait_for_acknowledgement(2.0)
             log.info(f"{played.messages} messages sent")
     except RoboCacheError as error:
         log.error(str(error))
         return 1
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
     finally:
-        process.end_in_peace()
         node.destroy_node()
         rclpy.try_shutdown()
     return 0

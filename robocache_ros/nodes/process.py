@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 
 import torch
 
@@ -22,3 +23,11 @@ def prepare() -> None:
 def end_in_peace() -> None:
     """Let no second Ctrl-C (a shell sends one to the whole group, launch another) cut the clean end short."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set, instead of breaking off whatever is under way."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped

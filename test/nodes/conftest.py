@@ -197,16 +197,16 @@ class Rig:
         request.transition.label = transition
         return bool(self.call(ChangeState, f"{node}/change_state", request).success)
 
-    def state(self, node: str = "/fusion_node") -> str:
+    def state(self, node: str = "/fusion_node", timeout_s: float = PATIENCE_S) -> str:
         """The lifecycle state."""
         from lifecycle_msgs.srv import GetState
 
-        return str(self.call(GetState, f"{node}/get_state", GetState.Request()).current_state.label)
+        return str(self.call(GetState, f"{node}/get_state", GetState.Request(), timeout_s).current_state.label)
 
-    def call(self, service: type[Any], name: str, request: Any) -> Any:
+    def call(self, service: type[Any], name: str, request: Any, timeout_s: float = PATIENCE_S) -> Any:
         """Call a service."""
         client = self.node.create_client(service, name)
-        until(client.service_is_ready, name)
+        until(client.service_is_ready, name, timeout_s)
         future = client.call_async(request)
         until(future.done, name)
         self.node.destroy_client(client)

@@ -1,0 +1,113 @@
+"""The launch files, run by `ros2 launch` where launch is installed and the package is built with colcon."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("launch_ros")
+pytest.importorskip("ros2launch")
+from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+from std_msgs.msg import Float32MultiArray, String
+
+ROOT = Path(__file__).parents[2]
+PANDA = ROOT / "test" / "data" / "panda_lift"
+SPEC = ROOT / "config" / "panda_lift.yaml"
+PATIENCE_S = 60.0  # ros2 launch alone takes seconds to start
+
+try:
+    get_package_prefix("robocache_ros")
+except PackageNotFoundError:
+    pytest.skip(
+        "robocache_ros is not in the ament index: colcon build, source install/setup.bash", allow_module_level=True
+    )
+
+
+class Launch:
+    """A running `ros2 launch`."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self._log = log
+        with log.open("w") as out:
+            self.popen = subprocess.Popen(
+                ["ros2", "launch", "robocache_ros", *arguments], stdout=out, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> int:
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGINT)
+        return self.popen.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    running: list[Launch] = []
+
+    def launch(*arguments: str) -> Launch:
+        running.append(Launch(tmp_path / "launch.log", *arguments))
+        return running[-1]
+
+    yield launch
+    for each in running:
+        each.stop()
+
+
+def test_fusion_launch_brings_up_an_active_node(
+    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
+) -> None:
+    layout = rig.listen(String, "/left/arm/layout", latched=True)
+
+    launch = launched("fusion.launch.py", f"spec:={SPEC}", "device:=cpu", "namespace:=left", "name:=arm")
+
+    wait(lambda: len(layout), "the node to become active", PATIENCE_S)
+    assert rig.state("/left/arm") == "active"
+    assert launch.stop() == 0
+    assert "Traceback" not in launch.said
+
+
+def test_without_autostart_the_node_waits_to_be_configured(rig: Any, launched: Callable[..., Launch]) -> None:
+    launched("fusion.launch.py", f"spec:={SPEC}", "device:=cpu", "autostart:=false")
+
+    assert rig.state(timeout_s=PATIENCE_S) == "unconfigured"
+    assert rig.change_state("configure")
+
+
+def test_replay_launch_plays_the_recording_and_ends(
+    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
+) -> None:
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+
+    launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "rate:=4.0", "device:=cpu")
+
+    assert launch.popen.wait(2 * PATIENCE_S) == 0
+    assert "6456 messages sent" in launch.said
+    assert "Traceback" not in launch.said
+    assert len(fused) > 400
+
+
+def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = runpy.run_path(str(ROOT / "launch" / "fusion.launch.py"))["environment"]
+
+    def names() -> set[str]:
+        return {"".join(part.text for part in action.name) for action in environment()}
+
+    monkeypatch.delenv("FASTDDS_DEFAULT_PROFILES_FILE")
+    monkeypatch.setenv("ROS_DISTRO", "kilted")
+    assert "FASTDDS_DEFAULT_PROFILES_FILE" in names()
+    assert "FASTRTPS_DEFAULT_PROFILES_FILE" not in names()
+    monkeypatch.setenv("ROS_DISTRO", "humble")
+    assert "FASTRTPS_DEFAULT_PROFILES_FILE" in names()
+    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", os.devnull)
+    assert not names() & {"FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"}
