@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 class Peer:
     """A process of peer.py: `ask` it, or kill it."""
 
-    def __init__(self, role: str, path: Path, device: str, user: int) -> None:
+    def __init__(self, role: str, path: Path, device: str, user: int, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(PEER), role, str(path), device, str(user)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
         )
         self.hello = self._answer()
 
@@ -66,8 +66,8 @@ def spawn(path: Path) -> Iterator[Callable[..., Peer]]:
     """Starts processes of peer.py, and ends them."""
     peers: list[Peer] = []
 
-    def start(role: str, *, device: str = "cpu", user: int | None = None) -> Peer:
-        peers.append(Peer(role, path, device, os.geteuid() if user is None else user))
+    def start(role: str, *, device: str = "cpu", user: int | None = None, **env: str) -> Peer:
+        peers.append(Peer(role, path, device, os.geteuid() if user is None else user, env))
         return peers[-1]
 
     yield start

@@ -43,6 +43,7 @@ def say(answer: Any) -> None:
 
 def reader(path: str) -> None:
     held: list[ipc.HeldFrame] = []
+    late = torch.empty(0)
     try:
         source = ipc.Reader(path)
     except ipc.IpcUnavailableError as error:
@@ -59,6 +60,12 @@ def reader(path: str) -> None:
                 held.append(frame)
         elif name == "again":
             answer = {**shown(held[-1]), "overtaken": held[-1].overtaken}
+        elif name == "read_slowly":  # the GPU reads the frame long after this process has let go of it
+            torch.cuda._sleep(args[0])
+            late = held[-1].tensors["fused"].clone()
+            held.pop().release()
+        elif name == "late":
+            answer = late.unique().tolist()
         elif name == "release":
             held.pop().release()
             source.latest()  # gives back what the GPU has finished with
