@@ -61,7 +61,7 @@ class BagRun:
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
-        topics = {stream.topic for stream in spec.streams}
+        topics = {feed.topic for feed in spec.feeds}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
@@ -108,8 +108,8 @@ class BagRun:
     @property
     def counters(self) -> dict[str, Counter[str]]:
         """By stream, what became of its messages: received, decoded, accepted, late, dropped:<cause> and so on."""
-        lost = self._ingest.engine.lost
-        return {name: counts + Counter(lost(name)) for name, counts in self._ingest.counters.items()}
+        counters, lost = self._ingest.counters, self._ingest.engine.lost
+        return {stream.name: counters[stream.name] + Counter(lost(stream.name)) for stream in self.spec.streams}
 
     def stats(self) -> dict[str, TopicStats]:
         """What the recording says of the topics that were read."""
@@ -125,10 +125,10 @@ class BagRun:
             yield part
 
     def _messages(self) -> Iterator[tuple[str, int, bytes]]:
-        """Each message once per stream that its topic feeds."""
+        """Each message once per stream that its topic feeds, or completes."""
         fed = defaultdict(list)
-        for stream in self.spec.streams:
-            fed[stream.topic].append(stream.name)
+        for feed in self.spec.feeds:
+            fed[feed.topic].append(feed.name)
         messages = read_ahead(self.bag.messages(fed, self.start_ns, self.stop_ns))
         for topic, log_ns, data in self._recorder.watch(messages):
             for name in fed[topic]:

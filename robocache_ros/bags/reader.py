@@ -126,16 +126,17 @@ class Bag:
 
     def require(self, spec: FusionSpec) -> None:
         """Refuse a spec whose topics or types this recording does not have, naming each and what is near."""
-        missing = [f"{s.topic}{self._near(s.topic)}" for s in spec.streams if s.topic not in self.topics]
+        missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in spec.feeds if feed.topic not in self.topics]
         if missing:
             raise RoboCacheError(
                 f"{self.path}: does not hold {', '.join(dict.fromkeys(missing))}; it holds {', '.join(self.topics)}"
             )
-        for s in spec.streams:
-            found = self.topics[s.topic].type
-            if found != s.type:
+        for feed in spec.feeds:
+            found = self.topics[feed.topic].type
+            if found != feed.type:
+                key = f"{feed.name}.type" if "/" not in feed.name else feed.name.replace("/", ".")
                 raise RoboCacheError(
-                    f"streams.{s.name}.type: {s.type}, but {s.topic} in {self.path} is {found}; change the spec"
+                    f"streams.{key}: {feed.type}, but {feed.topic} in {self.path} is {found}; change the spec"
                 )
 
     def _near(self, topic: str) -> str:
