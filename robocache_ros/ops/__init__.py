@@ -9,6 +9,7 @@ from robocache_ros.ops.rows import blend
 from robocache_ros.ops.selftest import self_test
 from robocache_ros.ops.streams import Fused, Stream
 from robocache_ros.ops.voxel import voxelize_cloud_bytes, voxelize_pointcloud
+from robocache_ros.ops.voxel_depth import voxelize_depth
 from robocache_ros.ops.voxel_grid import Voxels
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "self_test",
     "set_device",
     "voxelize_cloud_bytes",
+    "voxelize_depth",
     "voxelize_pointcloud",
 ]

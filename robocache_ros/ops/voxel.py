@@ -90,9 +90,9 @@ def voxelize_pointcloud(
         from robocache_ros.ops import voxel_cuda
 
         source = voxel_cuda.of_tensor(clouds, lengths, grid, reduction)
-        return _voxelize_cuda(source, grid, reduction, batch if batched else None, sparse, out)
+        return voxelize_source(source, grid, reduction, batch if batched else None, sparse, out)
     rows = clouds.reshape(batch * count, columns).numpy()
-    return _voxelize_columns(list(rows.T), grid, reduction, batch if batched else None, lengths, sparse, out)
+    return voxelize_columns(list(rows.T), grid, reduction, batch if batched else None, lengths, sparse, out)
 
 
 def voxelize_cloud_bytes(
@@ -152,12 +152,12 @@ def voxelize_cloud_bytes(
         from robocache_ros.ops import voxel_cuda
 
         source = voxel_cuda.of_bytes(data, layout, sources, matrix, grid, reduction)
-        return _voxelize_cuda(source, grid, reduction, None, sparse, out)
+        return voxelize_source(source, grid, reduction, None, sparse, out)
     columns = cloud_columns(data.numpy(), layout, sources, matrix)
-    return _voxelize_columns(columns, grid, reduction, None, None, sparse, out)
+    return voxelize_columns(columns, grid, reduction, None, None, sparse, out)
 
 
-def _voxelize_columns(
+def voxelize_columns(
     columns: list[Any],
     grid: Grid,
     reduction: Reduction,
@@ -166,6 +166,7 @@ def _voxelize_columns(
     sparse: bool,
     out: Tensor | None,
 ) -> Voxels:
+    """The same of x, y, z and the features, each (B * N,) float32 on the CPU; `batch` None: of one cloud."""
     clouds = 1 if batch is None else batch
     cell, counts = voxel_cpu.place(columns, grid, reduction, clouds, lengths)
     tally = torch.from_numpy(counts)
@@ -178,9 +179,10 @@ def _voxelize_columns(
     return Voxels(out, tally if batch is not None else tally[0])
 
 
-def _voxelize_cuda(
+def voxelize_source(
     clouds: Any, grid: Grid, reduction: Reduction, batch: int | None, sparse: bool, out: Tensor | None
 ) -> Voxels:
+    """The same of `voxel_cuda.Clouds`."""
     from robocache_ros.ops import voxel_cuda
 
     if sparse:

@@ -49,7 +49,7 @@ def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Red
     head = (points.data_ptr(), lengths.data_ptr() if lengths is not None else 0, *steps)
     fields = ((0, 4, 8), (_FLOAT32,) * 3)
     packed = pack_clouds(head, None, grid, reduction, (layout, 0), fields)
-    return Clouds(packed, points.device, batch, count, ("ANY_LAYOUT=0", "ANY_FEATURE=0"))
+    return Clouds(packed, points.device, batch, count, ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0"))
 
 
 def of_bytes(
@@ -83,7 +83,8 @@ def of_bytes(
         layout = _VECTORS if together else _WORDS
     how = (layout, int(cloud.big_endian))
     packed = pack_clouds(head, matrix, grid, reduction, how, (offsets, types), listed=True)
-    return Clouds(packed, data.device, 1, cloud.points, ("ANY_LAYOUT=0",) if layout != _BYTES else ())
+    defines = ("DEPTH=0", f"ANY_LAYOUT={int(layout == _BYTES)}")
+    return Clouds(packed, data.device, 1, cloud.points, defines)
 
 
 def pack_clouds(
