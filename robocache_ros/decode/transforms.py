@@ -1,0 +1,42 @@
+"""Static transforms: tf2_msgs TFMessage to frames and poses."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from robocache_ros.decode.cdr import PADDING, START, byte_order, read_count, read_text, truncated
+from robocache_ros.decode.payloads import Buffer
+
+_STAMP_BYTES = 8
+_POSE = {order: struct.Struct(f"{order}7d") for order in "<>"}
+
+
+class Transform(NamedTuple):
+    """One transform, T_parent_child: where the child frame lies in the parent's."""
+
+    parent: str
+    child: str
+    translation_m: tuple[float, float, float]
+    rotation_xyzw: tuple[float, float, float, float]
+
+
+def read_transforms(data: Buffer) -> list[Transform]:
+    """The transforms of a tf2_msgs/msg/TFMessage in CDR; DecodeError where it is cut short or none."""
+    order, end = byte_order(data), len(data)
+    count, pos = read_count(data, START, end, order)
+    transforms = []
+    for _ in range(count):
+        pos += PADDING[4][pos & 7] + _STAMP_BYTES
+        parent, pos = read_text(data, min(pos, end), end, order)
+        child, pos = read_text(data, pos, end, order)
+        pos += PADDING[8][pos & 7]
+        stop = pos + _POSE[order].size
+        if stop > end:
+            raise truncated(stop, end)
+        x, y, z, *rotation = _POSE[order].unpack_from(data, pos)
+        pos = stop
+        qx, qy, qz, qw = rotation
+        # tf2 takes a leading slash, which ROS 1 wrote, off a frame's name.
+        transforms.append(Transform(parent.lstrip("/"), child.lstrip("/"), (x, y, z), (qx, qy, qz, qw)))
+    return transforms
