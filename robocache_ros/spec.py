@@ -23,6 +23,8 @@ VECTOR_ALIGNMENTS = ("linear", "slerp", "angle", "hold", "nearest")
 SAMPLE_ALIGNMENTS = ("hold", "nearest")  # an image or a cloud is taken whole: between two of them lies neither
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
+DEPTH_TYPE = "sensor_msgs/msg/Image"
+CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
 # Mean and standard deviation of ImageNet's RGB channels in 0..1, as torchvision's models are trained with.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -191,6 +193,10 @@ class StreamSpec:
     qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=QosSpec())
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
     voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a cloud is placed in", default=None)
+    camera_info: str = key(
+        _topic, "the intrinsics of a depth image, which makes it a cloud; the image is rectified", default=""
+    )
+    color: str = key(_topic, "the image registered to a depth image, of its size and stamps", default="")
 
     def __post_init__(self) -> None:
         resolve = _Resolver(self)
@@ -201,7 +207,20 @@ class StreamSpec:
     @property
     def kind(self) -> str:
         """`vector`, `image` or `cloud`: what a sample is."""
-        return "image" if self.type in IMAGE_TYPES else "cloud" if self.type == CLOUD_TYPE else "vector"
+        if self.type == CLOUD_TYPE or self.camera_info:
+            return "cloud"
+        return "image" if self.type in IMAGE_TYPES else "vector"
+
+    @cached_property
+    def companions(self) -> tuple[StreamSpec, ...]:
+        """The topics that complete a depth image, as `<name>/camera_info` and `<name>/color`; of other streams none."""
+        if not self.camera_info:
+            return ()
+        info = StreamSpec(
+            f"{self.name}/camera_info", self.camera_info, CAMERA_INFO_TYPE, field="k", dim=9, align="hold", qos=self.qos
+        )
+        color = StreamSpec(f"{self.name}/color", self.color, DEPTH_TYPE, qos=self.qos) if self.color else None
+        return (info, color) if color else (info,)
 
     @property
     def width(self) -> int:
@@ -291,9 +310,23 @@ class _Resolver:
         if s.kind == "cloud" and s.voxels is None:
             raise RoboCacheError("voxels: missing; a cloud needs a grid (origin_m, size_m, shape)")
         if s.voxels and s.kind != "cloud":
-            raise RoboCacheError(f"voxels: {s.type} is no cloud; leave it out")
+            wanted = "a depth image needs camera_info" if s.type == DEPTH_TYPE else "leave it out"
+            raise RoboCacheError(f"voxels: {s.type} is no cloud; {wanted}")
+        if s.camera_info:
+            self.check_depth()
+        elif s.color:
+            raise RoboCacheError("color: goes with a depth image; give its camera_info, or leave it out")
         if not self.is_vector and (s.field or s.dim):
             raise RoboCacheError(f"{'field' if s.field else 'dim'}: {s.type} is taken whole; leave it out")
+
+    def check_depth(self) -> None:
+        s = self.s
+        if s.type != DEPTH_TYPE:
+            raise RoboCacheError(f"camera_info: goes with depth images ({DEPTH_TYPE}), not {s.type}; leave it out")
+        known = ("x", "y", "z", *(("r", "g", "b") if s.color else ()))
+        unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
+        if unknown:
+            raise RoboCacheError(f"voxels.features: {unknown[0]!r} is not one of {', '.join(known)}")
 
 
 def _streams(path: str, raw: Any) -> tuple[StreamSpec, ...]:
@@ -340,6 +373,11 @@ class FusionSpec:
             if stream.name == name:
                 return stream
         raise RoboCacheError(f"streams.{name}: no such stream; there are {', '.join(s.name for s in self.streams)}")
+
+    @property
+    def feeds(self) -> tuple[StreamSpec, ...]:
+        """All that is subscribed to or read: the streams, and behind each the topics that complete it."""
+        return tuple(feed for s in self.streams for feed in (s, *s.companions))
 
     @property
     def vectors(self) -> tuple[StreamSpec, ...]:

@@ -9,7 +9,7 @@ from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.decode.decoder import Decoder
 from robocache_ros.decode.definitions import definitions_of, full_name, message_type
 from robocache_ros.decode.images import CompressedImageDecoder, ImageDecoder
-from robocache_ros.decode.payloads import CloudPayload, DecodeError, ImagePayload, PointField, Sample
+from robocache_ros.decode.payloads import CloudPayload, DecodeError, DepthPayload, ImagePayload, PointField, Sample
 from robocache_ros.decode.types import Struct
 from robocache_ros.decode.vectors import JointDecoder, VectorDecoder
 from robocache_ros.errors import RoboCacheError
@@ -19,6 +19,7 @@ __all__ = [
     "CloudPayload",
     "DecodeError",
     "Decoder",
+    "DepthPayload",
     "ImagePayload",
     "PointField",
     "Sample",

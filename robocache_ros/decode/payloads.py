@@ -71,6 +71,27 @@ class CloudPayload:
     big_endian: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DepthPayload:
+    """A depth image with what makes a cloud of it.
+
+    data: (nbytes,) uint8, the depth image's bytes, and from `color_at` on those of an image registered to it.
+    encoding, step, big_endian: of the depth image. camera: fx, fy, cx, cy in pixels. color_encoding: empty where
+    there is none.
+    """
+
+    data: ByteArray
+    encoding: str
+    width: int
+    height: int
+    step: int
+    big_endian: bool
+    camera: tuple[float, ...]
+    color_encoding: str = ""
+    color_step: int = 0
+    color_at: int = 0
+
+
 class Sample(NamedTuple):
     """A decoded message.
 
@@ -79,7 +100,7 @@ class Sample(NamedTuple):
     """
 
     stamp_ns: int | None
-    value: Vector | ImagePayload | CloudPayload
+    value: Vector | ImagePayload | CloudPayload | DepthPayload
     unmatched: tuple[str, ...] = ()
 
 

@@ -38,6 +38,7 @@ class Outcome(enum.Enum):
     SKEWED = "skewed"  # its stamp is too far from its arrival
     UNSTAMPED = "unstamped"  # the stream goes by header stamps, and the message has none
     DROPPED = "dropped"  # it could not be decoded
+    WAITING = "waiting"  # an image whose other half is yet to come
 
 
 class _Stream:

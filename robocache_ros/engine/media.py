@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,12 +13,16 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.decode import decode_compressed
-from robocache_ros.decode.payloads import CloudPayload, ImagePayload
+from robocache_ros.decode.payloads import CloudPayload, DepthPayload, ImagePayload
 from robocache_ros.engine.backend import Form
 from robocache_ros.spec import StreamSpec
 
 IMAGE_LAYOUT = ("encoding", "width", "height", "step", "big_endian")
 CLOUD_LAYOUT = ("width", "height", "point_step", "row_step", "fields", "big_endian")
+DEPTH_LAYOUT = (
+    "encoding", "width", "height", "step", "big_endian", "camera", "color_encoding", "color_step", "color_at",
+)  # fmt: skip
+Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload
 
 
 def converter(stream: StreamSpec, normalized: bool = False) -> Callable[[Any], Tensor]:
@@ -49,16 +53,28 @@ def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = F
     return ops.convert_image(borrow(raw.data), **image_arguments(layout_of(raw), stream, normalized))
 
 
-def voxel_tensor(payload: CloudPayload, stream: StreamSpec) -> Tensor:
+def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:
     """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of mean and max."""
-    grid = ops.voxelize_cloud_bytes(borrow(payload.data), **voxel_arguments(layout_of(payload), stream)).grid
+    data, layout = borrow(payload.data), layout_of(payload)
+    if isinstance(payload, DepthPayload):
+        arguments = depth_arguments(layout, stream)
+        at = arguments.pop("color_at")
+        grid = ops.voxelize_depth(data, color=data[at:] if payload.color_encoding else None, **arguments).grid
+    else:
+        grid = ops.voxelize_cloud_bytes(data, **voxel_arguments(layout, stream)).grid
     assert grid is not None
     return grid
 
 
-def layout_of(payload: ImagePayload | CloudPayload) -> tuple[Any, ...]:
+def layout_of(payload: Payload) -> tuple[Any, ...]:
     """How a payload's bytes are laid out; hashable."""
-    names = IMAGE_LAYOUT if isinstance(payload, ImagePayload) else CLOUD_LAYOUT
+    names = (
+        IMAGE_LAYOUT
+        if isinstance(payload, ImagePayload)
+        else CLOUD_LAYOUT
+        if isinstance(payload, CloudPayload)
+        else DEPTH_LAYOUT
+    )
     return tuple([getattr(payload, name) for name in names])
 
 
@@ -78,10 +94,18 @@ def image_arguments(layout: Sequence[Any], stream: StreamSpec, normalized: bool)
 
 def voxel_arguments(layout: Sequence[Any], stream: StreamSpec) -> dict[str, Any]:
     """What `voxelize_cloud_bytes` is told beside the bytes."""
+    return {**dict(zip(CLOUD_LAYOUT, layout, strict=True)), **_grid_arguments(stream)}
+
+
+def depth_arguments(layout: Sequence[Any], stream: StreamSpec) -> dict[str, Any]:
+    """What `voxelize_depth` is told beside the bytes, and `color_at`, where in them the colours begin."""
+    return {**dict(zip(DEPTH_LAYOUT, layout, strict=True)), **_grid_arguments(stream)}
+
+
+def _grid_arguments(stream: StreamSpec) -> dict[str, Any]:
     grid = stream.voxels
     assert grid is not None
     return {
-        **dict(zip(CLOUD_LAYOUT, layout, strict=True)),
         "transform": torch.tensor(grid.extrinsic.matrix) if grid.extrinsic else None,
         "grid_min": grid.origin_m,
         "voxel_size": grid.size_m,

@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.decode import decode_compressed
-from robocache_ros.decode.payloads import CloudPayload, ImagePayload
+from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.engine.backend import MemoryRow, Options
-from robocache_ros.engine.media import form_of, image_arguments, layout_of, voxel_arguments
+from robocache_ros.engine.media import (
+    Payload,
+    depth_arguments,
+    form_of,
+    image_arguments,
+    layout_of,
+    voxel_arguments,
+)
 from robocache_ros.engine.uplink import ALIGNMENT, LARGE, SMALL, Uplink
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.jpeg import decode_jpeg
-from robocache_ros.ops.cuda.prepare import MODES, Prepared, prepare_cloud, prepare_image
+from robocache_ros.ops.cuda.prepare import MODES, Prepared, prepare_cloud, prepare_depth, prepare_image
 from robocache_ros.ops.cuda.tick import KEEP, MAKE, ZERO
 from robocache_ros.ops.image_cuda import RESIZE
 from robocache_ros.ops.image_formats import PACKED
@@ -49,7 +56,8 @@ def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: tor
 def likely_variant(stream: StreamSpec) -> tuple[int, ...]:
     """What the kernels of a stream will be compiled for, if its images are not of a rare encoding."""
     if stream.voxels:
-        return MODES.index(stream.voxels.reduce), len(stream.voxels.features), math.prod(stream.voxels.shape)
+        cells, is_depth = math.prod(stream.voxels.shape), int(bool(stream.camera_info))
+        return MODES.index(stream.voxels.reduce), len(stream.voxels.features), cells, is_depth
     assert stream.image
     return PACKED, RESIZE[stream.image.resize], 1
 
@@ -155,7 +163,7 @@ class MediaRing:
         if stream.name in options.payload_bytes:
             self._make_room(options.payload_bytes[stream.name])
 
-    def put(self, slot: int, payload: ImagePayload | CloudPayload) -> None:
+    def put(self, slot: int, payload: Payload) -> None:
         """Send an image or cloud to its slot; keep a compressed image."""
         self._serial += 1
         sample = self._samples[slot] = _Sample(self._serial)
@@ -210,7 +218,7 @@ class MediaRing:
         raw = MemoryRow(self.name, "samples", "gpu", self._places, self._raw.shape[1])
         return [raw, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self._nbytes)]
 
-    def _send(self, sample: _Sample, place: int, payload: ImagePayload | CloudPayload) -> None:
+    def _send(self, sample: _Sample, place: int, payload: Payload) -> None:
         if payload.data.nbytes > self._raw.shape[1]:
             self._make_room(payload.data.nbytes)
         sample.key = (payload.data.nbytes, *layout_of(payload))
@@ -270,4 +278,6 @@ class MediaRing:
         nbytes, *layout = key
         if self._stream.kind == "image":
             return prepare_image(nbytes, **image_arguments(layout, self._stream, self._normalized))
+        if self._stream.camera_info:
+            return prepare_depth(nbytes, sums=self._sums, **depth_arguments(layout, self._stream))
         return prepare_cloud(nbytes, sums=self._sums, **voxel_arguments(layout, self._stream))

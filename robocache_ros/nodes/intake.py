@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,7 @@ class Feed:
     subscription: Subscription[Any]
     streams: tuple[StreamSpec, ...]
     depth: int
+    short: set[bytes] = field(default_factory=set)  # publishers that offer less than is asked for
 
 
 class Intake:
@@ -73,12 +75,12 @@ class Intake:
     """
 
     def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest) -> None:
-        self.states = {stream.name: StreamState() for stream in spec.streams}
+        self.states = {feed.name: StreamState() for feed in spec.feeds}
         self._node = node
         self._ingest = ingest
         self._group = compat.OwnThread()
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
-        for stream in spec.streams:
+        for stream in spec.feeds:
             shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
         self.feeds = [self._subscribe(tuple(streams)) for streams in shared.values()]
 
@@ -117,9 +119,10 @@ class Intake:
             pass
 
     def check_graph(self) -> None:
-        """Note in `problems` where a topic is published with another type."""
+        """Note in `problems` where a topic is published with another type, or offered less than the spec asks for."""
         for feed in self.feeds:
             info = self._node.get_publishers_info_by_topic(feed.subscription.topic_name)
+            self._check_qos(feed, info)
             others = sorted({entry.topic_type for entry in info} - {feed.streams[0].type})
             for stream in feed.streams:
                 problems = self.states[stream.name].problems
@@ -137,26 +140,32 @@ class Intake:
             self._node.destroy_subscription(feed.subscription)
         self.feeds = []
 
+    def _check_qos(self, feed: Feed, publishers: Sequence[Any]) -> None:
+        first = feed.streams[0]
+        policies = {bytes(p.endpoint_gid): qos.unmet(first.qos, p.qos_profile) for p in publishers}
+        short = {gid: policy for gid, policy in policies.items() if policy}
+        new = short.keys() - feed.short
+        feed.short = set(short)
+        for stream in feed.streams:
+            state = self.states[stream.name]
+            state.events["incompatible_qos"] += len(new)
+            if not short:
+                state.problems.pop("qos", None)
+                continue
+            text = f"{stream.topic} is offered with another {next(iter(short.values()))} than the spec's qos asks for"
+            if "qos" not in state.problems:
+                self._node.get_logger().error(f"{stream.name}: {text}; nothing is received from that publisher")
+            state.problems["qos"] = text
+
     def _subscribe(self, streams: tuple[StreamSpec, ...]) -> Feed:
         first = streams[0]
-
-        def incompatible(event: Any) -> None:
-            policy = compat.policy_name(event)
-            text = f"{first.topic} is offered with another {policy} than the spec's qos asks for"
-            for stream in streams:
-                state = self.states[stream.name]
-                state.events["incompatible_qos"] += 1
-                if "qos" not in state.problems:
-                    self._node.get_logger().error(f"{stream.name}: {text}; nothing is received from that publisher")
-                state.problems["qos"] = text
-
         subscription = self._node.create_subscription(
             message_class(first),
             first.topic,
             _never_called,
             qos.profile(first.qos),
             callback_group=self._group,
-            event_callbacks=compat.subscription_events(incompatible),
+            event_callbacks=compat.no_events(),
             raw=True,
         )
         return Feed(subscription, streams, first.qos.depth)
@@ -177,7 +186,7 @@ def message_class(stream: StreamSpec) -> type[Any]:
 def definitions(spec: FusionSpec) -> dict[str, str]:
     """The definitions of the spec's message types, from the installed classes."""
     texts: dict[str, str] = {}
-    for stream in spec.streams:
+    for stream in spec.feeds:
         texts.update(definitions_of(message_class(stream)))
     return texts
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.decode import CloudPayload, ImagePayload, PointField
+from robocache_ros.decode import CloudPayload, DepthPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine
 from robocache_ros.spec import load_spec
 
@@ -49,6 +49,13 @@ def mixed_spec(reduce="occupancy", features=(), **timeline):
         "front": {"topic": "/f", "type": IMAGE, "image": {"size": [24, 32], "normalize": "imagenet"}, "max_age_ms": 80},
         "whole": {"topic": "/r", "type": IMAGE, "align": "nearest"},
         "depth": {"topic": "/d", "type": IMAGE, "image": {"resize": "nearest", "size": [10, 10]}},
+        "rgbd": {
+            "topic": "/z",
+            "type": IMAGE,
+            "camera_info": "/i",
+            "color": "/k",
+            "voxels": {**grid, "reduce": "mean", "features": ["r", "g", "b", "z"]},
+        },
         "jpeg": {
             "topic": "/p",
             "type": "sensor_msgs/msg/CompressedImage",
@@ -80,16 +87,23 @@ def _cloud(rng):
     return CloudPayload(points.view(np.uint8).reshape(-1), len(points), 1, 16, 16 * len(points), FIELDS)
 
 
+def _rgbd(rng):
+    depth = rng.integers(0, 3000, (12, 16), dtype=np.uint16).view(np.uint8).reshape(-1)
+    color = rng.integers(0, 255, 12 * 16 * 3, dtype=np.uint8)
+    data = np.concatenate([depth, color[: 100 if rng.random() < 0.1 else None]])  # corrupt
+    return DepthPayload(data, "16UC1", 16, 12, 32, False, (20.0, 21.0, 8.5, 6.25), "bgr8", 48, len(depth))
+
+
 def mixed_messages(rng, count=300):
     """(stream, stamp, arrival, value) in order of arrival."""
     arrival = T0
     for _ in range(count):
         arrival += int(rng.integers(0, 8 * MS))
-        name = str(rng.choice(["joints"] * 3 + ["turn"] * 2 + ["cloud", "front", "whole", "depth", "jpeg"]))
+        name = str(rng.choice(["joints"] * 3 + ["turn"] * 2 + ["cloud", "front", "whole", "depth", "jpeg", "rgbd"]))
         if name in ("joints", "turn"):
             value = rng.normal(size=7 if name == "joints" else 4).astype(np.float32)
         else:
-            value = _cloud(rng) if name == "cloud" else _image(rng, name)
+            value = {"cloud": _cloud, "rgbd": _rgbd}.get(name, lambda rng: _image(rng, name))(rng)  # noqa: B023
         yield name, arrival - int(rng.integers(0, 30 * MS)), arrival, value
 
 

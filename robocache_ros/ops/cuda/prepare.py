@@ -12,7 +12,9 @@ from torch import Tensor
 from robocache_ros.ops import image, image_cuda, voxel, voxel_cuda
 from robocache_ros.ops.cloud import check_cloud, column_sources
 from robocache_ros.ops.image_formats import check_image, image_format
-from robocache_ros.ops.voxel_grid import FIXED_BITS, FRACTION_BITS, checked_grid, checked_reduction
+from robocache_ros.ops.voxel_depth import check_depth, checked_color
+from robocache_ros.ops.voxel_depth_cuda import of_depth
+from robocache_ros.ops.voxel_grid import FIXED_BITS, FRACTION_BITS, Grid, Reduction, checked_grid, checked_reduction
 
 Numbers = tuple[int | float, ...]
 MODES = ("occupancy", "count", "mean", "max")  # as tick_cloud.cu numbers them
@@ -27,7 +29,7 @@ class Prepared:
 
     shape: tuple[int, ...]  # of the result
     dtype: torch.dtype
-    variant: tuple[int, ...]  # images: family, resize, pixels; clouds: mode, features, cells
+    variant: tuple[int, ...]  # images: family, resize, pixels; clouds: mode, features, cells, whether of depth
     numbers: Numbers  # the task behind its target, the address of the bytes first
 
 
@@ -86,9 +88,50 @@ def prepare_cloud(
     sources = column_sources(layout, features)
     matrix = voxel.checked_transform(transform)
     clouds = voxel_cuda.of_bytes(data, layout, sources, matrix, grid, reduction)
+    return _prepared(clouds, grid, reduction, sums, 0)
+
+
+def prepare_depth(
+    nbytes: int,
+    *,
+    encoding: str,
+    width: int,
+    height: int,
+    step: int,
+    big_endian: bool,
+    camera: Sequence[float],
+    color_encoding: str,
+    color_step: int,
+    color_at: int,
+    transform: Tensor | None,
+    grid_min: Sequence[float],
+    voxel_size: float | Sequence[float],
+    grid_size: Sequence[int],
+    mode: str,
+    features: Sequence[str],
+    sums: Tensor | None,
+) -> Prepared:
+    """A depth image of `nbytes` bytes; arguments and errors are those of `voxelize_depth`.
+
+    Its colours, if `color_encoding` is not empty, are the bytes from `color_at` on. sums: as of `prepare_cloud`.
+    """
+    grid = checked_grid(grid_min, voxel_size, grid_size)
+    reduction = checked_reduction(mode, len(features), None, FRACTION_BITS)
+    color = None
+    if color_encoding:
+        color = checked_color(nbytes - color_at, color_encoding, width, height, color_step, 0)
+    layout = check_depth(nbytes, encoding, width, height, step, big_endian, camera, color, features)
+    matrix = voxel.checked_transform(transform)
+    clouds = of_depth(_nowhere(nbytes), layout, color_at, matrix, grid, reduction)
+    return _prepared(clouds, grid, reduction, sums, 1)
+
+
+def _prepared(
+    clouds: voxel_cuda.Clouds, grid: Grid, reduction: Reduction, sums: Tensor | None, is_depth: int
+) -> Prepared:
     scale, limit = 2.0**FRACTION_BITS, 2.0 ** (FIXED_BITS - FRACTION_BITS)
     tail = (sums.data_ptr() if sums is not None else 0, grid.cells, scale, limit, 1 / scale)
-    variant = (MODES.index(mode), len(features), grid.cells)
+    variant = (MODES.index(reduction.mode), reduction.features, grid.cells, is_depth)
     return Prepared(reduction.dense_shape(grid), reduction.dense_dtype, variant, (*clouds.packed, *tail))
 
 

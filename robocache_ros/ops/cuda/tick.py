@@ -125,8 +125,8 @@ class Plan:
 
     def launch_cloud(self, number: int, variant: tuple[int, ...]) -> None:
         """A cloud stream's part."""
-        mode, features, cells = variant
-        defines = (f"MODE={mode}", f"FEATURES={features}")
+        mode, features, cells, is_depth = variant
+        defines = (f"MODE={mode}", f"FEATURES={features}", f"DEPTH={is_depth}")
         at = self._at + self._clouds_at + number * CLOUD_TASK.size
         processors = torch.cuda.get_device_properties(self._index).multi_processor_count
         wide = min(-(-cells // 1024), 8 * processors)
