@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rclpy.callback_groups import CallbackGroup
@@ -31,13 +31,14 @@ class Taken(NamedTuple):
 class OwnThread(CallbackGroup):
     """A group of subscriptions that no executor touches: a thread of their own takes the messages.
 
-    An executor builds its wait set anew for every callback and, in Humble, withholds the message info. Their events
-    (incompatible QoS, lost messages) are still the executor's.
+    An executor builds its wait set anew for every callback and, in Humble, withholds the message info. Their events are
+    not for it either: Fast DDS wakes whoever waits for a subscription's events at each of its messages too, and an
+    executor that spins on that takes the interpreter from the thread that would take the message.
     """
 
     def can_execute(self, entity: object) -> bool:
-        """Whether an executor may run it."""
-        return not isinstance(entity, Subscription)
+        """Whether an executor may run it: never."""
+        return False
 
     def beginning_execution(self, entity: object) -> bool:
         """Whether an executor may begin to run it."""
@@ -82,22 +83,9 @@ class Waiter:
         self._set.wait(timeout_ns)
 
 
-def subscription_events(incompatible_qos: Callable[[Any], None]) -> SubscriptionEventCallbacks:
-    """Event callbacks of a subscription; a type mismatch, which few middlewares tell of, is looked for in the graph."""
-    try:
-        return SubscriptionEventCallbacks(incompatible_qos=incompatible_qos, use_default_callbacks=False)
-    except TypeError:  # pragma: no cover - older than Humble
-        return SubscriptionEventCallbacks(incompatible_qos=incompatible_qos)
-
-
-def policy_name(event: Any) -> str:
-    """The QoS policy that an incompatible-QoS event is about, in words."""
-    from rclpy import qos
-
-    try:
-        return qos.qos_policy_name_from_kind(event.last_policy_kind).lower()
-    except (AttributeError, ValueError):
-        return "quality of service"
+def no_events() -> SubscriptionEventCallbacks:
+    """Event callbacks of a subscription that has none; the graph tells what they would."""
+    return SubscriptionEventCallbacks(use_default_callbacks=False)
 
 
 class NodeClock:

@@ -19,6 +19,15 @@ def profile(qos: QosSpec) -> QoSProfile:
     )
 
 
+def unmet(asked: QosSpec, offered: QoSProfile) -> str:
+    """The policy of which a publisher offers less than is asked for; empty where there is none."""
+    if asked.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
+        return "reliability"
+    if asked.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
+        return "durability"
+    return ""
+
+
 def reliable(depth: int) -> QoSProfile:
     """Reliable, so that subscribers of either kind match it."""
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
