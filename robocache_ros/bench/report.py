@@ -190,7 +190,8 @@ def write_plot(found: Found, path: Path) -> None:
     axes[2].set(title="memory of the node's own", xlabel="s", ylabel="MiB")
     for axis in axes:
         axis.grid(alpha=0.3)
-        axis.legend()
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
