@@ -26,7 +26,7 @@ from robocache_ros.nodes import compat, process
 
 NS_PER_S = 1_000_000_000
 SETTLE_S = 2.0  # at most, for a reliable reader to match a writer after it has been matched
-LEAD_IN_S = 0.2  # the same for best-effort ones, of which nobody hears
+HOLD_S = 0.2  # that sim time stands at the beginning and at the end, for best-effort readers, of which nobody hears
 DEPTH = 1000  # messages kept for a reader that is slow
 
 
@@ -70,6 +70,7 @@ class BagPlayer:
         self._stopped = stopped or threading.Event()
         self._bag = bag
         self._options = options
+        self._last_ns: int | None = None
         check_rate(options.rate)
         names = options.topics or tuple(bag.topics)
         missing = [name for name in names if name not in bag.topics]
@@ -90,6 +91,7 @@ class BagPlayer:
 
         def publish(message: RawMessage) -> bool:
             self._publishers[message.topic].publish(message.data)
+            self._last_ns = message.log_ns
             played.messages += 1
             if message.topic not in unmet:
                 return False
@@ -111,6 +113,8 @@ class BagPlayer:
                 steady=steady,
             )
             played.loops += 1
+        if whole and self._clock and self._last_ns is not None:
+            self._hold_time(self._last_ns)
         return played
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
@@ -147,22 +151,15 @@ class BagPlayer:
                 return unheard
             time.sleep(0.02)
         if self._options.wait_s and self._clock:
-            self._lead_in()
+            self._hold_time(self._first_ns)
         return ()
 
-    def _lead_in(self) -> None:
-        """Let sim time stand at the beginning until best-effort readers of /clock have matched too."""
-        end = time.monotonic() + LEAD_IN_S
-        while time.monotonic() < end:
-            self._tell_time(self._first_ns)
+    def _hold_time(self, now_ns: int) -> None:
+        """Let sim time stand, until best-effort readers of /clock have matched, or have got the last of it."""
+        end = time.monotonic() + HOLD_S
+        while time.monotonic() < end and not self._ended():
+            self._tell_time(now_ns)
             time.sleep(0.01)
-
-    def _wait_acknowledged(self, publishers: list[Any], timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        for publisher in publishers:
-            wait = getattr(publisher, "wait_for_all_acked", None)
-            if wait:
-                wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _tell_time(self, now_ns: int) -> None:
         self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))

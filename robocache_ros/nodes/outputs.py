@@ -18,6 +18,8 @@ from robocache_ros.nodes import messages, qos
 from robocache_ros.nodes.ring import RingOutput
 from robocache_ros.spec import StreamSpec
 
+FUSED_DEPTH = 200  # ticks kept for a reader that is slow; they are small
+
 
 class Window:
     """The rows of the last H ticks, one block of memory at any time.
@@ -82,7 +84,7 @@ class Outputs:
         spec = layout.spec
         self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
         create = node.create_lifecycle_publisher
-        self._fused = create(Float32MultiArray, "~/fused", qos.reliable(10))
+        self._fused = create(Float32MultiArray, "~/fused", qos.reliable(FUSED_DEPTH))
         self._described = create(String, "~/layout", qos.latched())
         self._media: dict[str, Any] = {
             stream.name: create(

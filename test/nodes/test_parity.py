@@ -73,8 +73,9 @@ def replay(
     }
     wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
     rig.play(rate=rate, duration_s=SECONDS)
-    due = int((SECONDS - spec.delay_ms / 1000) * spec.rate_hz) - 1
-    wait(lambda: all(len(inbox) >= due for inbox in (fused, *aligned.values())), f"{due} ticks")
+    with Bag(PANDA) as bag:
+        last_ns = bag.start_ns + round((SECONDS - 0.02) * 1e9) - spec.delay_ns  # due before the last message
+    wait(lambda: len(fused) and messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
     counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
     windows = [messages.read_fused(message) for message in fused.messages]
     live = {"counters": counters, "rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
@@ -93,6 +94,7 @@ def assert_same_rows(live: dict[str, Any], reference: Offline) -> None:
     index = {tick: row for row, tick in enumerate(reference.ticks_ns)}
     layout = Layout(reference.spec)
     ticks = sorted(live["rows"])
+    assert len(ticks) > 100
     assert set(ticks) <= set(index)
     ours = torch.stack([live["rows"][tick] for tick in ticks])
     theirs = reference.rows[[index[tick] for tick in ticks]]
@@ -128,7 +130,7 @@ def test_live_images_and_voxels_equal_the_offline_run(
     for name in ("front", "wrist", "voxels"):
         skipped = len(reference.ticks_ns) - len(reference.media[name])
         same = [torch.equal(value, reference.media[name][index[tick] - skipped]) for tick, value in live[name].items()]
-        assert len(same) > 100
+        assert len(same) > 50  # a reader that is slow is not waited for
         assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
 
 
