@@ -161,6 +161,13 @@ class BagPlayer:
             self._tell_time(now_ns)
             time.sleep(0.01)
 
+    def _wait_acknowledged(self, publishers: list[Any], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        for publisher in publishers:
+            wait = getattr(publisher, "wait_for_all_acked", None)
+            if wait:
+                wait(Duration(seconds=max(0.0, end - time.monotonic())))
+
     def _tell_time(self, now_ns: int) -> None:
         self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))
 
