@@ -1,6 +1,6 @@
 // Rows between the rows of one buffer, chosen by the caller.
 //
-// Compiled with  KIND       LINEAR, bf16, bf16, 8, 8, 8, 8, 0: the arguments of Kind
+// Compiled with  KIND       LINEAR, bf16, bf16, 8, 8, 8, 8, 16, 0: the arguments of Kind
 //                THREADS    of a block
 //                IN_FLIGHT  items that a thread loads before it stores the first
 #include "tile.cuh"
@@ -12,9 +12,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) blend_rows(const Chosen ch
   typedef Kind<KIND> K;
   Pick* picks = (Pick*)shared;
   const int64 first = (int64)blockIdx.x * chosen.span;
-  const int rows = at_most(chosen.rows - first, chosen.span);
+  const int rows = at_most(chosen.rows - first, chosen.span), width = chosen.width;
   take(chosen, first, rows, picks, threadIdx.x, THREADS);
   __syncthreads();
-  K::Out* out = (K::Out*)chosen.out + first * chosen.width;
-  write<K, IN_FLIGHT>((const K::In*)chosen.data, chosen.width, picks, rows, out, chosen.width, threadIdx.x, THREADS);
+  const int row = threadIdx.x * K::ITEM / width, step = THREADS * K::ITEM / width;
+  K::Out* out = (K::Out*)chosen.out + first * width;
+  write<K, IN_FLIGHT>((const K::In*)chosen.data, width, picks, rows, out, width, row, threadIdx.x * K::ITEM - row * width,
+                      step, THREADS * K::ITEM - step * width);
 }

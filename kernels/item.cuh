@@ -12,56 +12,77 @@ struct alignas(16) Pick {  // what a row is made of
   int valid;               // 0 none, 1 aligned, 2 held past its neighbour
 };
 
-// How a stream is read and written; all powers of two.
+// What is known of a stream when it is compiled; the sum of these.
+enum Form {
+  STAGED = 1,      // its samples are in shared memory
+  EACH_TIMES = 2,  // times are per batch
+  RAGGED = 4,      // it has lengths
+  GROUPED = 8,     // several batches in a tile
+  WIDE = 16,       // offsets in a tile need 64 bits
+  EVEN = 32,       // a thread stays in one column from item to item
+  WHOLE = 64,      // samples of every batch begin and end at a multiple of 16 bytes
+};
+
+// How a stream is read and written; sizes are powers of two.
 //   LOAD   elements that a load moves
 //   UNIT   elements of an item that lie in one row of the output
 //   STORE  elements that a store moves
 //   ITEM   elements of an item: greater than UNIT only where rows follow each other in the output without a gap
-//   STAGED 1 where the samples are in shared memory
-template <Method METHOD_, class In_, class Out_, int LOAD_, int UNIT_, int STORE_, int ITEM_, int STAGED_>
+//   STEPS  of the search in times that are in shared memory, which holds 2^STEPS for a batch; 0 where they are not
+template <Method METHOD_, class In_, class Out_, int LOAD_, int UNIT_, int STORE_, int ITEM_, int FORM_, int STEPS_>
 struct Kind {
   typedef In_ In;
   typedef Out_ Out;
   static constexpr Method METHOD = METHOD_;
-  static constexpr int LOAD = LOAD_, UNIT = UNIT_, STORE = STORE_, ITEM = ITEM_;
-  static constexpr bool STAGED = STAGED_, BLENDS = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE;
-  static constexpr bool SPANS = ITEM_ > UNIT_;
+  static constexpr int LOAD = LOAD_, UNIT = UNIT_, STORE = STORE_, ITEM = ITEM_, STEPS = STEPS_;
+  static constexpr bool staged = FORM_ & STAGED, each_times = FORM_ & EACH_TIMES, ragged = FORM_ & RAGGED;
+  static constexpr bool whole = FORM_ & WHOLE, grouped = FORM_ & GROUPED, wide = FORM_ & WIDE, even = FORM_ & EVEN, staged_times = STEPS_ > 0;
+  static constexpr bool blends = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE, spans = ITEM_ > UNIT_;
 };
+
+// Where a pick's sample begins in the data of its tile: picks hold rows where offsets are wide, and else the offset itself.
+template <class K>
+HD auto offset(int place, int width) {
+  if constexpr (K::wide) return (int64)place * width;
+  else return place;
+}
 
 template <class K>
 struct Item {
-  Word<typename K::In, K::LOAD> before[K::ITEM / K::LOAD], after[K::BLENDS ? K::ITEM / K::LOAD : 1];
+  Word<typename K::In, K::LOAD> before[K::ITEM / K::LOAD], after[K::blends ? K::ITEM / K::LOAD : 1];
   float weight[K::ITEM / K::UNIT];
 };
 
 template <class K>
 HD Word<typename K::In, K::LOAD> read(const typename K::In* from) {
   auto word = (const Word<typename K::In, K::LOAD>*)from;
-  if constexpr (K::STAGED) return *word;
+  if constexpr (K::staged) return *word;
   else return load_constant(word);
 }
 
 // The samples of the item that begins in column d of a row.
 template <class K>
 HD void fetch(Item<K>& item, const typename K::In* data, int width, const Pick* picks, int row, int rows, int d) {
+  Pick found = picks[row];
   UNROLL
   for (int u = 0; u < K::ITEM; u += K::UNIT) {
-    Pick found = {-1, -1, 0.0f, 0};
-    if (!K::SPANS || row < rows) found = picks[row];
-    const typename K::In* before = data + (int64)found.lower * width + d;
-    const typename K::In* after = data + (int64)found.upper * width + d;
     item.weight[u / K::UNIT] = found.weight;
     UNROLL
     for (int i = 0; i < K::UNIT; i += K::LOAD) {
       item.before[(u + i) / K::LOAD] = {};
-      if (found.lower >= 0) item.before[(u + i) / K::LOAD] = read<K>(before + i);
-      if constexpr (K::BLENDS) {
+      if (found.lower >= 0) item.before[(u + i) / K::LOAD] = read<K>(data + (offset<K>(found.lower, width) + d + i));
+      if constexpr (K::blends) {
         item.after[(u + i) / K::LOAD] = {};
-        if (found.weight != 0) item.after[(u + i) / K::LOAD] = read<K>(after + i);
+        if (found.weight != 0) item.after[(u + i) / K::LOAD] = read<K>(data + (offset<K>(found.upper, width) + d + i));
       }
     }
-    d += K::UNIT;
-    if (K::SPANS && d >= width) d -= width, ++row;
+    if (K::spans && u + K::UNIT < K::ITEM) {
+      d += K::UNIT;
+      if (d >= width) {
+        d -= width, ++row;
+        found = row < rows ? picks[row] : Pick{-1, -1, 0.0f, 0};
+      }
+    }
   }
 }
 
@@ -71,62 +92,93 @@ HD T converted(T value, const T*) {  // taken whole: the very bits
 }
 template <class Out, class In>
 HD Out converted(In value, const Out*) {
-  return Rounded<Out>::of(to_float(value));
+  return Narrowed<Out>::of(to_float(value));
 }
 
-template <class K>
-HD void mix(const typename K::In* before, const typename K::In* after, float weight, typename K::Out* out) {
-  typedef typename K::Out Out;
-  UNROLL
-  for (int i = 0; i < K::UNIT; ++i) out[i] = converted(before[i], (const Out*)nullptr);
-  if constexpr (K::METHOD == LINEAR || K::METHOD == ANGLE) {
+// The elements of a word as float32; the 16-bit ones of a register with one operation each.
+template <class T, int N>
+HD void widen(const Word<T, N>& word, float* wide) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    uint32 parts[N / 2];
+    memcpy(parts, &word, sizeof parts);
     UNROLL
-    for (int i = 0; i < K::UNIT; ++i) {
-      float a = to_float(before[i]), b = to_float(after[i]);
-      Out mixed = Rounded<Out>::of(K::METHOD == LINEAR ? linear(a, b, weight) : angle(a, b, weight));
-      if (weight != 0) out[i] = mixed;
+    for (int i = 0; i < N / 2; ++i) both_floats(parts[i], (const T*)nullptr, wide[2 * i], wide[2 * i + 1]);
+  } else {
+    Pack<T, N> pack = unpack<T, N>(word);
+    UNROLL
+    for (int i = 0; i < N; ++i) wide[i] = to_float(pack.at[i]);
+  }
+}
+
+// A unit of the output from its samples taken whole.
+template <class K>
+HD void copy(const Word<typename K::In, K::LOAD>* before, typename K::Out* out) {
+  typedef typename K::In In;
+  UNROLL
+  for (int i = 0; i < K::UNIT; i += K::LOAD) {
+    Pack<In, K::LOAD> pack = unpack<In, K::LOAD>(before[i / K::LOAD]);
+    UNROLL
+    for (int j = 0; j < K::LOAD; ++j) out[i + j] = converted(pack.at[j], (const typename K::Out*)nullptr);
+  }
+}
+
+// A unit of the output between its samples.
+template <class K>
+HD void mix(const Word<typename K::In, K::LOAD>* before, const Word<typename K::In, K::LOAD>* after, float weight,
+            typename K::Out* out) {
+  typedef typename K::Out Out;
+  float p[K::UNIT], q[K::UNIT], mixed[K::UNIT];
+  UNROLL
+  for (int i = 0; i < K::UNIT; i += K::LOAD) {
+    widen<typename K::In, K::LOAD>(before[i / K::LOAD], p + i);
+    widen<typename K::In, K::LOAD>(after[i / K::LOAD], q + i);
+  }
+  UNROLL
+  for (int i = 0; i < K::UNIT; ++i) {
+    if constexpr (K::METHOD == LINEAR) mixed[i] = linear(p[i], q[i], weight);
+    if constexpr (K::METHOD == ANGLE) mixed[i] = angle(p[i], q[i], weight);
+    if constexpr (K::METHOD == SLERP) {
+      if (i % 4 == 0) slerp(p + i, q + i, weight, mixed + i);
     }
   }
-  if constexpr (K::METHOD == SLERP) {
-    if (weight == 0) return;
+  if constexpr (sizeof(Out) == 2 && K::UNIT % 2 == 0) {
     UNROLL
-    for (int i = 0; i < K::UNIT; i += 4) {
-      float p[4], q[4], mixed[4];
-      UNROLL
-      for (int j = 0; j < 4; ++j) p[j] = to_float(before[i + j]), q[j] = to_float(after[i + j]);
-      slerp(p, q, weight, mixed);
-      UNROLL
-      for (int j = 0; j < 4; ++j) out[i + j] = Rounded<Out>::of(mixed[j]);
+    for (int i = 0; i < K::UNIT; i += 2) {
+      uint32 both = Narrowed<Out>::pair(mixed[i], mixed[i + 1]);
+      memcpy(out + i, &both, 4);
     }
+  } else {
+    UNROLL
+    for (int i = 0; i < K::UNIT; ++i) out[i] = Narrowed<Out>::of(mixed[i]);
   }
 }
 
 // Blends the item and stores it, or as much of it as there is.
 template <class K>
 HD void put(const Item<K>& item, typename K::Out* out, int count) {
-  typedef typename K::In In;
   typedef typename K::Out Out;
-  In before[K::ITEM], after[K::ITEM];
-  Out mixed[K::ITEM];
+  alignas(16) Out settled[K::ITEM];
   UNROLL
-  for (int i = 0; i < K::ITEM; i += K::LOAD) {
-    memcpy(before + i, &item.before[i / K::LOAD], sizeof item.before[0]);
-    if constexpr (K::BLENDS) memcpy(after + i, &item.after[i / K::LOAD], sizeof item.after[0]);
+  for (int u = 0; u < K::ITEM; u += K::UNIT) {
+    float weight = item.weight[u / K::UNIT];
+    if constexpr (K::blends) {
+      if (weight != 0) mix<K>(item.before + u / K::LOAD, item.after + u / K::LOAD, weight, settled + u);
+      else copy<K>(item.before + u / K::LOAD, settled + u);
+    } else {
+      copy<K>(item.before + u / K::LOAD, settled + u);
+    }
   }
-  UNROLL
-  for (int u = 0; u < K::ITEM; u += K::UNIT) mix<K>(before + u, after + u, item.weight[u / K::UNIT], mixed + u);
-  if (K::SPANS && count < K::ITEM) {
+  if (K::spans && count < K::ITEM) {
     UNROLL
     for (int i = 0; i < K::ITEM; ++i) {
-      if (i < count) out[i] = mixed[i];
+      if (i < count) out[i] = settled[i];
     }
     return;
   }
   UNROLL
   for (int i = 0; i < K::ITEM; i += K::STORE) {
     Pack<Out, K::STORE> pack;
-    UNROLL
-    for (int j = 0; j < K::STORE; ++j) pack.at[j] = mixed[i + j];
+    memcpy(&pack, settled + i, sizeof pack);
     store(out + i, pack);
   }
 }

@@ -6,11 +6,15 @@
 #if defined(__CUDACC__)
 #define HD __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+#define NOINLINE __device__ __noinline__
 #else
 #include <cmath>
 #include <cstring>
 #define HD inline
 #define UNROLL
+#define ROLLED
+#define NOINLINE inline
 #endif
 
 namespace robocache {
@@ -75,6 +79,16 @@ HD float to_float(f16 a) {
 #endif
 }
 
+// Two 16-bit floats of one register.
+HD void both_floats(uint32 both, const bf16*, float& low, float& high) {
+  low = float_of(both << 16);
+  high = float_of(both & 0xffff0000);
+}
+HD void both_floats(uint32 both, const f16*, float& low, float& high) {
+  low = to_float(f16{(unsigned short)both});
+  high = to_float(f16{(unsigned short)(both >> 16)});
+}
+
 // Rounding to a type: to nearest even, and any NaN to the one canonical NaN, for processors differ in the one they make.
 template <class T>
 struct Rounded;
@@ -113,9 +127,59 @@ struct Rounded<f16> {
   }
 };
 
+// Rounding of what arithmetic gave, by the GPU's own conversions: of 16 bits two at a time, and any NaN all ones but for the
+// sign, as these make it.
+template <class T>
+struct Narrowed;
+
+#if defined(__CUDA_ARCH__)
+#define NARROWED(TYPE, SINGLE, PAIR)                                              \
+  template <>                                                                     \
+  struct Narrowed<TYPE> {                                                         \
+    static HD TYPE of(float a) {                                                  \
+      TYPE narrow;                                                                \
+      asm(SINGLE " %0, %1;" : "=h"(narrow.bits) : "f"(a));                        \
+      return narrow;                                                              \
+    }                                                                             \
+    static HD uint32 pair(float low, float high) {                                \
+      uint32 both;                                                                \
+      asm(PAIR " %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));                \
+      return both;                                                                \
+    }                                                                             \
+  };
+NARROWED(f16, "cvt.rn.f16.f32", "cvt.rn.f16x2.f32")
+NARROWED(bf16, "cvt.rn.bf16.f32", "cvt.rn.bf16x2.f32")
+#undef NARROWED
+#else
+template <class T>
+struct Narrowed {
+  static HD T of(float a) { return a == a ? Rounded<T>::of(a) : T{0x7fff}; }
+  static HD uint32 pair(float low, float high) { return of(low).bits | (uint32)of(high).bits << 16; }
+};
+#endif
+
+template <>
+struct Narrowed<float> {
+  static HD float of(float a) { return Rounded<float>::of(a); }
+};
+
 template <>
 struct Rounded<uint8> {
   static HD uint8 of(float a) { return (uint8)a; }  // only ever given what was a uint8
 };
+
+template <>
+struct Narrowed<uint8> {
+  static HD uint8 of(float a) { return Rounded<uint8>::of(a); }
+};
+
+// n / d for n * d below 2^32, by its `magic`: 2^32 / d rounded up, which the host computes.
+HD int divided(int n, int d, uint32 magic) {
+#if defined(__CUDA_ARCH__)
+  return d == 1 ? n : (int)__umulhi((uint32)n, magic);
+#else
+  return d == 1 ? n : (int)((unsigned long long)(uint32)n * magic >> 32);
+#endif
+}
 
 }  // namespace robocache

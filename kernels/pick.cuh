@@ -4,7 +4,8 @@
 
 namespace robocache {
 
-const int64 NEVER = -0x7fffffffffffffffLL - 1;  // a stamp that no sample is used at and no target is served at
+const int64 FOREVER = 0x7fffffffffffffffLL;
+const int64 NEVER = -FOREVER - 1;  // a stamp that no sample is used at and no target is served at
 
 // Nanoseconds of float seconds: seconds * 1e9 in float64 to the nearest, kept within 2^62; NaN is NEVER.
 HD int64 nanoseconds(double seconds) {
@@ -29,36 +30,59 @@ struct Stamps {
   HD int64 operator[](int i) const { return nanoseconds(at[i]); }
 };
 
-// The first of `size` rising stamps that is above t (or, with `or_equal`, not below it).
-template <class Times>
-HD int first_above(const Times& stamps, int size, int64 t, bool or_equal) {
-  int low = 0;
+// Times in shared memory as ns, padded with FOREVER to 2^STEPS - 1.
+template <int STEPS_>
+struct Staged {
+  static constexpr int STEPS = STEPS_;
+  const int64* at;
+  HD int64 operator[](int i) const { return at[i]; }
+};
+
+// How many of rising stamps are at or before t.
+template <int STEPS>
+HD int count_until(const Staged<STEPS>& stamps, int size, int64 t) {
+  const int64* low = stamps.at;
+  UNROLL
+  for (int step = 1 << STEPS >> 1; step > 0; step >>= 1) {
+    if (low[step - 1] <= t) low += step;
+  }
+  int count = (int)(low - stamps.at);
+  return count < size ? count : size;
+}
+template <class Time>
+HD int count_until(const Stamps<Time>& stamps, int size, int64 t) {
+  int count = 0;
+  ROLLED
   while (size > 0) {
     int half = size >> 1;
-    int64 stamp = stamps[low + half];
-    bool right = or_equal ? stamp < t : stamp <= t;
-    low = right ? low + half + 1 : low;
+    bool right = stamps[count + half] <= t;
+    count = right ? count + half + 1 : count;
     size = right ? size - half - 1 : half;
+  }
+  return count;
+}
+
+// Of rising stamps, the first equal to that of row `last`. Out of line, as repeated stamps are rare.
+template <class Times>
+NOINLINE int first_of(const Times stamps, int last) {
+  int64 stamp = stamps[last];
+  int low = 0;
+  ROLLED
+  while (low < last) {
+    int half = (low + last) >> 1;
+    if (stamps[half] < stamp) low = half + 1;
+    else last = half;
   }
   return low;
 }
 
-// The neighbours of t: of the latest sample at or before it, and of the earliest after it, the first in row order; -1 if
-// there is none. Rising stamps are searched by halves, others one by one, to the same result.
+// The neighbours of t among stamps in any order, one by one: lower in the high half, upper in the low. Out of line, for it is
+// rarely needed and would be in the way of what is.
 template <class Times>
-HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& lower, int& upper) {
-  lower = upper = -1;
-  if (rising) {
-    int above = first_above(stamps, size, t, false);
-    if (above < size) upper = above;
-    if (above > 0 && stamps[above - 1] != NEVER) {
-      lower = above - 1;
-      int64 stamp = stamps[lower];
-      if (lower > 0 && stamps[lower - 1] == stamp) lower = first_above(stamps, lower, stamp, true);
-    }
-    return;
-  }
+NOINLINE int64 scan(const Times stamps, int size, int64 t) {
   int64 before = NEVER, after = 0;
+  int lower = -1, upper = -1;
+  ROLLED
   for (int i = 0; i < size; ++i) {
     int64 stamp = stamps[i];
     if (stamp == NEVER) continue;
@@ -68,6 +92,24 @@ HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& low
       upper = i, after = stamp;
     }
   }
+  return (int64)lower * 0x100000000 | (uint32)upper;
+}
+
+// The neighbours of t: the latest sample at or before it, and the earliest after it, each the first of its stamp; -1 if
+// there is none. Rising stamps are searched by halves, others one by one, to the same result.
+template <class Times>
+HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& lower, int& upper) {
+  if (!rising) {
+    int64 both = scan(stamps, size, t);
+    lower = (int)(both >> 32), upper = (int)both;
+    return;
+  }
+  int count = count_until(stamps, size, t);
+  upper = count < size ? count : -1;
+  lower = count - 1;
+  if (lower < 0) return;
+  if (lower > 0 && stamps[lower - 1] == stamps[lower]) lower = first_of(stamps, lower);
+  if (stamps[lower] == NEVER) lower = -1;
 }
 
 template <Method METHOD, class Times>

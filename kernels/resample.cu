@@ -1,10 +1,12 @@
-// Any number of streams onto one timeline in one launch, and rows between chosen rows.
+// Any number of streams onto one timeline in one launch.
 //
-// Compiled with  KINDS      CASE(0, LINEAR, bf16, bf16, 8, 8, 8, 8, 0) CASE(1, ...: the Kind of each of the job's kinds
-//                STREAMS    how many streams there are
-//                TIME       int64 (ns), double or float (seconds)
-//                THREADS    of a block
-//                IN_FLIGHT  items that a thread loads before it stores the first
+// Compiled with  KINDS       CASE(0, LINEAR, bf16, bf16, 8, 8, 8, 8, 2, 7) CASE(1, ...: the Kind of each of the job's kinds
+//                STREAMS     how many streams there are
+//                TIME        int64 (ns), double or float (seconds)
+//                EACH_TARGETS  whether targets are per batch
+//                THREADS     of a block
+//                BLOCKS      that a multiprocessor should hold
+//                IN_FLIGHT   items that a thread loads before it stores the first
 #include "tile.cuh"
 
 using namespace robocache;
@@ -18,24 +20,28 @@ template <class K>
 __device__ __forceinline__ void resample(const Job& job, const Stream& stream, int index, int block, char* shared) {
   typedef typename K::In In;
   typedef typename K::Out Out;
-  const Tile tile = make_tile(stream, job, block);
-  const Room room = make_room(stream, shared);
-  const In* data = (const In*)stream.data + tile.batch * stream.samples * stream.width;
-  if constexpr (K::STAGED) {
+  const int thread = threadIdx.x;
+  const Tile tile = make_tile<K>(stream, job, block);
+  const Room room = make_room<K>(stream, shared);
+  const In* data = data_of<K>(stream, tile);
+  if constexpr (K::staged) {
     int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
-    data = (const In*)stage(room.data, (const char*)data, bytes, threadIdx.x, THREADS);
+    data = (const In*)stage<K::whole>(room.data, (const char*)data, bytes, thread, THREADS);
   }
-  bool rising = stage_times<TIME>(stream, tile, room.times, threadIdx.x, THREADS);
+  const int64 target = target_of<K, TIME, EACH_TARGETS>(job, tile, thread);
+  bool rising = stage_times<K, TIME>(stream, tile, room.times, thread, THREADS);
   rising = __syncthreads_and(rising);
-  choose<K::METHOD, TIME>(stream, job, tile, room, rising, index, threadIdx.x, THREADS);
-  if constexpr (K::STAGED) await_copies();
+  choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, STREAMS, index, target, thread, THREADS);
+  if constexpr (K::staged) await_copies();
   __syncthreads();
-  if (stream.width == 0) return;
+  if (stream.width == 0 || thread >= stream.lanes) return;
+  const int row = divided(thread * K::ITEM, stream.width, stream.width_magic);
   Out* out = (Out*)job.out + tile.row * job.pitch + stream.column;
-  write<K, IN_FLIGHT>(data, stream.width, room.picks, tile.rows, out, job.pitch, threadIdx.x, THREADS);
+  write<K, (K::staged ? 1 : IN_FLIGHT)>(data, stream.width, room.picks, tile.rows, out, job.pitch, row, thread * K::ITEM - row * stream.width,
+                      stream.step, stream.rest);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) resample_streams(const __grid_constant__ Arguments arguments) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) resample_streams(const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(16) char shared[];
   int index = 0;
   while (index + 1 < STREAMS && (int)blockIdx.x >= arguments.streams[index + 1].first_block) ++index;

@@ -16,16 +16,17 @@ struct Stream {          // one source, in device memory; the host packs these f
   const void* times;     // (B, S), or (S) for all batches
   const int64* lengths;  // (B) samples that count, or null: all S
   Limits limits;
-  int samples;       // S
-  int width;         // D
-  int column;        // its first column in a row of the output
-  int group;         // batches in a tile
-  int span;          // targets in a tile: all T of them where group > 1
-  int first_block;   // its first block in the grid
-  int kind;          // how it is read and written
-  int each_times;    // 1: times are per batch
-  int staged_times;  // 0: too many for shared memory; searched where they are
-  int padding;
+  int samples;           // S
+  int width;             // D
+  int column;            // its first column in a row of the output
+  int group;             // batches in a tile
+  int span;              // targets in a tile: all T of them where group > 1
+  int tiles;             // that a batch is cut into
+  int first_block;       // its first block in the grid
+  int kind;              // how it is read and written
+  int lanes;             // threads that write
+  int step, rest;        // rows and columns from a thread's item to its next
+  uint32 width_magic;    // for division by D
 };
 
 struct Job {            // what all streams share
@@ -33,11 +34,10 @@ struct Job {            // what all streams share
   const void* targets;  // (B, T), or (T) for all batches
   uint8* valid;         // (B, T, streams), or null
   int64* age;           // (B, T, streams) ns, or null
-  int64 batches;        // B
+  int batches;          // B
   int count;            // T
   int pitch;            // elements of a row of the output
-  int streams;
-  int each_targets;  // 1: targets are per batch
+  uint32 count_magic;   // for division by T, where there are several batches in a tile
 };
 
 struct Chosen {         // rows of one source, chosen already
@@ -54,109 +54,124 @@ struct Chosen {         // rows of one source, chosen already
 };
 
 struct Tile {
-  int64 batch, row;  // its first batch, and its first row of the output
-  int batches, start, targets, rows;
+  int64 row;  // its first row of the output
+  int batch, batches, start, rows;
 };
 
 struct Room {  // a block's shared memory, each part at a multiple of 16 bytes
   Pick* picks;
-  int64* times;  // null where they are not staged
+  int64* times;
   char* data;
 };
 
 HD int at_most(int64 a, int b) { return a < b ? (int)a : b; }
 
+template <class K>
 HD Tile make_tile(const Stream& stream, const Job& job, int block) {
-  int per_batch = (job.count + stream.span - 1) / stream.span;
   Tile tile;
-  tile.batch = (int64)(block / per_batch) * stream.group;
-  tile.batches = at_most(job.batches - tile.batch, stream.group);
-  tile.start = block % per_batch * stream.span;
-  tile.targets = at_most(job.count - tile.start, stream.span);
-  tile.rows = tile.batches * tile.targets;
-  tile.row = tile.batch * job.count + tile.start;
+  int group = block, part = 0;
+  if (stream.tiles > 1) group = (uint32)block / (uint32)stream.tiles, part = block - group * stream.tiles;
+  tile.batch = K::grouped ? group * stream.group : group;
+  tile.batches = K::grouped ? at_most(job.batches - tile.batch, stream.group) : 1;
+  tile.start = part * stream.span;
+  int targets = at_most(job.count - tile.start, stream.span);
+  tile.rows = tile.batches * targets;
+  tile.row = (int64)tile.batch * job.count + tile.start;
   return tile;
 }
 
+// The samples of a tile's first batch.
+template <class K>
+HD const typename K::In* data_of(const Stream& stream, const Tile& tile) {
+  auto data = (const typename K::In*)stream.data;
+  if constexpr (K::wide) data += (int64)tile.batch * stream.samples * stream.width;
+  else data += (int64)tile.batch * (stream.samples * stream.width);
+  hold(data);
+  return data;
+}
+
+template <class K>
 HD Room make_room(const Stream& stream, char* shared) {
   Room room;
   room.picks = (Pick*)shared;
   room.times = (int64*)(room.picks + stream.group * stream.span);
-  int times = stream.staged_times ? (stream.each_times ? stream.group : 1) * stream.samples : 0;
-  room.data = (char*)(room.times + (times + 1) / 2 * 2);
-  if (!stream.staged_times) room.times = nullptr;
+  room.data = (char*)(room.times + (K::staged_times ? (K::each_times ? stream.group : 1) << K::STEPS : 0));
   return room;
 }
 
-HD int samples_of(const Stream& stream, int64 batch) {
-  if (!stream.lengths) return stream.samples;
+template <class K>
+HD int samples_of(const Stream& stream, int batch) {
+  if constexpr (!K::ragged) return stream.samples;
   int64 length = stream.lengths[batch];
   return length < 0 ? 0 : at_most(length, stream.samples);
 }
 
-template <class Time>
-HD const Time* times_of(const Stream& stream, int64 batch) {
-  return (const Time*)stream.times + (stream.each_times ? batch * stream.samples : 0);
+template <class K, class Time>
+HD const Time* times_of(const Stream& stream, int batch) {
+  return (const Time*)stream.times + (K::each_times ? (int64)batch * stream.samples : 0);
 }
 
-// Times of the tile's batches to `staged` as ns, where that is not null; true if those that this thread met never fall.
-template <class Time>
+// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met never fall.
+template <class K, class Time>
 HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
-  const int MANY = 4;  // in flight at once
-  const Time* times = times_of<Time>(stream, tile.batch);
-  int total = (stream.each_times ? tile.batches : 1) * stream.samples;
-  bool ragged = stream.lengths && stream.each_times;
+  const Time* times = times_of<K, Time>(stream, tile.batch);
+  const int rows = K::each_times && K::grouped ? tile.batches : 1;
+  const int total = K::staged_times ? rows << K::STEPS : stream.samples;
   bool rising = true;
-  for (int first = thread; first < total; first += MANY * threads) {
-    Time stamp[MANY], next[MANY];
-    UNROLL
-    for (int n = 0; n < MANY; ++n) {
-      int i = first + n * threads;
-      if (i < total) {
-        stamp[n] = times[i];
-        int row = total == stream.samples ? 0 : i / stream.samples;
-        int size = ragged ? samples_of(stream, tile.batch + row) : stream.samples;
-        next[n] = i + 1 - row * stream.samples < size ? times[i + 1] : stamp[n];
-      }
+  ROLLED
+  for (int place = thread; place < total; place += threads) {
+    int row = K::staged_times && K::grouped ? place >> K::STEPS : 0;
+    int i = K::staged_times ? place - (row << K::STEPS) : place;
+    int size = K::each_times ? samples_of<K>(stream, tile.batch + row) : stream.samples;
+    int64 stamp = FOREVER;
+    if (i < size) {
+      const Time* at = times + (row * stream.samples + i);
+      Time first = at[0], next = i + 1 < size ? at[1] : first;
+      stamp = nanoseconds(first);
+      rising = rising && stamp <= nanoseconds(next);
     }
-    UNROLL
-    for (int n = 0; n < MANY; ++n) {
-      int i = first + n * threads;
-      if (i < total) {
-        rising = rising && nanoseconds(stamp[n]) <= nanoseconds(next[n]);
-        if (staged) staged[i] = nanoseconds(stamp[n]);
-      }
-    }
+    if constexpr (K::staged_times) staged[place] = stamp;
   }
   return rising;
 }
 
-// Each row's samples into `picks`, counted from the tile's first batch; valid and age to the output.
-template <Method METHOD, class Time>
-HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Room& room, bool rising, int index, int thread,
-               int threads) {
+// The target of a row of the tile, as ns; of a row past its end any.
+template <class K, class Time, bool EACH_TARGET>
+HD int64 target_of(const Job& job, const Tile& tile, int row) {
+  if (row >= tile.rows) return 0;
+  auto targets = (const Time*)job.targets;
+  if constexpr (EACH_TARGET) return nanoseconds(targets[tile.row + row]);
+  if constexpr (K::grouped) row -= divided(row, job.count, job.count_magic) * job.count;
+  return nanoseconds(targets[tile.start + row]);
+}
+
+// Each row's samples into `picks`, counted from the tile's first batch; valid and age to the output. `target` is that of the
+// thread's first row: it is loaded before the barrier that the times need.
+template <class K, class Time, bool EACH_TARGET>
+HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Room& room, bool rising, int streams, int index,
+               int64 target, int thread, int threads) {
+  ROLLED
   for (int row = thread; row < tile.rows; row += threads) {
-    int batch = row / tile.targets;
-    int target = tile.start + row - batch * tile.targets;
-    int64 offset = job.each_targets ? (tile.batch + batch) * job.count : 0;
-    int64 t = nanoseconds(((const Time*)job.targets)[offset + target]);
-    int size = samples_of(stream, tile.batch + batch);
+    if (row != thread) target = target_of<K, Time, EACH_TARGET>(job, tile, row);
+    int batch = K::grouped ? divided(row, job.count, job.count_magic) : 0;
+    int size = samples_of<K>(stream, tile.batch + batch);
     int64 age;
     Pick found;
-    if (room.times) {
-      const int64* staged = room.times + (stream.each_times ? batch * stream.samples : 0);
-      found = pick<METHOD>(staged, size, rising, t, stream.limits, age);
+    if constexpr (K::staged_times) {
+      Staged<K::STEPS> staged = {room.times + (K::each_times ? batch << K::STEPS : 0)};
+      found = pick<K::METHOD>(staged, size, rising, target, stream.limits, age);
     } else {
-      Stamps<Time> stamps = {times_of<Time>(stream, tile.batch + batch)};
-      found = pick<METHOD>(stamps, size, rising, t, stream.limits, age);
+      Stamps<Time> stamps = {times_of<K, Time>(stream, tile.batch + batch)};
+      found = pick<K::METHOD>(stamps, size, rising, target, stream.limits, age);
     }
-    int64 place = (tile.row + row) * job.streams + index;
-    if (job.valid) job.valid[place] = found.valid;
+    int64 place = (tile.row + row) * streams + index;
+    if (job.valid) job.valid[place] = (uint8)found.valid;
     if (job.age) job.age[place] = age;
-    if (found.lower >= 0) {
+    if (K::grouped && found.lower >= 0) {
       found.lower += batch * stream.samples;
       found.upper += batch * stream.samples;
     }
+    if (!K::wide) found.lower *= stream.width, found.upper *= stream.width;
     room.picks[row] = found;
   }
 }
@@ -176,27 +191,32 @@ HD void take(const Chosen& chosen, int64 first, int rows, Pick* picks, int threa
   }
 }
 
-// All items of a tile. `data` is its first batch; DEPTH items are loaded before the first is stored.
+// All items of a tile. `data` is its first batch; a thread begins at (row, d) and goes on by (step, rest). DEPTH items are
+// loaded before the first is stored.
 template <class K, int DEPTH>
-HD void write(const typename K::In* data, int width, const Pick* picks, int rows, typename K::Out* out, int pitch, int thread,
-              int threads) {
-  int row = (int)((unsigned)(thread * K::ITEM) / (unsigned)width), d = thread * K::ITEM - row * width;
-  int step = (int)((unsigned)(threads * K::ITEM) / (unsigned)width), rest = threads * K::ITEM - step * width;
+HD void write(const typename K::In* data, int width, const Pick* picks, int rows, typename K::Out* out, int pitch, int row,
+              int d, int step, int rest) {
+  hold(out);
+  ROLLED
   while (row < rows) {
     Item<K> items[DEPTH];
     int at[DEPTH], from[DEPTH];
     UNROLL
     for (int n = 0; n < DEPTH; ++n) {
       at[n] = row, from[n] = d;
-      if (row < rows) fetch<K>(items[n], data, width, picks, row, rows, d);
-      row += step, d += rest;
-      if (d >= width) d -= width, ++row;
+      if (n == 0 || row < rows) fetch<K>(items[n], data, width, picks, row, rows, d);
+      row += step;
+      if constexpr (!K::even) {
+        d += rest;
+        if (d >= width) d -= width, ++row;
+      }
     }
     UNROLL
     for (int n = 0; n < DEPTH; ++n) {
-      if (at[n] < rows) {
-        int64 left = (int64)(rows - at[n]) * width - from[n];
-        put<K>(items[n], out + (int64)at[n] * pitch + from[n], at_most(left, K::ITEM));
+      if (n == 0 || at[n] < rows) {
+        int left = K::spans ? at_most((int64)(rows - at[n]) * width - from[n], K::ITEM) : K::ITEM;
+        if constexpr (K::wide) put<K>(items[n], out + ((int64)at[n] * pitch + from[n]), left);
+        else put<K>(items[n], out + (at[n] * pitch + from[n]), left);
       }
     }
   }

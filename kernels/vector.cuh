@@ -52,6 +52,16 @@ HD Pack<T, N> unpack(const Word<T, N>& word) {
   return pack;
 }
 
+// Keeps an address as it is, so that the compiler does not work it out anew at every use.
+template <class T>
+HD void hold(T*& address) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+l"(address));
+#else
+  (void)address;
+#endif
+}
+
 // A load from device memory that nobody writes while the kernel runs.
 template <class W>
 HD W load_constant(const W* from) {
@@ -92,14 +102,23 @@ HD void await_copies() {
 
 // Bytes from device to shared memory, by all threads. `to` has 15 bytes to spare: the copy begins where its address has the
 // remainder by 16 that `from` has, so that both can be read by the same words.
+template <bool WHOLE>
 HD char* stage(char* to, const char* from, int bytes, int thread, int threads) {
+  if constexpr (WHOLE) {  // nothing but whole words
+    ROLLED
+    for (int i = thread * 16; i < bytes; i += threads * 16) copy_async(to + i, from + i);
+    return to;
+  }
   int skew = (int)((unsigned long long)from & 15);
   int head = skew ? 16 - skew : 0;
   if (head > bytes) head = bytes;
   int body = (bytes - head) >> 4, tail = (bytes - head) & 15;
   char* begin = to + skew;
+  ROLLED
   for (int i = thread; i < body; i += threads) copy_async(begin + head + i * 16, from + head + i * 16);
+  ROLLED
   for (int i = thread; i < head; i += threads) begin[i] = from[i];
+  ROLLED
   for (int i = thread; i < tail; i += threads) begin[bytes - tail + i] = from[bytes - tail + i];
   return begin;
 }

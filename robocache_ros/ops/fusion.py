@@ -10,7 +10,7 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.pick import Picks, pick
 from robocache_ros.ops.rows import blend_rows
-from robocache_ros.ops.streams import Fused, Label, Stream, check_streams, stream_label
+from robocache_ros.ops.streams import NO_GRADIENT, Fused, Label, Stream, check_streams, stream_label
 from robocache_ros.ops.times import limit_ns, nanoseconds
 
 
@@ -33,9 +33,7 @@ def fuse(
     Raises:
         RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
     """
-    streams = [Stream(*stream) for stream in streams]
-    if torch.is_grad_enabled() and any(stream.data.requires_grad for stream in streams):
-        raise RoboCacheError("streams: fuse has no gradient; detach the data, or resample a stream where one is wanted")
+    streams = [stream if isinstance(stream, Stream) else Stream(*stream) for stream in streams]
     values, valid, age = run_streams(streams, target_times, dtype, out)
     assert valid is not None
     assert age is not None
@@ -104,6 +102,8 @@ def run_streams(
 
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     shape = check_streams(streams, targets, dtype, out, label)
+    if torch.is_grad_enabled() and any(stream.data.requires_grad for stream in streams):
+        raise RoboCacheError(NO_GRADIENT)
     if out is None:
         out = torch.empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
     marks = (shape.batches, shape.targets, len(streams))

@@ -87,7 +87,11 @@ def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def canonical(values: Tensor) -> Tensor:
     """Give every NaN the same bits: processors differ in the sign and payload of the one they make."""
-    return values.masked_fill_(values.isnan(), float("nan")) if values.is_floating_point() else values
+    if values.dtype == torch.float32:
+        return values.masked_fill_(values.isnan(), float("nan"))
+    if values.is_floating_point():  # all ones but for the sign, as GPUs round NaN to 16 bits
+        values.view(torch.int16).masked_fill_(values.isnan(), 0x7FFF)
+    return values
 
 
 def check_method(method: str) -> None:

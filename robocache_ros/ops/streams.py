@@ -13,6 +13,7 @@ from robocache_ros.ops.rows import BLEND_DTYPES, check_method, check_source
 from robocache_ros.ops.times import TIME_DTYPES
 
 INT_LIMIT = 2**31
+NO_GRADIENT = "streams: fuse has no gradient; detach the data, or resample a stream where one is wanted"
 
 
 class Stream(NamedTuple):
@@ -84,8 +85,8 @@ def check_streams(
     count = targets.shape[-1] if targets.dim() else 0
     _expect(label(0, "targets"), targets, [(count,), (batches, count)], targets.dtype, device)
     width = sum(stream.data.shape[2] for stream in streams)
-    if max(count, width, *(stream.data.shape[1] for stream in streams)) >= INT_LIMIT:
-        raise RoboCacheError(f"at most {INT_LIMIT - 1} samples, targets and columns each")
+    if max(batches, count, width, *(stream.data.shape[1] for stream in streams)) >= INT_LIMIT:
+        raise RoboCacheError(f"at most {INT_LIMIT - 1} batches, samples, targets and columns each")
     shape = Shape(batches, count, width, _output_dtype(streams, dtype, out, label), device)
     if out is not None:
         _expect(label(0, "out"), out, [(batches, count, width)], shape.dtype, device)

@@ -15,21 +15,26 @@ template <class K>
 static void resample(const Job& job, const Stream& stream, int index, int block, char* shared) {
   typedef typename K::In In;
   typedef typename K::Out Out;
-  const Tile tile = make_tile(stream, job, block);
-  const Room room = make_room(stream, shared);
-  const In* data = (const In*)stream.data + tile.batch * stream.samples * stream.width;
-  if constexpr (K::STAGED) {
+  const Tile tile = make_tile<K>(stream, job, block);
+  const Room room = make_room<K>(stream, shared);
+  const In* data = data_of<K>(stream, tile);
+  if constexpr (K::staged) {
     const char* from = (const char*)data;
     int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
-    for (int t = 0; t < THREADS; ++t) data = (const In*)stage(room.data, from, bytes, t, THREADS);
+    for (int t = 0; t < THREADS; ++t) data = (const In*)stage<K::whole>(room.data, from, bytes, t, THREADS);
   }
   bool rising = true;
-  for (int t = 0; t < THREADS; ++t) rising = stage_times<TIME>(stream, tile, room.times, t, THREADS) && rising;
-  for (int t = 0; t < THREADS; ++t) choose<K::METHOD, TIME>(stream, job, tile, room, rising, index, t, THREADS);
+  for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME>(stream, tile, room.times, t, THREADS) && rising;
+  for (int t = 0; t < THREADS; ++t) {
+    int64 target = target_of<K, TIME, EACH_TARGETS>(job, tile, t);
+    choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, STREAMS, index, target, t, THREADS);
+  }
   if (stream.width == 0) return;
   Out* out = (Out*)job.out + tile.row * job.pitch + stream.column;
-  for (int t = 0; t < THREADS; ++t)
-    write<K, IN_FLIGHT>(data, stream.width, room.picks, tile.rows, out, job.pitch, t, THREADS);
+  for (int t = 0; t < stream.lanes; ++t) {
+    int row = divided(t * K::ITEM, stream.width, stream.width_magic), d = t * K::ITEM - row * stream.width;
+    write<K, (K::staged ? 1 : IN_FLIGHT)>(data, stream.width, room.picks, tile.rows, out, job.pitch, row, d, stream.step, stream.rest);
+  }
 }
 
 // Returns 0, or 1 if the blocks wrote beyond the shared memory that was planned for.
@@ -63,8 +68,11 @@ extern "C" int run_blend(const Chosen* chosen, int blocks) {
     const int rows = at_most(chosen->rows - first, chosen->span);
     for (int t = 0; t < THREADS; ++t) take(*chosen, first, rows, picks.data(), t, THREADS);
     K::Out* out = (K::Out*)chosen->out + first * chosen->width;
-    for (int t = 0; t < THREADS; ++t)
-      write<K, IN_FLIGHT>((const K::In*)chosen->data, chosen->width, picks.data(), rows, out, chosen->width, t, THREADS);
+    const int width = chosen->width, step = THREADS * K::ITEM / width, rest = THREADS * K::ITEM - step * width;
+    for (int t = 0; t < THREADS; ++t) {
+      int row = t * K::ITEM / width, d = t * K::ITEM - row * width;
+      write<K, IN_FLIGHT>((const K::In*)chosen->data, width, picks.data(), rows, out, width, row, d, step, rest);
+    }
   }
   return 0;
 }

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from robocache_ros.ops.cuda.plan import THREADS, item_kind, make_plan
+from robocache_ros.ops.cuda.plan import TUNING, WIDE, item_kind, make_plan
 from robocache_ros.ops.cuda.resample import BLEND_LETTERS, launch_arguments, plan_key
 from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.rows import blend
-from robocache_ros.ops.streams import Stream, check_streams, stream_label
+from robocache_ros.ops.streams import Stream, check_streams
+from robocache_ros.ops.times import limit_ns
 
 TEXT = (Path(__file__).parent / "host_resample.cpp").read_text()
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
@@ -28,7 +29,16 @@ def emulated(host_library):
         out.view(U8).fill_(0xAB)
         plan = make_plan(plan_key(streams, targets, shape, out.data_ptr() & 15, processors))
         assert plan.shared <= 48 * 1024
-        fields = launch_arguments(plan, streams, targets, out, valid, age, stream_label)
+        addresses = [
+            (
+                s.data.data_ptr(),
+                s.times.data_ptr(),
+                0 if s.lengths is None else s.lengths.data_ptr(),
+                *(limit_ns("limit", limit, s.times.dtype) for limit in (s.max_gap, s.max_age)),
+            )
+            for s in streams
+        ]
+        fields = launch_arguments(plan, addresses, targets, out, valid, age)
         packed = struct.pack("@" + plan.letters, *fields)
         failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
         assert not failed, "wrote beyond the shared memory that was planned for"
@@ -168,8 +178,8 @@ def emulated_blend(host_library, source, lower, upper, weight, method):
     count, width, rows = len(lower), source.shape[1], 16
     out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    kind = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    library = host_library(TEXT, (f"KIND={kind},0", f"THREADS={THREADS}", "IN_FLIGHT=2"))
+    kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
+    library = host_library(TEXT, (f"KIND={kind},{WIDE},0", f"THREADS={TUNING.threads}", "IN_FLIGHT=2"))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
     fields = (*pointers, count, len(source), width, rows, 0)
     library.run_blend(struct.pack("@" + BLEND_LETTERS, *fields), -(-count // rows))

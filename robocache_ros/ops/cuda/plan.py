@@ -5,18 +5,31 @@ No GPU is needed to plan: tests run plans on the CPU, through the same headers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters.
-JOB_LETTERS, STREAM_LETTERS = "PPPPqiiii", "PPPqqiiiiiiiiii"
+JOB_LETTERS, STREAM_LETTERS = "PPPPiiiI", "PPPqqiiiiiiiiiiiI"
 
-THREADS = 256
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
-MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 1000, 16 * 1024, 16 * 1024
-BLOCKS_PER_PROCESSOR = 32  # that a large problem is cut into at least: four rounds of eight
+MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
+GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
+TILES_PER_PROCESSOR = 16  # that a large problem is cut into at least
+STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE = 1, 2, 4, 8, 16, 32, 64  # item.cuh's Form
+
+
+class Tuning(NamedTuple):
+    """How a kernel is compiled, by what was fastest."""
+
+    threads: int = 256  # of a block
+    blocks: int = 6  # that a multiprocessor should hold
+    in_flight: int = 2  # items that a thread loads before it stores the first
+
+
+TUNING = Tuning()
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "float"}
 
@@ -29,6 +42,7 @@ class StreamKey(NamedTuple):
     dtype: torch.dtype
     method: str
     each_times: bool  # times are (B, S) and not (S,)
+    ragged: bool  # it has lengths
     skew: int  # the address of its data, modulo 16
 
 
@@ -52,6 +66,7 @@ class Plan:
     defines: tuple[str, ...]
     letters: str
     grid: int
+    block: int
     shared: int  # bytes
     job: tuple[int, ...]  # the integers of Job
     streams: tuple[tuple[int, ...], ...]  # the integers of each Stream
@@ -59,23 +74,23 @@ class Plan:
 
 class _Cut(NamedTuple):
     kind: str
-    group: int
-    span: int
+    fields: tuple[int, ...]  # group, span, tiles
     blocks: int
     shared: int
-    staged_times: bool
+    lanes: int  # threads that write
+    step: tuple[int, int]  # rows and columns from a thread's item to its next
 
 
-def make_plan(key: Key, in_flight: int = 2) -> Plan:
+def make_plan(key: Key, tuning: Tuning = TUNING) -> Plan:
     """Plan a launch for checked inputs with at least one batch and one target."""
     pitch = sum(stream.width for stream in key.streams)
     cuts, streams, kinds, column, first_block = [], [], list[str](), 0, 0
     for stream in key.streams:
-        cut = _cut(key, stream, pitch, column, in_flight)
+        cut = _cut(key, stream, pitch, column, tuning)
         if cut.kind not in kinds:
             kinds.append(cut.kind)
-        places = (stream.samples, stream.width, column, cut.group, cut.span, first_block, kinds.index(cut.kind))
-        streams.append((*places, int(stream.each_times), int(cut.staged_times), 0))
+        places = (stream.samples, stream.width, column, *cut.fields, first_block, kinds.index(cut.kind))
+        streams.append((*places, cut.lanes, *cut.step, _magic(max(stream.width, 1))))
         cuts.append(cut)
         column += stream.width
         first_block += cut.blocks
@@ -83,54 +98,70 @@ def make_plan(key: Key, in_flight: int = 2) -> Plan:
         "KINDS=" + " ".join(f"CASE({number},{kind})" for number, kind in enumerate(kinds)),
         f"STREAMS={len(streams)}",
         f"TIME={TIME_NAMES[key.time]}",
-        f"THREADS={THREADS}",
-        f"IN_FLIGHT={in_flight}",
+        f"EACH_TARGETS={int(key.each_targets)}",
+        f"THREADS={tuning.threads}",
+        f"BLOCKS={tuning.blocks}",
+        f"IN_FLIGHT={tuning.in_flight}",
     )
-    job = (key.batches, key.targets, pitch, len(streams), int(key.each_targets))
+    job = (key.batches, key.targets, pitch, _magic(key.targets))
     letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
-    return Plan(defines, letters, first_block, max(cut.shared for cut in cuts), job, tuple(streams))
+    shared = max(cut.shared for cut in cuts)
+    return Plan(defines, letters, first_block, tuning.threads, shared, job, tuple(streams))
 
 
-def _cut(key: Key, stream: StreamKey, pitch: int, column: int, in_flight: int) -> _Cut:
+def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -> _Cut:
     size_in, size_out = stream.dtype.itemsize, key.dtype.itemsize
     batches, count, samples, width = key.batches, key.targets, stream.samples, stream.width
-    row_bytes = max(width, 1) * size_in
+    row_bytes, out_bytes = max(width, 1) * size_in, max(width, 1) * size_out
 
     # All of a batch's samples are read in one go where they fit and at least half of them are needed anyway.
-    times_bytes, data_bytes = samples * 8, samples * row_bytes
+    steps = samples.bit_length()  # the search takes; it wants the times padded to a power of two
+    times_bytes, data_bytes = 8 << steps, samples * row_bytes
     staged_times = times_bytes <= MOST_TIMES_BYTES
     staged = staged_times and 0 < data_bytes <= MOST_DATA_BYTES and 2 * count >= samples
 
     # Rows of a tile: work for all threads, more where there are tiles enough, so that times are read less often.
-    least = -(-THREADS * in_flight * 16 // (max(width, 1) * size_out))
+    least = -(-tuning.threads * (1 if staged else tuning.in_flight) * 16 // out_bytes)
     if staged:
-        least = max(least, data_bytes // (max(width, 1) * size_out))
+        least = max(least, data_bytes // out_bytes)
     if not staged_times:
         least = max(least, samples // 8)
-    rows = min(max(least, batches * count // (key.processors * BLOCKS_PER_PROCESSOR)), MOST_ROWS)
+    rows = min(max(least, batches * count // (key.processors * TILES_PER_PROCESSOR)), MOST_ROWS)
     if rows < count:  # part of a batch
-        group, span = 1, _split(count, rows)
+        tiles = -(-count // rows)
+        group, span = 1, -(-count // tiles)
     else:  # one batch or some
         group, span = min(max(1, rows // count), batches), count
         if staged_times:
             group = min(group, max(1, MOST_TIMES_BYTES // max(times_bytes, 1)))
-        if staged:
-            group = min(group, MOST_DATA_BYTES // data_bytes)
-    blocks = -(-batches // group) * -(-count // span)
+        if staged:  # one row for a thread to choose, not more
+            group = max(1, min(group, GROUP_BYTES // data_bytes, tuning.threads // count))
+    tiles = -(-count // span)
+    blocks = -(-batches // group) * tiles
+
+    form = STAGED * staged + EACH_TIMES * stream.each_times + RAGGED * stream.ragged + GROUPED * (group > 1)
+    form += WHOLE * (stream.skew == 0 and data_bytes % 16 == 0)
+    form += WIDE * (max(group * samples * width, group * span * pitch) >= 1 << 31)
     ends = 0
     if pitch == width:
         ends = group * span * width if span == count else _common(span * width, count * width)
     skews = (stream.skew, key.skew)
-    kind = item_kind(stream.method, stream.dtype, key.dtype, width, skews, pitch, column, ends=ends) + f",{int(staged)}"
+    kind, item = item_kind(stream.method, stream.dtype, key.dtype, width, skews, pitch, column, ends=ends)
     shared = 16 * group * span
-    shared += -(-(group if stream.each_times else 1) * times_bytes // 16) * 16 if staged_times else 0
+    shared += (group if stream.each_times else 1) * times_bytes if staged_times else 0
     shared += group * data_bytes + 16 if staged else 0
-    return _Cut(kind, group, span, blocks, shared, staged_times)
+
+    # With a whole number of rows from a thread's item to its next, it stays in its columns: worth a few idle threads.
+    cycle = width // math.gcd(width, item) if width else 1
+    even = cycle <= tuning.threads
+    lanes = tuning.threads // cycle * cycle if even else tuning.threads
+    kind = f"{kind},{form + EVEN * even},{steps if staged_times else 0}"
+    return _Cut(kind, (group, span, tiles), blocks, shared, lanes, divmod(lanes * item, max(width, 1)))
 
 
 def item_kind(
     method: str, dtype: torch.dtype, out_dtype: torch.dtype, width: int, skews: tuple[int, int], *places: int, ends: int
-) -> str:
+) -> tuple[str, int]:
     """The first arguments of item.cuh's Kind: the widest loads and stores that shapes and addresses allow.
 
     Args:
@@ -142,23 +173,28 @@ def item_kind(
         places: columns of the output between its start and any row of the stream.
         ends: rows follow each other in the output without a gap, and a tile begins at a multiple of so many elements;
             0 where there are gaps.
+
+    Returns:
+        The arguments, and the elements of an item.
     """
     size_in, size_out = dtype.itemsize, out_dtype.itemsize
     quaternion = 4 if method == "slerp" else 1
     load = _aligned(16 // size_in, width, skews[0] // size_in)
     store = _aligned(16 // size_out, width, *places, skews[1] // size_out)
+    if not ends:
+        load = min(load, store)  # neighbouring threads store next to one another: no half-filled sectors
     unit = max(load, store, quaternion)
     item = unit
     reach = _aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
     if reach > store:  # a store may go on from one row to the next
         store, unit = reach, max(load, quaternion)
         item = max(unit, store)
-    return ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item))))
+    return ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item)))), item
 
 
-def _split(count: int, most: int) -> int:
-    parts = -(-count // most)
-    return -(-count // parts)  # equal parts
+def _magic(divisor: int) -> int:
+    """What number.cuh's `divided` multiplies by."""
+    return -(-(1 << 32) // divisor) & 0xFFFFFFFF
 
 
 def _common(a: int, b: int) -> int:

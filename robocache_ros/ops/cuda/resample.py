@@ -10,8 +10,8 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.loader import Kernel, kernel
-from robocache_ros.ops.cuda.plan import THREADS, Key, Plan, StreamKey, item_kind, make_plan
-from robocache_ros.ops.streams import Label, Shape, Stream, check_streams
+from robocache_ros.ops.cuda.plan import TUNING, WIDE, Key, Plan, StreamKey, item_kind, make_plan
+from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
 BLEND_LETTERS = "PPPPPqiiii"
@@ -21,10 +21,11 @@ class _Ready(NamedTuple):
     shape: Shape
     plan: Plan
     kernel: Kernel | None  # None where there is nothing to compute
+    gradient: bool  # wanted by an input, were it not for no_grad
 
 
 # By all that the checks and the plan depend on: a call like an earlier one needs neither again.
-_ready: dict[Any, _Ready] = {}
+_ready: dict[tuple[Any, ...], _Ready] = {}
 _MOST_READY = 4096
 
 
@@ -38,41 +39,66 @@ def run_streams_cuda(
     want_age: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream."""
-    signature = (
-        tuple(map(_stream_signature, streams)),
-        _signature(targets),
-        dtype,
-        out is not None and _signature(out),
-    )
-    ready = _ready.get(signature)
+    signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
+    if out is not None:
+        signature += _signature(out)
+    addresses: list[tuple[int, int, int, int, int]] = []
+    for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
+        address = data.data_ptr()
+        signature += (
+            *(
+                method,
+                data.shape,
+                data.dtype,
+                data.get_device(),
+                data.is_contiguous(),
+                address & 15,
+                data.requires_grad,
+            ),
+            *(times.shape, times.dtype, times.get_device(), times.is_contiguous()),
+        )
+        if lengths is not None:
+            signature += _signature(lengths)
+        addresses.append(
+            (
+                address,
+                times.data_ptr(),
+                0 if lengths is None else lengths.data_ptr(),
+                FOREVER if max_gap is None else limit_ns(label(index, "max_gap"), max_gap, times.dtype),
+                FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
+            )
+        )
+    key = tuple(signature)
+    ready = _ready.get(key)
     if ready is None:
         ready = _prepare(streams, targets, dtype, out, label)
         if len(_ready) >= _MOST_READY:
             _ready.clear()
-        _ready[signature] = ready
-    (batches, count, width, dtype, _), plan, launchable = ready
+        _ready[key] = ready
+    shape, plan, launchable, gradient = ready
+    if gradient and torch.is_grad_enabled():
+        raise RoboCacheError(NO_GRADIENT)
     first = streams[0].data
     if out is None:
-        out = first.new_empty((batches, count, width), dtype=dtype)
-    marks = (batches, count, len(streams))
+        out = first.new_empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
+    marks = (shape.batches, shape.targets, len(streams))
     valid = first.new_empty(marks, dtype=torch.uint8) if want_valid else None
     age = first.new_empty(marks, dtype=torch.int64) if want_age else None
     if launchable is not None:
-        arguments = launch_arguments(plan, streams, targets, out, valid, age, label)
-        launchable.launch((plan.grid, 1, 1), THREADS, plan.shared, *arguments)
+        arguments = launch_arguments(plan, addresses, targets, out, valid, age)
+        launchable.launch((plan.grid, 1, 1), plan.block, plan.shared, *arguments)
     return out, valid, age
 
 
 def launch_arguments(
     plan: Plan,
-    streams: Sequence[Stream],
+    addresses: Sequence[tuple[int, int, int, int, int]],
     targets: Tensor,
     out: Tensor,
     valid: Tensor | None,
     age: Tensor | None,
-    label: Label,
 ) -> list[int]:
-    """The fields of kernels/tile.cuh's Job and of each Stream, in order."""
+    """The fields of kernels/tile.cuh's Job and of each Stream, in order; `addresses` are a Stream's first five."""
     arguments = [
         out.data_ptr(),
         targets.data_ptr(),
@@ -80,23 +106,25 @@ def launch_arguments(
         0 if age is None else age.data_ptr(),
         *plan.job,
     ]
-    for index, (data, times, _, lengths, max_gap, max_age) in enumerate(streams):
-        arguments += (
-            data.data_ptr(),
-            times.data_ptr(),
-            0 if lengths is None else lengths.data_ptr(),
-            FOREVER if max_gap is None else limit_ns(label(index, "max_gap"), max_gap, times.dtype),
-            FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
-            *plan.streams[index],
-        )
+    for address, fields in zip(addresses, plan.streams, strict=True):
+        arguments += address
+        arguments += fields
     return arguments
 
 
 def plan_key(streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int) -> Key:
     """What the plan of checked streams depends on."""
     keys = tuple(
-        StreamKey(data.shape[1], data.shape[2], data.dtype, method, times.dim() == 2, data.data_ptr() & 15)
-        for data, times, method, *_ in streams
+        StreamKey(
+            data.shape[1],
+            data.shape[2],
+            data.dtype,
+            method,
+            times.dim() == 2,
+            lengths is not None,
+            data.data_ptr() & 15,
+        )
+        for data, times, method, lengths, *_ in streams
     )
     return Key(keys, shape.batches, shape.targets, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
 
@@ -105,21 +133,18 @@ def _signature(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.get_device(), tensor.is_contiguous(), tensor.data_ptr() & 15
 
 
-def _stream_signature(stream: Stream) -> tuple[Any, ...]:
-    data, times, method, lengths, _, _ = stream
-    return _signature(data), _signature(times), method, lengths is not None and _signature(lengths)
-
-
 def _prepare(
     streams: Sequence[Stream], targets: Tensor, dtype: torch.dtype | None, out: Tensor | None, label: Label
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
+    gradient = any(stream.data.requires_grad for stream in streams)
     if not shape.batches or not shape.targets:
-        return _Ready(shape, Plan((), "", 0, 0, (), ()), None)
+        return _Ready(shape, Plan((), "", 0, 0, 0, (), ()), None, gradient)
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     plan = make_plan(plan_key(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors))
-    return _Ready(shape, plan, kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines))
+    launchable = kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines)
+    return _Ready(shape, plan, launchable, gradient)
 
 
 def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str, out: Tensor | None) -> Tensor:
@@ -148,10 +173,11 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
             )
     if count == 0 or width == 0:
         return out
-    rows = max(1, min(1000, THREADS * 32 // (width * source.element_size())))
+    threads = TUNING.threads
+    rows = max(1, min(1000, threads * 32 // (width * source.element_size())))
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    kind = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    defines = (f"KIND={kind},0", f"THREADS={THREADS}", "IN_FLIGHT=2")
+    kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
+    defines = (f"KIND={kind},{WIDE},0", f"THREADS={threads}", "IN_FLIGHT=2")
     arguments = (
         source.data_ptr(),
         out.data_ptr(),
@@ -165,5 +191,5 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
         0,
     )
     launchable = kernel("blend.cu", "blend_rows", BLEND_LETTERS, source.get_device(), defines)
-    launchable.launch((-(-count // rows), 1, 1), THREADS, 16 * rows, *arguments)
+    launchable.launch((-(-count // rows), 1, 1), threads, 16 * rows, *arguments)
     return out
