@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
 
+LAYOUTS = 32  # of samples that are remembered: clouds may differ in their points each time
 DECODED_SLOTS = 2  # of images decompressed for a tick: one that is read, one on its way
 
 
@@ -145,13 +145,13 @@ class MediaRing:
         self._normalized = options.normalized
         self._nvjpeg = options.jpeg == "gpu"
         self._pixels: tuple[int, Tensor] | None = None  # what nvJPEG made, and of which sample
-        self._compressed = stream.type.endswith("/CompressedImage")
+        self._compressed = stream.kind == "image" and stream.type.endswith("/CompressedImage")
         self._places = DECODED_SLOTS if self._compressed else slots
         self._held = [0] * self._places  # serial of the sample whose bytes lie in each place
         self._raw = torch.empty((self._places, 0), dtype=torch.uint8, device=device)
         self._samples: dict[int, _Sample] = {}
         self._serial = 0
-        self._prepare = lru_cache(maxsize=32)(self._prepared_of)
+        self._known: dict[tuple[Any, ...], Prepared] = {}  # by layout
         self._latest: Prepared | None = None
         self._shown = self._turn = 0  # the sample that the newest tensor shows; 0 none
         self._sums: Tensor | None = None
@@ -185,7 +185,7 @@ class MediaRing:
             return
         if sample.packed:
             self._decode(sample)
-        prepared = self._prepare(sample.key)
+        prepared = self._known.get(sample.key) or self._prepare(sample.key)
         self.form.agree(prepared.shape, prepared.dtype)
         if ((1, *prepared.shape), prepared.dtype) != (self.tensors[0].shape, self.tensors[0].dtype):
             self._make_tensors()
@@ -274,10 +274,15 @@ class MediaRing:
         self._nbytes = nbytes
         self._shown = 0
 
-    def _prepared_of(self, key: tuple[Any, ...]) -> Prepared:
+    def _prepare(self, key: tuple[Any, ...]) -> Prepared:
         nbytes, *layout = key
         if self._stream.kind == "image":
-            return prepare_image(nbytes, **image_arguments(layout, self._stream, self._normalized))
-        if self._stream.camera_info:
-            return prepare_depth(nbytes, sums=self._sums, **depth_arguments(layout, self._stream))
-        return prepare_cloud(nbytes, sums=self._sums, **voxel_arguments(layout, self._stream))
+            prepared = prepare_image(nbytes, **image_arguments(layout, self._stream, self._normalized))
+        elif self._stream.camera_info:
+            prepared = prepare_depth(nbytes, sums=self._sums, **depth_arguments(layout, self._stream))
+        else:
+            prepared = prepare_cloud(nbytes, sums=self._sums, **voxel_arguments(layout, self._stream))
+        if len(self._known) == LAYOUTS:
+            self._known.clear()
+        self._known[key] = prepared
+        return prepared

@@ -1,5 +1,6 @@
 """The engine on a real GPU: the CPU's bits, no allocation in the steady state, and what it does where it is pressed."""
 
+import gc
 import io
 import logging
 from pathlib import Path
@@ -188,6 +189,21 @@ def test_a_gpu_without_the_memory_refuses_at_configure_and_tells_how_much(mixtur
         steady(mixture, payload_bytes={"front": 10**11})
     _, step = steady(mixture)  # and leaves a GPU that works
     assert step(0).valid.all()
+
+
+def test_an_engine_that_is_let_go_gives_its_memory_back_at_once(mixture):
+    gc.collect()
+    gc.disable()  # a cycle would keep it until Python happens to look, and Python does not see the GPU's memory
+    try:
+        before = torch.cuda.memory_allocated()
+        engine, step = steady(mixture)
+        for k in range(3):
+            step(k)
+        assert torch.cuda.memory_allocated() > before
+        del engine, step
+        assert torch.cuda.memory_allocated() == before
+    finally:
+        gc.enable()
 
 
 def test_the_window_on_the_gpu_holds_the_rows_of_the_horizon(mixture):
