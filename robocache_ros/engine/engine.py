@@ -48,6 +48,8 @@ class _Stream:
         self.spec = spec
         self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
         self.reach_ns = _reach_ns(spec)
+        self.by_arrival = spec.stamp == "receive"
+        self.skew_ns, self.latency_ns = spec.max_skew_ns, spec.latency_ns
         self.track = Track(capacity, growing=unbounded)
         self.vector = spec.kind == "vector"
         self.overrun = 0
@@ -145,7 +147,10 @@ class FusionEngine:
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self._streams = {s.name: _Stream(s, capacities[s.name], unbounded) for s in spec.streams}
+        self._delay_ns = spec.delay_ns
+        self._period_ns = -(-NS_PER_S // spec.rate_hz)
         self._next: int | None = None  # index of the next tick to go out
+        self._out_ns: int | None = None  # time of the tick before it
         self._now_ns: int | None = None
 
     def push(self, stream: str, stamp_ns: int | None, arrival_ns: int, value: Any) -> Outcome:
@@ -161,19 +166,19 @@ class FusionEngine:
             self.reset(f"the clock jumped back by {(self._now_ns - arrival_ns) / 1e9:.3f} s")
             self._now_ns = arrival_ns
         entry = self._streams[stream]
-        if entry.spec.stamp == "receive":
+        if entry.by_arrival:
             stamp_ns = arrival_ns
         elif stamp_ns is None:
             return Outcome.UNSTAMPED
-        if abs(stamp_ns - arrival_ns) > entry.spec.max_skew_ns:
+        if abs(stamp_ns - arrival_ns) > entry.skew_ns:
             return Outcome.SKEWED
-        stamp_ns -= entry.spec.latency_ns
-        tick = grid.first_at_or_after(stamp_ns, self.spec.rate_hz)
-        late = arrival_ns > grid.tick_ns(tick, self.spec.rate_hz) + self.spec.delay_ns
-        if self._next is not None:
-            late = late or tick < self._next
-            if stamp_ns < grid.tick_ns(self._next, self.spec.rate_hz) - entry.reach_ns:
-                return Outcome.LATE  # no tick to come looks back that far
+        stamp_ns -= entry.latency_ns
+        late = self._out_ns is not None and stamp_ns <= self._out_ns
+        if not late and arrival_ns - stamp_ns > self._delay_ns:  # else its tick, at or after it, is not out by then
+            tick = grid.first_at_or_after(stamp_ns, self.spec.rate_hz)
+            late = arrival_ns > grid.tick_ns(tick, self.spec.rate_hz) + self._delay_ns
+        if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
+            return Outcome.LATE  # no tick to come looks back that far
         if entry.track.holds(stamp_ns):
             return Outcome.DUPLICATE
         self._backend.put(stream, entry.insert(stamp_ns, arrival_ns), value)
@@ -191,7 +196,8 @@ class FusionEngine:
             self.reset(f"the clock jumped ahead by {(now_ns - self._now_ns) / 1e9:.3f} s")
         self._now_ns = now_ns
         if self._next is None:
-            self._next = grid.first_at_or_after(now_ns, rate_hz)
+            self._start_at(grid.first_at_or_after(now_ns, rate_hz))
+            assert self._next is not None
         ticks = grid.ticks_ns(self._next, max(0, self._candidates(now_ns) - self._next), rate_hz)
         deadlines = self.deadlines(ticks)
         due = int(np.searchsorted(deadlines, now_ns, side="right"))
@@ -199,7 +205,7 @@ class FusionEngine:
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])
         frames = self.resolve(ticks[:due], deadlines[:due])
-        self._next += due
+        self._start_at(self._next + due)
         self.prune(grid.tick_ns(self._next, rate_hz))
         return frames
 
@@ -241,7 +247,7 @@ class FusionEngine:
         """Empty the rings and start the timeline anew; `reason` goes into the log."""
         log.warning("the timeline starts anew: %s", reason)
         self.clock_jumps += 1
-        self._next = self._now_ns = None
+        self._next = self._now_ns = self._out_ns = None
         for name, stream in self._streams.items():
             self._backend.drop(name, stream.track.slots.tolist())
             stream.track.clear()
@@ -259,6 +265,10 @@ class FusionEngine:
     def counters(self) -> dict[str, int]:
         """What befell the device's memory and copies: `stalls`, `reallocations`, `captures`; none on the CPU."""
         return self._backend.counters()
+
+    def _start_at(self, index: int) -> None:
+        self._next = index
+        self._out_ns = grid.tick_ns(index - 1, self.spec.rate_hz)
 
     def _candidates(self, now_ns: int) -> int:
         """Index past the last tick that can be due."""
