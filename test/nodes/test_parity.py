@@ -74,7 +74,7 @@ def replay(
     wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
     rig.play(rate=rate, duration_s=SECONDS)
     with Bag(PANDA) as bag:
-        last_ns = bag.start_ns + round((SECONDS - 0.02) * 1e9) - spec.delay_ns  # due before the last message
+        last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.delay_ns  # due before the last message
     wait(lambda: len(fused) and messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
     counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
     windows = [messages.read_fused(message) for message in fused.messages]
