@@ -23,7 +23,6 @@ VECTOR_ALIGNMENTS = ("linear", "slerp", "angle", "hold", "nearest")
 SAMPLE_ALIGNMENTS = ("hold", "nearest")  # an image or a cloud is taken whole: between two of them lies neither
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
-DEPTH_TYPE = "sensor_msgs/msg/Image"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
 # Mean and standard deviation of ImageNet's RGB channels in 0..1, as torchvision's models are trained with.
@@ -115,14 +114,18 @@ class Extrinsic:
     )
 
     def __post_init__(self) -> None:
-        norm = math.sqrt(sum(q * q for q in self.rotation_xyzw))
-        if abs(norm - 1) > 1e-3:
-            raise RoboCacheError(f"rotation_xyzw: its norm is {norm:.4f}, not 1; give a unit quaternion")
+        if abs(self._norm - 1) > 1e-3:
+            raise RoboCacheError(f"rotation_xyzw: its norm is {self._norm:.4f}, not 1; give a unit quaternion")
+
+    @property
+    def _norm(self) -> float:
+        x, y, z, w = self.rotation_xyzw
+        return math.sqrt(x * x + y * y + z * z + w * w)  # sum() rounds otherwise from Python 3.12 on
 
     @cached_property
     def matrix(self) -> tuple[tuple[float, ...], ...]:
         """The 3x4 matrix [R | t], rows."""
-        scale = 1 / math.sqrt(sum(q * q for q in self.rotation_xyzw))
+        scale = 1 / self._norm
         x, y, z, w = (q * scale for q in self.rotation_xyzw)
         rotation = (
             (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
@@ -151,8 +154,13 @@ class VoxelSpec:
         many(text("a field of the cloud"), unique=True), "fields of the cloud to reduce (mean and max)", default=()
     )
     extrinsic: Extrinsic | None = key(nested(Extrinsic), "pose of the sensor in the grid's frame", default=None)
+    frame: str = key(
+        text("a frame such as base_link"), "the grid's frame; the sensor's pose in it comes from /tf_static", default=""
+    )
 
     def __post_init__(self) -> None:
+        if self.frame and self.extrinsic:
+            raise RoboCacheError("frame: the sensor's pose comes from /tf_static, or by extrinsic; give one of the two")
         if math.prod(self.shape) > 2**30:
             raise RoboCacheError(f"shape: {list(self.shape)} has {math.prod(self.shape)} voxels; at most 2**30 fit")
         if (self.reduce in ("mean", "max")) != bool(self.features):
@@ -196,7 +204,13 @@ class StreamSpec:
     camera_info: str = key(
         _topic, "the intrinsics of a depth image, which makes it a cloud; the image is rectified", default=""
     )
-    color: str = key(_topic, "the image registered to a depth image, of its size and stamps", default="")
+    color: str = key(_topic, "the image registered to a depth image, of its size", default="")
+    pair_ms: float = key(
+        number(0, 1e4),
+        "a depth image takes the nearest colour image within it",
+        default=20.0,
+        unit="ms",
+    )
 
     def __post_init__(self) -> None:
         resolve = _Resolver(self)
@@ -219,7 +233,7 @@ class StreamSpec:
         info = StreamSpec(
             f"{self.name}/camera_info", self.camera_info, CAMERA_INFO_TYPE, field="k", dim=9, align="hold", qos=self.qos
         )
-        color = StreamSpec(f"{self.name}/color", self.color, DEPTH_TYPE, qos=self.qos) if self.color else None
+        color = StreamSpec(f"{self.name}/color", self.color, IMAGE_TYPES[0], qos=self.qos) if self.color else None
         return (info, color) if color else (info,)
 
     @property
@@ -254,6 +268,11 @@ class StreamSpec:
     def max_skew_ns(self) -> int:
         """`max_skew_ms` in nanoseconds."""
         return round(self.max_skew_ms * NS_PER_MS)
+
+    @property
+    def pair_ns(self) -> int:
+        """`pair_ms` in nanoseconds."""
+        return round(self.pair_ms * NS_PER_MS)
 
 
 class _Resolver:
@@ -310,7 +329,7 @@ class _Resolver:
         if s.kind == "cloud" and s.voxels is None:
             raise RoboCacheError("voxels: missing; a cloud needs a grid (origin_m, size_m, shape)")
         if s.voxels and s.kind != "cloud":
-            wanted = "a depth image needs camera_info" if s.type == DEPTH_TYPE else "leave it out"
+            wanted = "a depth image needs camera_info" if s.kind == "image" else "leave it out"
             raise RoboCacheError(f"voxels: {s.type} is no cloud; {wanted}")
         if s.camera_info:
             self.check_depth()
@@ -321,8 +340,9 @@ class _Resolver:
 
     def check_depth(self) -> None:
         s = self.s
-        if s.type != DEPTH_TYPE:
-            raise RoboCacheError(f"camera_info: goes with depth images ({DEPTH_TYPE}), not {s.type}; leave it out")
+        if s.type not in IMAGE_TYPES:
+            allowed = " or ".join(IMAGE_TYPES)
+            raise RoboCacheError(f"camera_info: goes with depth images ({allowed}), not {s.type}; leave it out")
         known = ("x", "y", "z", *(("r", "g", "b") if s.color else ()))
         unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
         if unknown:
@@ -380,6 +400,11 @@ class FusionSpec:
         return tuple(feed for s in self.streams for feed in (s, *s.companions))
 
     @property
+    def framed(self) -> tuple[StreamSpec, ...]:
+        """The streams whose sensor's pose comes from /tf_static."""
+        return tuple(s for s in self.streams if s.voxels and s.voxels.frame)
+
+    @property
     def vectors(self) -> tuple[StreamSpec, ...]:
         """The streams that have columns in the fused tensor."""
         return tuple(s for s in self.streams if s.kind == "vector")
@@ -400,7 +425,7 @@ class FusionSpec:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items() if v is not None and v != ()}
+        return {k: _plain(v) for k, v in value.items() if v is not None and v not in ((), "")}
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 

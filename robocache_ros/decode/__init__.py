@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from robocache_ros.decode.camera import CameraDecoder
 from robocache_ros.decode.clouds import CloudDecoder
 from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.decode.decoder import Decoder
 from robocache_ros.decode.definitions import definitions_of, full_name, message_type
 from robocache_ros.decode.images import CompressedImageDecoder, ImageDecoder
-from robocache_ros.decode.payloads import CloudPayload, DecodeError, DepthPayload, ImagePayload, PointField, Sample
+from robocache_ros.decode.payloads import (
+    CameraPayload,
+    CloudPayload,
+    DecodeError,
+    DepthPayload,
+    ImagePayload,
+    PointField,
+    Sample,
+)
 from robocache_ros.decode.types import Struct
 from robocache_ros.decode.vectors import JointDecoder, VectorDecoder
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import StreamSpec
 
 __all__ = [
+    "CameraPayload",
     "CloudPayload",
     "DecodeError",
     "Decoder",
@@ -47,6 +57,8 @@ def make_decoder(stream: StreamSpec, definitions: Mapping[str, str] | None = Non
         message = message_type(name, definitions)
         if name in _WHOLE:
             return _WHOLE[name](stream, message)
+        if stream.name.endswith("/camera_info"):  # what completes a depth image, not a stream of the intrinsics
+            return CameraDecoder(stream, message)
         return (JointDecoder if stream.names else VectorDecoder)(stream, message)
     except RoboCacheError as error:
         raise RoboCacheError(f"streams.{stream.name}.{error}") from None

@@ -11,7 +11,7 @@ from robocache_ros.decode.cdr import Program
 from robocache_ros.decode.definitions import HEADER
 from robocache_ros.decode.payloads import Buffer, DecodeError, Message, Sample
 from robocache_ros.decode.types import Path, Struct, resolve
-from robocache_ros.decode.values import STAMP, Kind, Pick
+from robocache_ros.decode.values import STAMP, STRING, Kind, Pick
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import StreamSpec
 
@@ -32,8 +32,10 @@ class Decoder(ABC):
         if header is None and stream.stamp == "header":
             raise RoboCacheError(f"stamp: 'header', but {message.name} has no header; use receive")
         self._has_stamp = header is not None
+        self._has_frame = header is not None and stream.voxels is not None and bool(stream.voxels.frame)
         if header is not None:
-            wanted = [((*header, "stamp"), STAMP), *wanted]
+            framed: Wanted = [((*header, "frame_id"), STRING)] if self._has_frame else []
+            wanted = [*framed, ((*header, "stamp"), STAMP), *wanted]
         types = [resolve(message, path) for path, _ in wanted]
         self._program = Program(message, [(path, kind.reader) for path, kind in wanted])
         self._pickers = [_at(path, kind.picker(t)) for (path, kind), t in zip(wanted, types, strict=True)]
@@ -42,8 +44,7 @@ class Decoder(ABC):
         """A sample out of a serialized message; DecodeError if it cannot be used."""
         if not isinstance(data, bytes):
             data = memoryview(data).cast("B")
-        values = self._program.read(data)
-        return self._sample(*values) if self._has_stamp else self._sample(None, *values)
+        return self._finish(self._program.read(data))
 
     @np.errstate(over="raise", invalid="ignore")
     def decode_message(self, msg: Message) -> Sample:
@@ -58,6 +59,11 @@ class Decoder(ABC):
             raise DecodeError("too_short", "message: has fewer elements than the field's path names") from None
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise DecodeError("type", f"message: {type(msg).__name__} is not of the stream's type: {error}") from None
+        return self._finish(values)
+
+    def _finish(self, values: list[Any]) -> Sample:
+        if self._has_frame:
+            return self._sample(*values[1:])._replace(frame_id=values[0])
         return self._sample(*values) if self._has_stamp else self._sample(None, *values)
 
     @abstractmethod

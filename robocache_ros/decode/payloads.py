@@ -13,6 +13,7 @@ from robocache_ros.errors import RoboCacheError
 Buffer: TypeAlias = "bytes | memoryview"
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 Vector: TypeAlias = npt.NDArray[np.float32]
+Matrix: TypeAlias = tuple[tuple[float, ...], ...]  # three rows of [R | t], hashable
 
 
 class DecodeError(RoboCacheError):
@@ -59,7 +60,7 @@ class CloudPayload:
     """A point cloud where it lies in the message.
 
     data: (nbytes,) uint8, a view of the message up to the last point. Rows are `row_step` bytes apart, points
-    `point_step`.
+    `point_step`. transform: T_grid_sensor, where it comes with the sample.
     """
 
     data: ByteArray
@@ -69,6 +70,7 @@ class CloudPayload:
     row_step: int
     fields: tuple[PointField, ...]
     big_endian: bool = False
+    transform: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class DepthPayload:
 
     data: (nbytes,) uint8, the depth image's bytes, and from `color_at` on those of an image registered to it.
     encoding, step, big_endian: of the depth image. camera: fx, fy, cx, cy in pixels. color_encoding: empty where
-    there is none.
+    there is none. transform: T_grid_camera, where it comes with the sample.
     """
 
     data: ByteArray
@@ -90,18 +92,30 @@ class DepthPayload:
     color_encoding: str = ""
     color_step: int = 0
     color_at: int = 0
+    transform: Matrix | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CameraPayload:
+    """The camera of rectified images of width x height pixels; 0 where camera_info does not tell."""
+
+    width: int
+    height: int
+    intrinsics: tuple[float, float, float, float]  # fx, fy, cx, cy in pixels
 
 
 class Sample(NamedTuple):
     """A decoded message.
 
     stamp_ns: the header's stamp, None where the type has no header. value: (D,) float32, or a payload.
-    unmatched: joints that the message carries and the stream does not ask for.
+    unmatched: joints that the message carries and the stream does not ask for. frame_id: the header's, where the
+    stream's grid is in a frame of its own.
     """
 
     stamp_ns: int | None
-    value: Vector | ImagePayload | CloudPayload | DepthPayload
+    value: Vector | ImagePayload | CloudPayload | DepthPayload | CameraPayload
     unmatched: tuple[str, ...] = ()
+    frame_id: str = ""
 
 
 Message: TypeAlias = Any  # an rclpy or a rosbags message object; both are plain attributes

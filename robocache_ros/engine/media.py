@@ -18,9 +18,10 @@ from robocache_ros.engine.backend import Form
 from robocache_ros.spec import StreamSpec
 
 IMAGE_LAYOUT = ("encoding", "width", "height", "step", "big_endian")
-CLOUD_LAYOUT = ("width", "height", "point_step", "row_step", "fields", "big_endian")
+CLOUD_LAYOUT = ("width", "height", "point_step", "row_step", "fields", "big_endian", "transform")
 DEPTH_LAYOUT = (
     "encoding", "width", "height", "step", "big_endian", "camera", "color_encoding", "color_step", "color_at",
+    "transform",
 )  # fmt: skip
 Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload
 
@@ -94,19 +95,21 @@ def image_arguments(layout: Sequence[Any], stream: StreamSpec, normalized: bool)
 
 def voxel_arguments(layout: Sequence[Any], stream: StreamSpec) -> dict[str, Any]:
     """What `voxelize_cloud_bytes` is told beside the bytes."""
-    return {**dict(zip(CLOUD_LAYOUT, layout, strict=True)), **_grid_arguments(stream)}
+    return _with_grid(dict(zip(CLOUD_LAYOUT, layout, strict=True)), stream)
 
 
 def depth_arguments(layout: Sequence[Any], stream: StreamSpec) -> dict[str, Any]:
     """What `voxelize_depth` is told beside the bytes, and `color_at`, where in them the colours begin."""
-    return {**dict(zip(DEPTH_LAYOUT, layout, strict=True)), **_grid_arguments(stream)}
+    return _with_grid(dict(zip(DEPTH_LAYOUT, layout, strict=True)), stream)
 
 
-def _grid_arguments(stream: StreamSpec) -> dict[str, Any]:
+def _with_grid(arguments: dict[str, Any], stream: StreamSpec) -> dict[str, Any]:
     grid = stream.voxels
     assert grid is not None
+    matrix = grid.extrinsic.matrix if grid.extrinsic else arguments["transform"]
     return {
-        "transform": torch.tensor(grid.extrinsic.matrix) if grid.extrinsic else None,
+        **arguments,
+        "transform": None if matrix is None else torch.tensor(matrix),
         "grid_min": grid.origin_m,
         "voxel_size": grid.size_m,
         "grid_size": grid.shape,

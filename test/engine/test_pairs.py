@@ -41,8 +41,21 @@ def color(stamp_ns, shape=(1, 1)):
     return image(stamp_ns, np.full((*shape, 3), (10, 20, 30), np.uint8), "rgb8")
 
 
-def info(stamp_ns):
-    return SimpleNamespace(header=header(stamp_ns), k=np.array([100.0, 0, 0, 0, 100, 0, 0, 0, 1]))
+def info(stamp_ns, focal=100.0, size=(1, 1), **keys):
+    window = SimpleNamespace(x_offset=0, y_offset=0, height=0, width=0)
+    own = {
+        "height": size[0],
+        "width": size[1],
+        "k": np.array([focal, 0, 0, 0, focal, 0, 0, 0, 1]),
+        "p": np.zeros(12),
+        "d": np.zeros(0),
+        "r": np.eye(3).reshape(-1),
+        "distortion_model": "plumb_bob",
+        "binning_x": 0,
+        "binning_y": 0,
+        "roi": window,
+    }
+    return SimpleNamespace(**{"header": header(stamp_ns), **own, **keys})
 
 
 def started(fusion):
@@ -74,7 +87,7 @@ def test_depth_and_colour_of_one_stamp_belong_together(first):
     halves = [("rgbd", depth(T0)), ("rgbd/color", color(T0))]
     if first == "color":
         halves.reverse()
-    ingest.message("rgbd/color", color(T0 - MS), T0)  # of another stamp
+    ingest.message("rgbd/color", color(T0 - 30 * MS), T0)  # of another image
     assert ingest.message(*halves[0], T0) is Outcome.WAITING
     assert ingest.message(*halves[1], T0 + MS) is Outcome.ACCEPTED
     assert ingest.engine.advance(T0 + 40 * MS).media["rgbd"][0, :, 2, 2, 2].tolist() == [10, 30]
@@ -101,8 +114,8 @@ def test_colour_of_another_size_is_refused_with_the_way_out(caplog):
     ingest.message("rgbd/camera_info", info(T0), T0)
     ingest.message("rgbd", depth(T0), T0)
     assert ingest.message("rgbd/color", color(T0, (2, 2)), T0) is Outcome.DROPPED
-    assert ingest.counters["rgbd/color"]["dropped:color_size"] == 1
-    assert "registered to depth" in caplog.text
+    assert ingest.counters["rgbd"]["dropped:color_size"] == 1
+    assert "color: is of 2x2 pixels where depth has 1x1" in caplog.text
 
 
 def test_feeds_are_the_streams_and_what_completes_them():
