@@ -20,7 +20,7 @@ def live(
     out: Annotated[Path, typer.Option(help="Folder for live.json and live.png.")] = Path("bench-live"),
     naive: Annotated[bool, typer.Option("--naive", help="Measure a node as tutorials teach it first.")] = False,
     via: Annotated[str, typer.Option(help="How frames reach the consumer: auto, message, ring.")] = "auto",
-    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 3.0,
+    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 2.5,
     reliability: Annotated[str, typer.Option(help="best_effort or reliable.")] = "best_effort",
     one_publisher: Annotated[bool, typer.Option("--one-publisher", help="Publish all from one process.")] = False,
     cameras: Annotated[int, typer.Option(help="Number of cameras.")] = _SIZE.cameras,

@@ -21,7 +21,7 @@ from robocache_ros.nodes.subscriber import FusedSubscriber
 WAIT_S = 0.2
 
 
-def by_ring(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
+def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
     """Frames straight from the ring, woken by it."""
     link = ipc.Link(path, retry_s=0.05)
     newest = None
@@ -39,16 +39,6 @@ def by_ring(layout: Layout, path: str, ended: threading.Event) -> Iterator[Fused
     link.close()
 
 
-def by_subscriber(subscriber: FusedSubscriber, ended: threading.Event) -> Iterator[FusedFrame]:
-    """Frames as a policy gets them."""
-    newest = None
-    while not ended.is_set():
-        frame = subscriber.latest(WAIT_S, other_than_ns=newest)
-        if frame:
-            newest = frame.tick_ns
-            yield frame
-
-
 def main() -> None:
     """Run as a child until it is interrupted."""
     options = read_options()
@@ -58,23 +48,29 @@ def main() -> None:
     rows = Columns(("tick_ns", "had_ns", "newest_joints_ns"), options["rows"])
     transport = "auto" if options["via"] == "auto" else "message"
     images = () if options["via"] == "ring" else options["images"]
-    subscriber = FusedSubscriber(images=images, transport=transport, device=options["device"])
-    layout = subscriber.wait_for_layout(60.0)
-    if options["via"] == "ring":
-        subscriber.close()
-        frames = by_ring(layout, str(ipc.socket_path("/fusion_node")), ended)
-    else:
-        frames = by_subscriber(subscriber, ended)
-    say_ready()
     places: dict[str, str] = {}
-    for frame in frames:
+
+    def note(frame: FusedFrame) -> None:
         if any(tensor.is_cuda for tensor in frame.tensors.values()):
             torch.cuda.current_stream().synchronize()  # the tensors are there, not only on their way
         had_ns = time.time_ns()
         age: Any = frame.age_ns.get("joints_position")
         rows.add(frame.tick_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)
-        places = {name: f"{tuple(t.shape)} {t.dtype} {t.device}" for name, t in frame.tensors.items()}
-    subscriber.close()
+        if not places:
+            places.update({name: f"{tuple(t.shape)} {t.dtype} {t.device}" for name, t in frame.tensors.items()})
+
+    by_ring = options["via"] == "ring"
+    callback = None if by_ring else note
+    subscriber = FusedSubscriber(images=images, transport=transport, device=options["device"], callback=callback)
+    layout = subscriber.wait_for_layout(60.0)
+    say_ready()
+    if by_ring:
+        subscriber.close()
+        for frame in ring_frames(layout, str(ipc.socket_path("/fusion_node")), ended):
+            note(frame)
+    else:
+        ended.wait()
+        subscriber.close()
     leave_result(options["result"], {"tensors": places, "unnoted": rows.lost}, rows.to_dict())
 
 

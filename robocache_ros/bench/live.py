@@ -31,7 +31,7 @@ class Options:
     load: Load = field(default_factory=Load)
     seconds: float = 60.0
     device: str = "auto"
-    delay_ms: float = 3.0
+    delay_ms: float = 2.5
     via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
     reliability: str = "best_effort"
     one_publisher: bool = False  # else a process for each camera, one for clouds, one for the rest, as drivers are

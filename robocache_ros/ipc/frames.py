@@ -51,6 +51,7 @@ class FrameWriter:
         self._age_ns = np.zeros(streams, np.int64)
         self._newest: int | None = None
         self._writer: Writer | None = None
+        self._form: list[tuple[torch.Size, torch.dtype]] = []  # of what its ring holds
 
     @property
     def readers(self) -> int:
@@ -74,9 +75,11 @@ class FrameWriter:
         """
         self._remember(frames)
         media = {MEDIA + name: value[0] for name, value in frames.media.items() if value[0].numel()}
-        fields = self._fields(window, media)
-        if self._writer is None or self._writer.layout.fields != fields:
+        form = [(value.shape, value.dtype) for value in (window, *media.values())]
+        if self._writer is None or form != self._form:
             self.close()
+            self._form = form
+            fields = self._fields(window, media)
             self._writer = Writer(self._path, fields, slots=self._slots, device=self._device, meta=self._meta)
         if self._writer.readers:
             values: dict[str, Tensor | NDArray[Any]] = {WINDOW: window, VALID: self._valid, AGE: self._age_ns, **media}
@@ -121,19 +124,20 @@ def fused_frame(held: HeldFrame, layout: Layout) -> FusedFrame:
         layout: the node's.
     """
     rate_hz = layout.spec.rate_hz
-    window = held.tensors[WINDOW]
+    window: Any = held.tensors[WINDOW]
     newest = grid.first_at_or_after(held.tick_ns, rate_hz)
+    widths = [stream.width for stream in layout.spec.vectors]
+    values = window.split([*widths, window.shape[1] - layout.width], dim=1)
     media = {name[len(MEDIA) :]: value for name, value in held.tensors.items() if name.startswith(MEDIA)}
     names = [stream.name for stream in layout.spec.streams]
     return FusedFrame(
         held.tick_ns,
         torch.from_numpy(grid.ticks_ns(newest - len(window) + 1, len(window), rate_hz)),
-        {**{name: window[:, columns] for name, columns in layout.slots.items()}, **media},
+        {**dict(zip(layout.slots, values, strict=False)), **media},  # behind the values: valid and age as in a message
         _by_stream(held.host[VALID], names),
         _by_stream(held.host[AGE], names),
     )
 
 
 def _by_stream(table: NDArray[np.generic], names: list[str]) -> dict[str, Tensor]:
-    whole = torch.from_numpy(table)
-    return {name: whole[:, index] for index, name in enumerate(names)}
+    return dict(zip(names, torch.from_numpy(table).unbind(1), strict=True))

@@ -105,7 +105,9 @@ class Writer:
             RoboCacheError: a value is missing or of another shape or dtype; nothing was announced.
         """
         for field in self.layout.fields:
-            _check(field, values.get(field.name))
+            value = values.get(field.name)
+            if value is None or value.shape != field.shape or str(value.dtype).rpartition(".")[2] != field.dtype:
+                raise _unfit(field, value)
         with self.slot(tick_ns) as views:
             for name, view in views.items():
                 if isinstance(view, Tensor):
@@ -160,15 +162,13 @@ class Writer:
             os.close(fd)
 
 
-def _check(field: Field, value: Tensor | NDArray[Any] | None) -> None:
+def _unfit(field: Field, value: Tensor | NDArray[Any] | None) -> RoboCacheError:
     if value is None:
-        raise RoboCacheError(f"{field.name}: missing; a frame holds every field of the ring")
-    dtype = str(value.dtype).removeprefix("torch.")
-    if tuple(value.shape) != field.shape or dtype != field.dtype:
-        raise RoboCacheError(
-            f"{field.name}: expected {field.shape} {field.dtype}, got {tuple(value.shape)} {dtype}; "
-            f"a ring's fields are fixed, make another writer"
-        )
+        return RoboCacheError(f"{field.name}: missing; a frame holds every field of the ring")
+    return RoboCacheError(
+        f"{field.name}: expected {field.shape} {field.dtype}, got {tuple(value.shape)} "
+        f"{str(value.dtype).removeprefix('torch.')}; a ring's fields are fixed, make another writer"
+    )
 
 
 def _make_ring(layout: RingLayout, device: torch.device) -> tuple[memory.Ring, tuple[int, ...]]:

@@ -79,7 +79,8 @@ class BagPlayer:
         self._first_ns, self._stop_ns = self._span()
         classes = {name: _message_class(bag, name) for name in names}
         self._publishers: dict[str, Any] = {
-            name: node.create_publisher(found, name, self._qos()) for name, found in classes.items()
+            name: node.create_publisher(found, name, latched() if name == TF_STATIC else self._qos())
+            for name, found in classes.items()
         }
         self._clock: Any = node.create_publisher(Clock, "/clock", self._qos()) if options.clock else None
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine import Frames
+from robocache_ros.nodes import process
 from robocache_ros.nodes.drivers import Driver
 from robocache_ros.ops.select import HELD, NONE
 
@@ -74,6 +75,7 @@ class Beat:
 
     def start(self) -> None:
         """Begin."""
+        process.settle()
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,6 +86,7 @@ class Beat:
         self._driver.destroy()
 
     def _run(self) -> None:
+        process.be_punctual()
         try:
             while not self._stopped.is_set():
                 for frames in self._driver.step():

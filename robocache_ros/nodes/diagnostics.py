@@ -20,6 +20,7 @@ SLOW = 0.8  # share of the declared rate below which a stream is said to be slow
 # What is wrong with a message, and what a person can do about it.
 _ADVICE = {
     "dropped": "messages cannot be decoded; see the dropped:<cause> counters",
+    "unpaired": "depth images have no camera_info, or no colour image within pair_ms; see unpaired:<key> and the log",
     "skewed": "stamps are far from their arrival; for a replay or a simulation set use_sim_time, else sync the clocks",
     "unstamped": "messages have no header stamp; set stamp: receive",
     "late": "samples come after their tick is out; raise delay_ms",

@@ -18,6 +18,7 @@ from robocache_ros.nodes import compat, qos
 from robocache_ros.nodes.intake import Feed, Intake
 
 IDLE_NS = 100_000_000  # how often a thread looks whether it shall stop
+NEAR_NS = 200_000  # so near to a tick it is slept for: a wait set comes back later than it was asked to
 KEPT_CLOCKS = 4096  # /clock messages remembered, for messages that come after a later one
 PAUSED_NS = 2_000_000_000  # without /clock for so long, messages stay in the middleware's bounded queues
 
@@ -66,7 +67,8 @@ class WallDriver:
     def step(self) -> Iterator[Frames]:
         """Take in what has come, and give the ticks that are due."""
         now_ns = time.time_ns()  # before the messages: what arrived by now is among those taken
-        arrived = [(message.received_ns or now_ns, feed, message) for feed, message in self._intake.take()]
+        taken = self._intake.take(self._engine.next_due_ns)
+        arrived = [(message.received_ns or now_ns, feed, message) for feed, message in taken]
         arrived.sort(key=itemgetter(0))
         yield from feed_in_order(self._engine, self._intake, arrived)
         due_ns = self._engine.next_due_ns
@@ -76,8 +78,11 @@ class WallDriver:
     def wait(self) -> None:
         """Return at the next tick's time or the next message."""
         due_ns = self._engine.next_due_ns
-        timeout_ns = IDLE_NS if due_ns is None else due_ns - time.time_ns()
-        self._waiter.wait(min(timeout_ns, IDLE_NS))
+        left_ns = IDLE_NS if due_ns is None else due_ns - time.time_ns()
+        if left_ns > NEAR_NS:
+            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS), self._intake.waiting())
+        elif left_ns > 0:
+            time.sleep(left_ns / 1e9)
 
     def destroy(self) -> None:
         """Nothing to give back."""

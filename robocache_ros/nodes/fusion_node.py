@@ -22,6 +22,7 @@ from robocache_ros.nodes.drivers import Driver, SimDriver, WallDriver
 from robocache_ros.nodes.intake import Intake, definitions
 from robocache_ros.nodes.outputs import Outputs
 from robocache_ros.nodes.ring import RingOutput
+from robocache_ros.nodes.static_frames import StaticFrames
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 
 SUCCESS, FAILURE, ERROR = (
@@ -58,6 +59,7 @@ class Fusion:
         self.ingest = Ingest(spec, self.engine, definitions(spec))
         self.stats = BeatStats(len(spec.streams))
         self.diagnostics = diagnostics.Diagnostics(spec, node.get_name())
+        self.frames = StaticFrames(node, spec, self.ingest)
         self.intake = Intake(node, spec, self.ingest)
         self._base_frame = base_frame
         slots = parameters.read(node, "ring_slots")
@@ -82,12 +84,15 @@ class Fusion:
     def destroy(self) -> None:
         """Give everything back."""
         self.stop()
+        self.frames.destroy()
         self.intake.destroy()
         self.outputs.destroy()
 
     def _frame_of(self, stream: StreamSpec) -> str:
         if stream.voxels and stream.voxels.extrinsic:
             return self._base_frame
+        if stream.voxels and stream.voxels.frame:
+            return stream.voxels.frame
         return self.intake.states[stream.name].frame_id
 
 

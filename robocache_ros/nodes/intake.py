@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, qos
 from robocache_ros.spec import FusionSpec, StreamSpec
 
+MOST_COST_NS = 5_000_000  # a message that costs more is put off no earlier
 _STAMP = {0: struct.Struct(">iI"), 1: struct.Struct("<iI")}  # by the encapsulation's byte order
 _LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}
 
@@ -63,6 +65,14 @@ class Feed:
     streams: tuple[StreamSpec, ...]
     depth: int
     short: set[bytes] = field(default_factory=set)  # publishers that offer less than is asked for
+    take_ns: int = 0  # what taking a large message costs
+    push_ns: int = 0  # and handing it on
+    put_off_ns: int = 0  # the tick that its messages were put off for
+
+    @property
+    def large(self) -> bool:
+        """Whether a message is worth a look at the clock before it is taken."""
+        return self.streams[0].kind != "vector"
 
 
 class Intake:
@@ -82,22 +92,44 @@ class Intake:
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
             shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
-        self.feeds = [self._subscribe(tuple(streams)) for streams in shared.values()]
+        # Images and clouds last: joints do not wait for them.
+        ordered = sorted(shared.values(), key=lambda streams: streams[0].kind != "vector")
+        self.feeds = [self._subscribe(tuple(streams)) for streams in ordered]
 
-    def take(self) -> list[tuple[Feed, compat.Taken]]:
-        """What has come in since, at most a queue's depth of each topic, so that no topic starves the beat."""
+    def take(self, due_ns: int | None = None) -> list[tuple[Feed, compat.Taken]]:
+        """What has come in since, at most a queue's depth of each topic, so that no topic starves the beat.
+
+        An image or cloud that would not be in before the tick at `due_ns` is left in the middleware until the tick is
+        out, and counts as arrived after it; but no longer, whatever the next tick needs.
+        """
         taken = []
+        planned_ns = 0
         for feed in self.feeds:
             for _ in range(feed.depth):
+                begin_ns = time.time_ns() if feed.large else 0
+                if feed.large and due_ns and _puts_off(feed, due_ns, begin_ns + planned_ns):
+                    feed.put_off_ns = due_ns
+                    break
                 message = compat.take(feed.subscription)
                 if message is None:
+                    feed.put_off_ns = 0
                     break
+                if feed.large:
+                    feed.take_ns = _cost_ns(feed.take_ns, begin_ns)
+                    planned_ns += feed.push_ns
+                    if feed.put_off_ns >= message.received_ns > 0:
+                        message = message._replace(received_ns=feed.put_off_ns + 1)
                 taken.append((feed, message))
         return taken
+
+    def waiting(self) -> list[Subscription[Any]]:
+        """The subscriptions whose messages are not put off."""
+        return [feed.subscription for feed in self.feeds if not feed.put_off_ns]
 
     def push(self, feed: Feed, message: compat.Taken, arrival_ns: int) -> None:
         """Hand a message to each of its streams; nothing in it can raise."""
         data, source_ns, received_ns = message
+        begin_ns = time.time_ns() if feed.large else 0
         for stream in feed.streams:
             state = self.states[stream.name]
             state.newest_arrival_ns = arrival_ns
@@ -112,6 +144,8 @@ class Intake:
                 if not state.crashed:
                     self._node.get_logger().error(f"{stream.name}: a message could not be taken in: {error!r}")
                 state.crashed += 1
+        if feed.large:
+            feed.push_ns = _cost_ns(feed.push_ns, begin_ns)
 
     def discard(self) -> None:
         """Throw away what waits in the middleware."""
@@ -189,6 +223,16 @@ def definitions(spec: FusionSpec) -> dict[str, str]:
     for stream in spec.feeds:
         texts.update(definitions_of(message_class(stream)))
     return texts
+
+
+def _puts_off(feed: Feed, due_ns: int, now_ns: int) -> bool:
+    in_time = now_ns + feed.take_ns + feed.push_ns <= due_ns
+    return not in_time and feed.put_off_ns in (0, due_ns)
+
+
+def _cost_ns(before_ns: int, begin_ns: int) -> int:
+    """The most that it costs, of late; what the first message needs to find its memory is not for ever."""
+    return min(max(time.time_ns() - begin_ns, before_ns * 9 // 10), MOST_COST_NS)
 
 
 def _never_called(data: bytes) -> None:
