@@ -25,6 +25,7 @@ IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
+TF_STATIC = "/tf_static"
 # Mean and standard deviation of ImageNet's RGB channels in 0..1, as torchvision's models are trained with.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -18,7 +18,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.layout import Layout
-from robocache_ros.spec import NS_PER_S, FusionSpec
+from robocache_ros.spec import NS_PER_S, TF_STATIC, FusionSpec
 
 VECTOR_CHUNK = 1024  # ticks given at once; with images and voxels fewer, for they are held whole
 MEDIA_CHUNK = 32
@@ -61,6 +61,8 @@ class BagRun:
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
+        for message in bag.messages([TF_STATIC]) if spec.framed else ():  # all of it first: static is of all times
+            self._ingest.static_transforms(message.data)
         topics = {feed.topic for feed in spec.feeds}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
@@ -142,7 +144,7 @@ class BagRun:
             f"{name}: {cause} ({count})"
             for name in silent
             for cause, count in self.counters[name].items()
-            if cause.startswith("dropped:") or cause in ("skewed", "unstamped", "corrupt")
+            if cause.startswith(("dropped:", "unpaired:")) or cause in ("skewed", "unstamped", "corrupt")
         }
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import yaml
 
+from robocache_ros.engine.transforms import TF_STATIC
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 
@@ -130,6 +131,10 @@ class Bag:
         if missing:
             raise RoboCacheError(
                 f"{self.path}: does not hold {', '.join(dict.fromkeys(missing))}; it holds {', '.join(self.topics)}"
+            )
+        for stream in spec.framed if TF_STATIC not in self.topics else ():
+            raise RoboCacheError(
+                f"streams.{stream.name}.voxels.frame: {self.path} does not hold {TF_STATIC}; give voxels.extrinsic"
             )
         for feed in spec.feeds:
             found = self.topics[feed.topic].type

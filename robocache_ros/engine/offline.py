@@ -69,5 +69,5 @@ def run(
 def _awaited_ns(engine: FusionEngine) -> int:
     """How far past a tick the log must be read until nothing that could change the tick can come."""
     streams = engine.spec.streams
-    ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) for s in streams)
+    ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) + s.pair_ns for s in streams)
     return ahead + engine.spec.delay_ns

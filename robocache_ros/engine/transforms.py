@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 
+from robocache_ros.decode.payloads import Matrix
 from robocache_ros.decode.transforms import Transform
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import Extrinsic
 
 log = logging.getLogger(__name__)
 
-Matrix = tuple[tuple[float, ...], ...]  # three rows of [R | t]
 IDENTITY: Matrix = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
 
 
@@ -23,6 +24,7 @@ class StaticTransforms:
     """The transforms of /tf_static; the last one of a child frame counts, as in tf2."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # a node hears of transforms in another thread than of clouds
         self._parents: dict[str, tuple[str, Matrix]] = {}
         self._found: dict[tuple[str, str], Matrix | None] = {}
 
@@ -42,16 +44,18 @@ class StaticTransforms:
                 "/tf_static: the transform from %s to %s is left out: %s", transform.parent, transform.child, problem
             )
             return False
-        self._parents[transform.child] = (transform.parent, matrix)
-        self._found.clear()
+        with self._lock:
+            self._parents[transform.child] = (transform.parent, matrix)
+            self._found.clear()
         return True
 
     def lookup(self, target: str, source: str) -> Matrix | None:
         """T_target_source, the pose of the frame `source` in `target`; None while they are not connected."""
         key = target.lstrip("/"), source.lstrip("/")
-        if key not in self._found:
-            self._found[key] = self._between(*key)
-        return self._found[key]
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = self._between(*key)
+            return self._found[key]
 
     def _between(self, target: str, source: str) -> Matrix | None:
         above = dict(self._upwards(target))

@@ -23,6 +23,8 @@ from robocache_ros.bags.player import SteadyClock, check_rate, play
 from robocache_ros.bags.reader import Bag, RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, process
+from robocache_ros.nodes.static_frames import latched
+from robocache_ros.spec import TF_STATIC
 
 NS_PER_S = 1_000_000_000
 SETTLE_S = 2.0  # at most, for a reliable reader to match a writer after it has been matched

@@ -64,15 +64,26 @@ class Diagnostics:
     ) -> list[DiagnosticStatus]:
         """One status for each stream, and one for the beat, with the counters of what goes out."""
         streams = [
-            self._stream(stream, index, ingest, states[stream.name], stats, active)
+            self._stream(stream, index, ingest, states, stats, active)
             for index, stream in enumerate(self._spec.streams)
         ]
         return [*streams, self._beat(ingest.engine, stats, active, outputs)]
 
     def _stream(
-        self, stream: StreamSpec, index: int, ingest: Ingest, state: StreamState, stats: BeatStats, active: bool
+        self,
+        stream: StreamSpec,
+        index: int,
+        ingest: Ingest,
+        states: dict[str, StreamState],
+        stats: BeatStats,
+        active: bool,
     ) -> DiagnosticStatus:
+        state = states[stream.name]
+        problems = [text for s in (stream, *stream.companions) for text in states[s.name].problems.values()]
         counters = Counter(dict(ingest.counters[stream.name]))
+        for feed in stream.companions:
+            part = feed.name.rpartition("/")[2]
+            counters.update({f"{part}:{key}": count for key, count in ingest.counters[feed.name].items()})
         counters.update(ingest.engine.lost(stream.name))
         counters["dropped"] += state.crashed
         counters["dropped:internal"] += state.crashed
@@ -91,7 +102,7 @@ class Diagnostics:
         values["stale_ticks"] = str(stats.invalid[index])
         values["held_ticks"] = str(stats.held[index])
 
-        level, message = _judge(stream, state, new, rate_hz, bool(counters["received"]), active)
+        level, message = _judge(stream, problems, new, rate_hz, bool(counters["received"]), active)
         if level == OK and active and stats.newest_tick_ns is not None and stats.newest_valid[index] == NONE:
             level, message = STALE, f"stale: nothing within {stream.max_age_ms:g} ms of the newest tick"
         return self._status(stream.name, level, message, values)
@@ -136,11 +147,11 @@ def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | N
 
 
 def _judge(
-    stream: StreamSpec, state: StreamState, new: Counter[str], rate_hz: float | None, ever: bool, active: bool
+    stream: StreamSpec, problems: list[str], new: Counter[str], rate_hz: float | None, ever: bool, active: bool
 ) -> tuple[bytes, str]:
     """Level and message of a stream."""
-    if state.problems:
-        return ERROR, "; ".join(state.problems.values())
+    if problems:
+        return ERROR, "; ".join(problems)
     if not active:
         return OK, "inactive"
     if not ever:
