@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import yaml
 
-from robocache_ros.engine.transforms import TF_STATIC
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+from robocache_ros.spec import TF_STATIC
 
 if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
