@@ -41,12 +41,11 @@ struct Staged {
 // How many of rising stamps are at or before t.
 template <int STEPS>
 HD int count_until(const Staged<STEPS>& stamps, int size, int64 t) {
-  const int64* low = stamps.at;
+  int count = 0;  // not a pointer that moves: NVRTC 13 then merges two of the loads, and takes the wrong one
   UNROLL
   for (int step = 1 << STEPS >> 1; step > 0; step >>= 1) {
-    if (low[step - 1] <= t) low += step;
+    if (stamps[count + step - 1] <= t) count += step;
   }
-  int count = (int)(low - stamps.at);
   return count < size ? count : size;
 }
 template <class Time>

@@ -1,19 +1,35 @@
 """Every kernel of the vector operations compiles, without a GPU and without a warning, for every architecture."""
 
 import pytest
+import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+from robocache_ros.ops.cuda.plan import Key, StreamKey, make_plan
 
 ARCHITECTURES = ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]
-SIZES = ("THREADS=256", "IN_FLIGHT=2")
-KINDS = (
-    "KINDS=CASE(0,LINEAR,bf16,bf16,8,8,8,8,0) CASE(1,LINEAR,bf16,bf16,2,2,8,8,1) CASE(2,SLERP,float,f16,1,4,1,4,0) "
-    "CASE(3,ANGLE,f16,float,8,8,4,8,1) CASE(4,HOLD,uint8,uint8,16,16,16,16,0) CASE(5,NEAREST,uint8,bf16,1,1,8,8,1)"
+F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
+STREAMS = (
+    StreamKey(100, 32, BF16, "linear", True, False, 0),  # samples staged
+    StreamKey(500, 256, BF16, "linear", True, False, 0),  # read where they are
+    StreamKey(120, 4, F32, "slerp", False, True, 4),  # unaligned
+    StreamKey(3000, 7, F16, "angle", True, False, 0),  # times searched where they are
+    StreamKey(20, 16, U8, "hold", False, False, 0),
+    StreamKey(20, 3, U8, "nearest", True, True, 1),
 )
+
+
+def planned(time, *streams, out=F32):
+    return ("resample.cu", make_plan(Key(streams, 64, 50, time, True, out, 0, 132)).defines)
+
+
+BLEND = ("THREADS=256", "IN_FLIGHT=2")
 VARIANTS = [
-    *(("resample.cu", (KINDS, "STREAMS=7", f"TIME={time}", *SIZES)) for time in ("int64", "double", "float")),
-    *(("blend.cu", (f"KIND={kind}", *SIZES)) for kind in ("SLERP,f16,f16,4,4,4,4,0", "ANGLE,bf16,bf16,2,2,8,8,0")),
+    planned(torch.int64, *STREAMS),
+    planned(torch.float64, StreamKey(120, 14, BF16, "linear", True, False, 0), out=BF16),  # stores across rows
+    planned(torch.float32, STREAMS[2], out=F16),
+    ("blend.cu", ("KIND=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)),
+    ("blend.cu", ("KIND=ANGLE,bf16,bf16,2,2,8,8,16,0", *BLEND)),
 ]
 
 
@@ -27,7 +43,7 @@ def test_it_compiles_without_a_warning(nvrtc, architecture):
 
 def test_a_mistake_is_reported_with_the_compilers_words(nvrtc):
     with pytest.raises(RoboCacheError, match=r"kernels/blend.cu: NVRTC_ERROR_COMPILATION(.|\n)*nonsense"):
-        compile_cubin(nvrtc, load_source("blend.cu"), compile_options("sm_90", ("KIND=nonsense", *SIZES)))
+        compile_cubin(nvrtc, load_source("blend.cu"), compile_options("sm_90", ("KIND=nonsense", *BLEND)))
 
 
 def test_subnormals_and_single_roundings_are_kept():
@@ -45,7 +61,7 @@ def test_no_multiplication_is_fused_with_an_addition(nvrtc):
         [text.encode() for _, text in load_source("blend.cu").headers],
         [name.encode() for name, _ in load_source("blend.cu").headers],
     )
-    nvrtc.compileProgram(program, compile_options("sm_90", ("KIND=SLERP,f16,f16,4,4,4,4,0", *SIZES)))
+    nvrtc.compileProgram(program, compile_options("sm_90", ("KIND=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)))
     ptx = nvrtc.getPTX(program).decode()
     nvrtc.destroyProgram(program)
     assert "mul.rn.f32" in ptx

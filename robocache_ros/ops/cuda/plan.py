@@ -17,7 +17,7 @@ JOB_LETTERS, STREAM_LETTERS = "PPPPiiiI", "PPPqqiiiiiiiiiiiI"
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
 MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
 GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
-TILES_PER_PROCESSOR = 16  # that a large problem is cut into at least
+TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
 STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE = 1, 2, 4, 8, 16, 32, 64  # item.cuh's Form
 
 
@@ -114,19 +114,25 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
     batches, count, samples, width = key.batches, key.targets, stream.samples, stream.width
     row_bytes, out_bytes = max(width, 1) * size_in, max(width, 1) * size_out
 
-    # All of a batch's samples are read in one go where they fit and at least half of them are needed anyway.
     steps = samples.bit_length()  # the search takes; it wants the times padded to a power of two
     times_bytes, data_bytes = 8 << steps, samples * row_bytes
     staged_times = times_bytes <= MOST_TIMES_BYTES
-    staged = staged_times and 0 < data_bytes <= MOST_DATA_BYTES and 2 * count >= samples
 
-    # Rows of a tile: work for all threads, more where there are tiles enough, so that times are read less often.
-    least = -(-tuning.threads * (1 if staged else tuning.in_flight) * 16 // out_bytes)
+    # Rows of a tile: an item for each thread or a few, fewer where there would be too few tiles for the GPU, more where
+    # there are plenty of them, so that times are read less often.
+    all_rows = batches * count
+    one = -(-tuning.threads * 16 // out_bytes)
+    rows = max(one, min(one * tuning.in_flight, -(-all_rows // (4 * key.processors))))
+    rows = max(rows, all_rows // (key.processors * TILES_PER_PROCESSOR))
+    # A batch's samples are read in one go where they fit and at least half of them are needed anyway: by a tile, or by
+    # all of them, and then one tile is enough where there are batches for all of the GPU.
+    needed = count if batches >= key.processors else min(rows, count)
+    staged = staged_times and 0 < data_bytes <= MOST_DATA_BYTES and 2 * needed >= samples
     if staged:
-        least = max(least, data_bytes // out_bytes)
+        rows = max(rows, min(count, MOST_ROWS // 2))
     if not staged_times:
-        least = max(least, samples // 8)
-    rows = min(max(least, batches * count // (key.processors * TILES_PER_PROCESSOR)), MOST_ROWS)
+        rows = max(rows, samples // 8)
+    rows = min(rows, MOST_ROWS)
     if rows < count:  # part of a batch
         tiles = -(-count // rows)
         group, span = 1, -(-count // tiles)
