@@ -1,0 +1,113 @@
+"""The whole measurement, small: real processes over real DDS."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from typer import Typer
+from typer.testing import CliRunner
+
+from robocache_ros.bench import children, command, live
+from robocache_ros.bench.load import Load
+from robocache_ros.errors import RoboCacheError
+
+pytestmark = pytest.mark.ros
+
+SMALL = Load(cameras=1, width=32, height=24, camera_hz=10, points=50, cloud_hz=5, joints_hz=50, imu_hz=20, pose_hz=10)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(live, "WARM_UP_S", 1.0)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+def started_by_this_process() -> set[str]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {pid for task in tasks for pid in (task / "children").read_text().split()}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one run of node and peer finds, and what it leaves behind."""
+    out = tmp_path_factory.mktemp("bench")
+    before = started_by_this_process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "WARM_UP_S", 1.0)
+        patch.setenv("XDG_RUNTIME_DIR", str(out))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        live.main(live.Options(SMALL, seconds=2.0, device="cpu", delay_ms=20.0), naive=True, out=out)
+    left = started_by_this_process() - before
+    return {**json.loads((out / "live.json").read_text()), "left": left, "files": os.listdir(out)}
+
+
+@pytest.mark.timeout(300)
+def test_every_stream_is_counted(found: dict[str, Any]) -> None:
+    streams = found["node"]["streams"]
+
+    assert set(streams) == {"camera0", "cloud", "joints", "imu", "pose"}
+    assert all(0 < stream["received"] <= stream["sent"] for stream in streams.values())
+
+
+def test_consumer_has_frames_without_a_copy(found: dict[str, Any]) -> None:
+    node = found["node"]
+
+    assert node["frames_in_consumer"] > 0
+    assert node["tensors_in_consumer"]["cloud"] == "(64, 64, 64) torch.uint8 cpu"
+    assert node["jitter_ms"]["count"] == node["ticks"]
+
+
+def test_peer_is_measured_beside_it(found: dict[str, Any]) -> None:
+    assert found["naive"]["streams"]["joints"]["received"] > 0
+    assert found["naive"]["jitter_ms"]["count"] > 0
+
+
+def test_nothing_is_left_running(found: dict[str, Any]) -> None:
+    assert found["left"] == set()
+
+
+def test_results_are_written(found: dict[str, Any]) -> None:
+    assert {"live.json", "live.png"} <= set(found["files"])
+
+
+def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with children.Family(tmp_path, {}) as family:
+        child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
+
+        with pytest.raises(RoboCacheError, match=r"node: ended with code 1:[\s\S]*/nowhere.yaml: cannot be read"):
+            child.await_ready()
+
+
+def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
+    with children.Family(tmp_path, {}) as family:
+        child = family.start("naive", "naive_node")
+        child.process.wait()
+
+        with pytest.raises(RoboCacheError, match=r"naive: left no result:[\s\S]*KeyError"):
+            family.result(child)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seconds", "0"], "seconds: 0 is not in 0..3600"),
+        (["--via", "pigeon"], "via: 'pigeon' is not one of auto, message, ring"),
+        (["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"], "every rate"),
+    ],
+)
+def test_impossible_measurement_is_refused(arguments: list[str], message: str) -> None:
+    app = Typer()
+    app.callback()(lambda: None)
+    command.register(app)
+
+    result = CliRunner().invoke(app, ["live", *arguments])
+
+    assert isinstance(result.exception, RoboCacheError)
+    assert message in str(result.exception)

@@ -1,0 +1,97 @@
+"""What is said of a run, from notes made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.bench.live import WARM_UP_S, Options
+from robocache_ros.bench.load import Load
+from robocache_ros.bench.report import print_report, summarize, write_plot
+
+MS = 1_000_000
+START_NS = 1_760_000_000_000_000_000
+FIRST_NS = START_NS + round(WARM_UP_S * 1e9)  # the first tick that counts
+LOAD = Load(cameras=0, cloud_hz=0, imu_hz=0, pose_hz=0)
+OPTIONS = Options(load=LOAD, seconds=0.1, delay_ms=3.0)
+TICKS = FIRST_NS + 20 * MS * np.arange(-5, 5)  # half of them in the warm-up
+PUBLISHED = {"sent": {"joints": 10}, "skipped": {"joints": 0}, "started_ns": START_NS}
+
+
+@pytest.fixture
+def node() -> dict[str, Any]:
+    return {
+        "streams": ["joints_position"],
+        "device": "cpu",
+        "counters": {"joints_position": {"received": 9, "decoded": 9, "accepted": 8, "late": 1}},
+        "engine": {},
+        "memory": [],
+        "unnoted": 0,
+        "messages.stream": np.zeros(10, np.int64),
+        "messages.stamp_ns": TICKS,
+        "messages.taken_ns": TICKS + 2 * MS,
+        "ticks.tick_ns": TICKS,
+        "ticks.made_ns": TICKS + 3 * MS,
+        "ticks.published_ns": TICKS + 4 * MS,
+    }
+
+
+@pytest.fixture
+def consumer() -> dict[str, Any]:
+    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "had_ns": TICKS + 5 * MS, "newest_joints_ns": TICKS - MS}
+
+
+@pytest.fixture
+def found(node: dict[str, Any], consumer: dict[str, Any]) -> dict[str, Any]:
+    return summarize(OPTIONS, PUBLISHED, node, consumer, {"node": {}})
+
+
+def test_losses_are_those_of_all_that_was_sent(found: dict[str, Any]) -> None:
+    joints = found["streams"]["joints"]
+
+    assert (joints["sent"], joints["received"], joints["lost"]) == (10, 9, 1)
+    assert joints["received_share"] == 0.9
+    assert joints["counters"] == {"late": 1}
+
+
+def test_warm_up_is_not_in_the_latencies(found: dict[str, Any]) -> None:
+    assert found["ticks"] == 5
+    assert found["streams"]["joints"]["to_node_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0, "count": 5.0}
+
+
+def test_jitter_is_against_tick_and_delay(found: dict[str, Any]) -> None:
+    assert found["jitter_ms"]["max"] == pytest.approx(1.0)
+
+
+def test_consumers_frames_are_joined_by_their_tick(found: dict[str, Any]) -> None:
+    assert found["made_to_consumer_ms"]["p50"] == pytest.approx(2.0)
+    assert found["beat_to_consumer_ms"]["p50"] == pytest.approx(2.0)
+    assert found["joints_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
+
+
+def test_peer_is_held_to_the_even_beat_that_suits_it_best(node: dict[str, Any]) -> None:
+    late = node["ticks.published_ns"].copy()
+    late[7] += 2 * MS
+    peer = {**node, "received": {"joints": 9}, "ticks.published_ns": late + 7 * MS}
+    del peer["counters"]
+
+    found = summarize(OPTIONS, PUBLISHED, peer, None, {"node": {}})
+
+    assert found["jitter_ms"]["p50"] == 0.0
+    assert found["jitter_ms"]["max"] == pytest.approx(2.0)
+
+
+def test_report_names_each_stream(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    print_report({"node": found})
+
+    assert "joints          10         9       1" in capsys.readouterr().out
+
+
+def test_plot_is_drawn(found: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_plot({"node": found}, tmp_path / "live.png")
+
+    assert (tmp_path / "live.png").read_bytes().startswith(b"\x89PNG")
