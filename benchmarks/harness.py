@@ -67,14 +67,21 @@ def machine() -> dict[str, str]:
     }
 
 
-def write(name: str, title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], folder: Path = RESULTS) -> None:
-    """Write results/`name`.json, and .md with a table of the rows."""
+def write(
+    name: str,
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    extra: dict[str, Any],
+    folder: Path = RESULTS,
+    method: str = "medians of CUDA-graph replays",
+) -> None:
+    """Write results/`name`.json, and .md with a table of the rows; `method` says how they were measured."""
     folder.mkdir(parents=True, exist_ok=True)
     about = machine()
-    record = {"machine": about, **extra, "rows": list(rows)}
+    record = {"machine": about, "method": method, **extra, "rows": list(rows)}
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     heads = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [f"# {title}", "", ", ".join(about.values()) + ". Microseconds; medians of CUDA-graph replays.", ""]
+    lines = [f"# {title}", "", ", ".join(about.values()) + f". Microseconds; {method}.", ""]
     lines += [f"{key}: {value}" for key, value in extra.items() if not isinstance(value, list | dict)]
     lines += ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in rows:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 ALIGNMENT = 256
 SMALL, LARGE = 0, 1  # lanes: a row of joints does not queue behind a camera's frame
-RETIRE_AT = 32  # copies in flight before those that are through are looked for
+RETIRE_AT = 8  # copies in flight before those that are through are looked for
 
 
 class Staging:
