@@ -207,12 +207,6 @@ HD float mean_of(int64 sum, int64 count, double unit) {
   return (float)(ratio(sum, count) * unit);
 }
 
-// The same of one value, which float32 holds throughout; adding 0 turns -0 into the 0 that an integer is.
-HD float mean_of_one(float value, float scale, float limit, float unit) {
-  const float clamped = value < -limit ? -limit : value > limit ? limit : value;
-  return mul(add(nearest_whole(mul(clamped, scale)), 0.0f), unit);
-}
-
 // int32 in the order of float32, -0 before +0; its own inverse on the bits.
 HD int key_of(float value) {
   const int bits = (int)bits_of(value);

@@ -23,6 +23,7 @@ _FLOAT32 = 7
 _BYTES, _WORDS, _VECTORS, PIXELS = range(4)
 CLOUDS = "PPqqqqq12f3f3f3i6i19i19i4x5fiqq"  # the struct of voxel.cuh
 _THREADS = 256
+_CELLS = 2  # a thread of write_voxels writes
 _CLEAR_BLOCKS = 4  # to a multiprocessor
 _KERNELS = {"occupancy": "occupy", "occupancy_bits": "occupy_bits", "count": "count_points"}
 
@@ -154,23 +155,22 @@ def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally
     maximum = int(reduction.mode == "max")
     defines = (f"FEATURES={reduction.features}", f"MAXIMUM={maximum}")
     cells, points = clouds.batch * grid.cells, clouds.batch * clouds.count
-    row = reduction.features * (1 if maximum else 2)  # words of a row of sums
-    cleared = torch.empty(cells + 3 + points * (row + 1), dtype=torch.int32, device=clouds.device)
-    own = torch.empty((points, reduction.features), dtype=torch.float32, device=clouds.device)
-    owner = cleared.data_ptr()
-    sums = owner + 16 * ((cells + 3) // 4)
-    lists = (owner, sums + 4 * points * row, sums, own.data_ptr())
-    limit, scale = _limit(reduction), 2.0**reduction.fraction_bits
-    _clear(cleared, tally, clouds.device)
+    row_words = reduction.features * (1 if maximum else 2)
+    owner = torch.empty(cells, dtype=torch.int32, device=clouds.device)
+    rows = torch.empty((points, row_words), dtype=torch.int32, device=clouds.device)
+    count = torch.empty(points, dtype=torch.int32, device=clouds.device)
+    lists = (owner.data_ptr(), count.data_ptr(), rows.data_ptr())
+    scale = 2.0**reduction.fraction_bits
+    _clear(owner, tally, clouds.device)
     if points:
-        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPPqqff", clouds, defines)
-        arguments = (*lists, tally.data_ptr(), clouds.batch, grid.cells, scale, limit)
+        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPqqff", clouds, defines)
+        arguments = (*lists, tally.data_ptr(), clouds.batch, grid.cells, scale, _limit(reduction))
         launch_dependent(claim, _blocks(clouds), _THREADS, *clouds.packed, *arguments)
-    write = kernel("voxel_reduce.cu", "write_voxels", "PPPPPqqqfffi", clouds.device.index, defines + clouds.defines)
-    aligned = int(grid.cells % 4 == 0 and out.data_ptr() % 16 == 0)
-    blocks = ((grid.cells + 4 * _THREADS - 1) // (4 * _THREADS), min(clouds.batch, 65535), 1)
+    write = kernel("voxel_reduce.cu", "write_voxels", "PPPPqqqfi", clouds.device.index, defines + clouds.defines)
+    aligned = int(grid.cells % _CELLS == 0 and out.data_ptr() % (4 * _CELLS) == 0)
+    blocks = ((grid.cells + _CELLS * _THREADS - 1) // (_CELLS * _THREADS), min(clouds.batch, 65535), 1)
     sizes = (clouds.batch, clouds.count, grid.cells)
-    launch_dependent(write, blocks, _THREADS, *lists, out.data_ptr(), *sizes, scale, limit, 1 / scale, aligned)
+    launch_dependent(write, blocks, _THREADS, *lists, out.data_ptr(), *sizes, 1 / scale, aligned)
 
 
 def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:

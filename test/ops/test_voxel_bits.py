@@ -30,13 +30,12 @@ extern "C" void locate(const Clouds* clouds, long long batch, int* cell, float* 
     }
 }
 extern "C" void sums(
-    const float* value, int n, float scale, float limit, long long* fixed, int* key, float* back, float* one
+    const float* value, int n, float scale, float limit, long long* fixed, int* key, float* back
 ) {
   for (int i = 0; i < n; ++i) {
     fixed[i] = fixed_point(value[i], scale, limit);
     key[i] = key_of(value[i]);
     back[i] = float_of_key(key[i]);
-    one[i] = mean_of_one(value[i], scale, limit, 1 / scale);
   }
 }
 extern "C" void means(const long long* sum, const long long* count, int n, double unit, float* mean) {
@@ -148,14 +147,13 @@ def test_fixed_point_and_order_keys_are_the_same_as_host_code(host):
         [values[np.isfinite(values)], np.float32([0.0, -0.0, 1e-45, -1e-45, 2**20, -(2**20), 3e38, 0.5])]
     )
     fixed, key = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
-    back, one = np.empty_like(values), np.empty_like(values)
+    back = np.empty_like(values)
     scale, limit = ctypes.c_float(2**20), ctypes.c_float(2**20)
-    host.sums(pointer(values), len(values), scale, limit, pointer(fixed), pointer(key), pointer(back), pointer(one))
+    host.sums(pointer(values), len(values), scale, limit, pointer(fixed), pointer(key), pointer(back))
     tensor = torch.from_numpy(values)
     assert np.array_equal(fixed, voxel_segments.fixed_point(tensor, 20).numpy())
     assert np.array_equal(key, voxel_segments.key_of_float(tensor).numpy())
     same_bits(back, values)
-    same_bits(one, (torch.from_numpy(fixed).double() * 2.0**-20).float().numpy())
 
 
 def test_means_are_the_same_as_host_code(host):
