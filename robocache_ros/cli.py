@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
+from robocache_ros.bench.command import register as register_bench
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.malloc import keep_large_blocks
 
@@ -194,6 +195,12 @@ def _forward(name: str, target: str, words: str) -> None:
 
 _forward("play", "robocache_ros.nodes.bag_player:main", "Replay a recording over real DDS (--help for its options).")
 _forward("demo", "robocache_ros.demo.show:main", "Watch a recording go through a real ROS 2 node, then into a dataset.")
+
+
+_bench = typer.Typer(help="Measure the node on this machine.", no_args_is_help=True)
+_bench.callback()(lambda: None)  # a group, also of one command
+register_bench(_bench)
+app.add_typer(_bench, name="bench")
 
 
 def main(arguments: list[str] | None = None) -> None:
