@@ -22,7 +22,9 @@ def live(
     via: Annotated[str, typer.Option(help="How frames reach the consumer: auto, message, ring.")] = "auto",
     delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 2.5,
     reliability: Annotated[str, typer.Option(help="best_effort or reliable.")] = "best_effort",
-    one_publisher: Annotated[bool, typer.Option("--one-publisher", help="Publish all from one process.")] = False,
+    drivers_apart: Annotated[
+        bool, typer.Option("--drivers-apart", help="Publish from a process for each camera, for clouds, for the rest.")
+    ] = False,
     cameras: Annotated[int, typer.Option(help="Number of cameras.")] = _SIZE.cameras,
     width: Annotated[int, typer.Option(help="Width of an image.")] = _SIZE.width,
     height: Annotated[int, typer.Option(help="Height of an image.")] = _SIZE.height,
@@ -43,7 +45,7 @@ def live(
         raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600")
     if via not in VIAS:
         raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
-    main(Options(load, seconds, device, delay_ms, via, reliability, one_publisher), naive=naive, out=out)
+    main(Options(load, seconds, device, delay_ms, via, reliability, drivers_apart), naive=naive, out=out)
 
 
 def register(app: Any) -> None:

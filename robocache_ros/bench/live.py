@@ -34,7 +34,7 @@ class Options:
     delay_ms: float = 2.5
     via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
     reliability: str = "best_effort"
-    one_publisher: bool = False  # else a process for each camera, one for clouds, one for the rest, as drivers are
+    drivers_apart: bool = False  # publish from a process for each camera, one for clouds, one for the rest
 
 
 def main(options: Options, *, naive: bool = False, out: Path | None = None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _drive(
 def _drivers(options: Options) -> list[list[str]]:
     """The sensors of each publisher process."""
     names = [sensor.name for sensor in options.load.sensors]
-    if options.one_publisher:
+    if not options.drivers_apart:
         return [names]
     alone = [name for name in names if name.startswith(("camera", "cloud"))]
     rest = [name for name in names if name not in alone]
