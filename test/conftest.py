@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,3 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("gpu", "ros", "lerobot"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def cxx() -> str:
+    """The compiler of the tests that run device code as host code."""
+    found = shutil.which("g++")
+    if not found:
+        pytest.skip("needs g++ (on Debian and Ubuntu: sudo apt install g++)")
+    return found

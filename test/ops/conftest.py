@@ -62,7 +62,7 @@ def nvrtc():
 
 
 @pytest.fixture(scope="session")
-def host_library(tmp_path_factory):
+def host_library(tmp_path_factory, cxx):
     """Builds C++ that includes kernels/*.cuh with g++, one rounding per operation as on the GPU, and loads it."""
     folder, libraries = tmp_path_factory.mktemp("host"), {}
 
@@ -72,7 +72,7 @@ def host_library(tmp_path_factory):
             stem.with_suffix(".cpp").write_text(text)
             flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
             files = [str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
-            command = ["g++", *flags, f"-I{KERNELS}", *(f"-D{define}" for define in defines), *files]
+            command = [cxx, *flags, f"-I{KERNELS}", *(f"-D{define}" for define in defines), *files]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             libraries[text, defines] = ctypes.CDLL(str(stem.with_suffix(".so")))
