@@ -48,8 +48,8 @@ def slerp(before: Float32, after: Float32, weight: Float32) -> Float32:
     Any one order of the components will do. A length other than one is carried over, and blended; a quaternion of no
     length is blended linearly.
     """
-    q0 = before.reshape(*before.shape[:-1], -1, 4)
-    q1 = after.reshape(*after.shape[:-1], -1, 4)
+    q0 = before.reshape(*before.shape[:-1], before.shape[-1] // 4, 4)
+    q1 = after.reshape(*after.shape[:-1], after.shape[-1] // 4, 4)
     a = np.broadcast_to(weight, before.shape)[..., ::4]
     dot, lengths = _dot(q0, q1), _dot(q0, q0) * _dot(q1, q1)
     cosine = np.minimum(np.abs(dot) / np.sqrt(lengths), ONE)
