@@ -1,0 +1,213 @@
+"""Depth cameras in recordings, end to end: colour, frames, compressed depth, and what a recording may lack."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rosbags.typesys import Stores, get_typestore
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops import voxelize_depth
+from robocache_ros.spec import load_spec
+
+from .conftest import MS, START_NS
+
+STORE = get_typestore(Stores.LATEST)
+HEIGHT, WIDTH, FRAMES = 12, 16, 15
+CAMERA = (14.0, 15.0, 7.5, 5.5)
+GRID = {"origin_m": [-1, -1, 0], "size_m": 0.125, "shape": [16, 16, 24]}
+IMAGE, INFO, TF = "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo", "tf2_msgs/msg/TFMessage"
+# Half a turn about x, then a quarter about z, by quaternions that float32 does not hold.
+MAST = ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8))
+HEAD = ("mast", "optical", (0.05, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0))
+
+
+def make(kind: str, *values: Any) -> Any:
+    return STORE.types[kind](*values)
+
+
+def header(stamp_ns: int, frame: str = "optical") -> Any:
+    return make("std_msgs/msg/Header", make("builtin_interfaces/msg/Time", *divmod(stamp_ns, 10**9)), frame)
+
+
+def image(stamp_ns: int, pixels: np.ndarray, encoding: str) -> bytes:
+    data = np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
+    shape = (HEIGHT, WIDTH, encoding, 0, data.size // HEIGHT)
+    return bytes(STORE.serialize_cdr(make(IMAGE, header(stamp_ns), *shape, data), IMAGE))
+
+
+def info(stamp_ns: int) -> bytes:
+    fx, fy, cx, cy = CAMERA
+    k, p = np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1]), np.array([fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0])
+    roi = make("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, False)
+    rest = (HEIGHT, WIDTH, "plumb_bob", np.zeros(5), k, np.eye(3).ravel(), p, 0, 0, roi)
+    return bytes(STORE.serialize_cdr(make(INFO, header(stamp_ns), *rest), INFO))
+
+
+def transforms(*entries: Any) -> bytes:
+    made = [
+        make(
+            "geometry_msgs/msg/TransformStamped",
+            header(0, parent),
+            child,
+            make("geometry_msgs/msg/Transform", make("geometry_msgs/msg/Vector3", *at),
+                 make("geometry_msgs/msg/Quaternion", *turn)),
+        )
+        for parent, child, at, turn in entries
+    ]  # fmt: skip
+    return bytes(STORE.serialize_cdr(make(TF, made), TF))
+
+
+def scene(k: int, dtype: Any = np.uint16) -> tuple[np.ndarray, np.ndarray]:
+    """The depth and colour images of frame k."""
+    rng = np.random.default_rng(k)
+    metres = rng.uniform(0.4, 2.4, (HEIGHT, WIDTH))
+    depth = (1000 * metres).astype(np.uint16) if dtype == np.uint16 else metres.astype(np.float32)
+    return depth, rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Writes half a second of a 30 Hz camera whose colour comes 4 ms after its depth."""
+
+    def write(dtype: Any = np.uint16, frames: Any = (), lost: Any = (), packed: bool = False) -> Path:
+        types = {"/depth": IMAGE, "/info": INFO, "/color": IMAGE}
+        messages = []
+        if packed:
+            types["/depth"] = "sensor_msgs/msg/CompressedImage"
+        if frames:
+            types["/tf_static"] = TF
+        for k in range(FRAMES):
+            stamp = START_NS + 33 * k * MS
+            depth, color = scene(k, dtype)
+            raw = (
+                compressed(stamp, depth) if packed else image(stamp, depth, "16UC1" if dtype == np.uint16 else "32FC1")
+            )
+            messages += [("/info", stamp + 2 * MS, info(stamp)), ("/depth", stamp + 3 * MS, raw)]
+            if k not in lost:
+                messages.append(("/color", stamp + 7 * MS, image(stamp + MS, color, "rgb8")))
+        # The first transform comes late, as where a recorder was told of it after the camera's topics.
+        messages += [("/tf_static", START_NS + (90 + k) * MS, transforms(one)) for k, one in enumerate(frames)]
+        return write_bag(tmp_path / "bag", types, sorted(messages, key=lambda message: message[1]))
+
+    return write
+
+
+def compressed(stamp_ns: int, depth: np.ndarray) -> bytes:
+    """A compressedDepth image, as compressed_depth_image_transport writes 16UC1."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(depth).save(file, "PNG")
+    kind = "sensor_msgs/msg/CompressedImage"
+    data = np.frombuffer(bytes(12) + file.getvalue(), np.uint8)
+    return bytes(STORE.serialize_cdr(make(kind, header(stamp_ns), "16UC1; compressedDepth png", data), kind))
+
+
+def spec(type_: str = IMAGE, **keys: Any) -> Any:
+    stream = {"topic": "/depth", "type": type_, "camera_info": "/info", "max_age_ms": 40, "voxels": GRID, **keys}
+    return load_spec({"robocache": 1, "streams": {"rgbd": stream}})
+
+
+def fused(path: Path, fusion: Any, visibility: str = "deployed") -> dict[int, torch.Tensor]:
+    """The grid of each stamp that was used."""
+    with Bag(path) as bag:
+        found = {}
+        for part in BagRun(bag, fusion, visibility=visibility).frames():
+            stamps = part.stamps_ns[:, 0].tolist()
+            found |= {stamp: grid for stamp, grid in zip(stamps, part.media["rgbd"], strict=True) if stamp}
+    return found
+
+
+def expected(k: int, dtype: Any = np.uint16, transform: Any = None, **options: Any) -> torch.Tensor:
+    depth, color = scene(k, dtype)
+    if options:
+        options |= {"color": torch.from_numpy(color.reshape(-1)), "color_step": 3 * WIDTH}
+    return voxelize_depth(
+        torch.from_numpy(depth.view(np.uint8).reshape(-1)),
+        encoding="16UC1" if dtype == np.uint16 else "32FC1", width=WIDTH, height=HEIGHT, step=WIDTH * depth.itemsize,
+        camera=CAMERA, transform=transform, grid_min=GRID["origin_m"], voxel_size=GRID["size_m"],
+        grid_size=GRID["shape"], **options,
+    ).grid  # fmt: skip
+
+
+def matrix(*entries: Any) -> torch.Tensor:
+    """The product of the poses, each by its quaternion's rotation of the axes."""
+    whole = np.eye(4)
+    for _, _, at, (x, y, z, w) in entries:
+        v, unit = np.array([x, y, z]), np.eye(3)
+        turned = [e + 2 * w * np.cross(v, e) + 2 * np.cross(v, np.cross(v, e)) for e in unit]
+        whole = whole @ np.vstack([np.column_stack([*turned, at]), [0, 0, 0, 1]])
+    return torch.tensor(whole[:3], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_a_grid_is_that_of_the_image_at_its_stamp(record: Callable[..., Path], dtype: Any) -> None:
+    grids = fused(record(dtype), spec())
+    assert len(grids) >= FRAMES - 2
+    for stamp, grid in grids.items():
+        assert torch.equal(grid, expected((stamp - START_NS) // (33 * MS), dtype))
+
+
+def test_colour_is_a_feature_of_the_voxels(record: Callable[..., Path]) -> None:
+    voxels = {**GRID, "reduce": "mean", "features": ["r", "z", "b"]}
+    grids = fused(record(), spec(color="/color", voxels=voxels))
+    assert len(grids) >= FRAMES - 2
+    for stamp, grid in grids.items():
+        wanted = expected((stamp - START_NS) // (33 * MS), mode="mean", features=("r", "z", "b"))
+        assert torch.equal(grid, wanted)
+
+
+def test_a_depth_image_without_its_colour_is_not_used(record: Callable[..., Path]) -> None:
+    voxels = {**GRID, "reduce": "mean", "features": ["r"]}
+    grids = fused(record(lost=(4, 9)), spec(color="/color", voxels=voxels))
+    missing = {START_NS + 33 * k * MS for k in (4, 9)}
+    assert not missing & set(grids)
+    assert len(grids) >= FRAMES - 4
+
+
+def test_compressed_depth_gives_the_same_grids(record: Callable[..., Path]) -> None:
+    grids = fused(record(packed=True), spec("sensor_msgs/msg/CompressedImage"))
+    assert len(grids) >= FRAMES - 2
+    for stamp, grid in grids.items():
+        assert torch.equal(grid, expected((stamp - START_NS) // (33 * MS)))
+
+
+@pytest.mark.parametrize("order", [(MAST, HEAD), (HEAD, MAST)])
+def test_the_sensors_place_comes_from_tf_static_wherever_it_stands(record: Callable[..., Path], order: Any) -> None:
+    grids = fused(record(frames=order), spec(voxels={**GRID, "frame": "base_link"}))
+    assert len(grids) >= FRAMES - 2  # also those before the transforms were logged: static is of all times
+    differing = sum(
+        int((grid != expected((stamp - START_NS) // (33 * MS), transform=matrix(MAST, HEAD))).sum())
+        for stamp, grid in grids.items()
+    )
+    # The reference rounds the same pose elsewhere: a point on a face may fall to its other side.
+    assert differing <= 4
+    assert all(grid.sum() > 5 for grid in grids.values())
+
+
+def test_a_frame_that_does_not_lead_to_the_sensor_is_told_with_the_count(record: Callable[..., Path]) -> None:
+    path = record(frames=(MAST,))
+    with pytest.raises(RoboCacheError, match=rf"rgbd: dropped:no_transform \({FRAMES}\)"):
+        fused(path, spec(voxels={**GRID, "frame": "base_link"}))
+
+
+def test_a_recording_without_tf_static_is_refused_with_the_way_out(record: Callable[..., Path]) -> None:
+    path = record()
+    with Bag(path) as bag, pytest.raises(RoboCacheError, match=r"frame: .* does not hold /tf_static; give voxels.extr"):
+        bag.require(spec(voxels={**GRID, "frame": "base_link"}))
+
+
+def test_a_frame_and_an_extrinsic_are_refused_together() -> None:
+    pose = {"translation_m": [0, 0, 0], "rotation_xyzw": [0, 0, 0, 1]}
+    with pytest.raises(RoboCacheError, match="give one of the two"):
+        spec(voxels={**GRID, "frame": "base_link", "extrinsic": pose})
