@@ -42,6 +42,12 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
         found["streams"][sensor.name] = _stream(sensor.name, published, node, span)
     ticks = _within(node["ticks.tick_ns"], span)
     at_ns, out_ns = node["ticks.tick_ns"][ticks], node["ticks.published_ns"][ticks]
+    if "ticks.shared_ns" in node:
+        beats = at_ns + round(options.delay_ms * 1e6)
+        found["after_the_beat_ms"] = {
+            step: percentiles((node[f"ticks.{step}_ns"][ticks] - beats) / 1e6)
+            for step in ("asked", "made", "shared", "published")
+        }
     if consumer:
         beat_ns = at_ns + round(options.delay_ms * 1e6)
         found |= _consumer(consumer, node, options, span)
@@ -99,13 +105,13 @@ def _consumer(consumer: Found, node: Found, options: Options, span: tuple[int, i
     mine = _within(consumer["tick_ns"], span)
     tick_ns, had_ns = consumer["tick_ns"][mine], consumer["had_ns"][mine]
     order = np.searchsorted(node["ticks.tick_ns"], tick_ns)
-    made_ns, out_ns = node["ticks.made_ns"][order], node["ticks.published_ns"][order]
+    made_ns, shared_ns = node["ticks.made_ns"][order], node["ticks.shared_ns"][order]
     joints = consumer["newest_joints_ns"][mine]
     return {
         "frames_in_consumer": int(mine.sum()),
         "tensors_in_consumer": consumer["tensors"],
         "made_to_consumer_ms": percentiles((had_ns - made_ns) / 1e6),
-        "published_to_consumer_ms": percentiles((had_ns - out_ns) / 1e6),
+        "shared_to_consumer_ms": percentiles((had_ns - shared_ns) / 1e6),
         "beat_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
         "joints_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
         "curves": {"to_consumer": (had_ns - made_ns) / 1e6},
@@ -141,10 +147,13 @@ def _table(title: str, part: Found) -> list[str]:
         ("ticks published, of those due", f"{part['ticks']} / {part['ticks_due']}"),
         ("publishing against the beat, ms", _three(part["jitter_ms"])),
     ]
+    for step, after in part.get("after_the_beat_ms", {}).items():
+        rows.append((f"  {step} after the beat, ms", _three(after)))
     if "frames_in_consumer" in part:
         rows += [
             ("frames in the consumer", str(part["frames_in_consumer"])),
             ("made -> tensors in the consumer, ms", _three(part["made_to_consumer_ms"])),
+            ("shared -> tensors in the consumer, ms", _three(part["shared_to_consumer_ms"])),
             ("beat -> tensors in the consumer, ms", _three(part["beat_to_consumer_ms"])),
             ("age of the joints there, ms", _three(part["joints_age_in_consumer_ms"])),
         ]

@@ -14,6 +14,7 @@ from robocache_ros.bench.record import Columns
 from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
 from robocache_ros.nodes import fusion_node
 from robocache_ros.nodes.outputs import Outputs
+from robocache_ros.nodes.ring import RingOutput
 
 REBASE_NS = 1_000_000_000  # the GPU's clock and the host's drift apart
 _STAMP = struct.Struct("<iI")
@@ -53,11 +54,23 @@ class Trace:
 
     def __init__(self, rows: int) -> None:
         self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "taken_ns"), rows)
-        self.ticks = Columns(("tick_ns", "made_ns", "published_ns"), rows)
+        self.ticks = Columns(("tick_ns", "asked_ns", "made_ns", "shared_ns", "published_ns"), rows)
+        self.asked_ns = self.shared_ns = 0
         self.uploads = Columns(("stream", "stamp_ns"), rows)
         self.on_gpu = GpuTimeline()
         self.tick_spans: list[tuple[Any, Any]] = []
         self.ingest: Ingest | None = None
+
+    def follow_host(self, engine: FusionEngine) -> None:
+        """Note when the engine is asked for ticks."""
+        resolve = engine.resolve
+
+        def noted(*arguments: Any) -> Frames:
+            self.asked_ns = time.time_ns()
+            return resolve(*arguments)
+
+        traced: Any = engine
+        traced.resolve = noted
 
     def follow(self, engine: FusionEngine) -> None:
         """Note the GPU's time for each tick."""
@@ -94,6 +107,7 @@ def instrument(trace: Trace) -> None:
         def __init__(self, spec: Any, engine: FusionEngine, definitions: Any = None) -> None:
             super().__init__(spec, engine, definitions)
             trace.ingest = self
+            trace.follow_host(engine)
             self._cuda = engine.device.type == "cuda"
             if self._cuda:
                 trace.follow(engine)
@@ -117,11 +131,16 @@ def instrument(trace: Trace) -> None:
                     trace.on_gpu.mark(backend._uplink._lanes[1])
             return outcome
 
+    class TracedRing(RingOutput):
+        def publish(self, frames: Frames, window: torch.Tensor) -> None:
+            super().publish(frames, window)
+            trace.shared_ns = time.time_ns()
+
     class TracedOutputs(Outputs):
         def publish(self, frames: Frames) -> None:
             made_ns = time.time_ns()
             super().publish(frames)
-            trace.ticks.add(int(frames.ticks_ns[-1]), made_ns, time.time_ns())
+            trace.ticks.add(int(frames.ticks_ns[-1]), trace.asked_ns, made_ns, trace.shared_ns, time.time_ns())
 
     class ReadyNode(fusion_node.FusionNode):
         def autostart(self) -> None:
@@ -131,7 +150,8 @@ def instrument(trace: Trace) -> None:
             else:
                 raise SystemExit("the node did not become active")
 
-    for name, traced in (("Ingest", TracedIngest), ("Outputs", TracedOutputs), ("FusionNode", ReadyNode)):
+    replaced = {"Ingest": TracedIngest, "Outputs": TracedOutputs, "RingOutput": TracedRing, "FusionNode": ReadyNode}
+    for name, traced in replaced.items():
         assert hasattr(fusion_node, name)
         setattr(fusion_node, name, traced)
 

@@ -79,6 +79,9 @@ class Ring(Protocol):
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
         """Reader: (nbytes,) uint8 of the ring, and the object that lives as long as some tensor views them."""
 
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """Writer: put a value into a view of the ring, in the order of the current stream."""
+
     def record(self, slot: int) -> None:
         """Writer: what has been put into a slot so far is what its readers wait for."""
 
@@ -109,6 +112,10 @@ class HostRing:
         """(nbytes,) uint8 of the ring, and the array that its tensors keep."""
         owner = np.frombuffer(self._map, np.uint8, nbytes, start)
         return owner, torch.from_numpy(owner)
+
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """Put a value into a view of the ring."""
+        target.copy_(value)
 
     def record(self, slot: int) -> None:
         """Nothing to order."""

@@ -111,7 +111,7 @@ class Writer:
         with self.slot(tick_ns) as views:
             for name, view in views.items():
                 if isinstance(view, Tensor):
-                    view.copy_(values[name], non_blocking=True)  # type: ignore[arg-type]
+                    self._ring.copy(view, values[name])  # type: ignore[arg-type]
                 else:
                     view[...] = values[name]
 

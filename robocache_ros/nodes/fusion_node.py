@@ -13,10 +13,11 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # where Humble has it
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.utilities import get_rmw_implementation_identifier
 
 from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes import diagnostics, logs, parameters, process, qos
+from robocache_ros.nodes import diagnostics, logs, parameters, process, qos, transport
 from robocache_ros.nodes.beat import Beat, BeatStats
 from robocache_ros.nodes.drivers import Driver, SimDriver, WallDriver
 from robocache_ros.nodes.intake import Intake, definitions
@@ -131,6 +132,8 @@ class FusionNode(LifecycleNode):
         engine = self._fusion.engine
         names = ", ".join(stream.name for stream in spec.streams)
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {engine.device}")
+        for line in transport.warnings(spec, get_rmw_implementation_identifier()):
+            self.get_logger().warning(line)
         for line in memory_lines(engine):
             self.get_logger().info(line)
         return SUCCESS

@@ -35,6 +35,8 @@ def node() -> dict[str, Any]:
         "messages.taken_ns": TICKS + 2 * MS,
         "ticks.tick_ns": TICKS,
         "ticks.made_ns": TICKS + 3 * MS,
+        "ticks.asked_ns": TICKS + 3 * MS,
+        "ticks.shared_ns": TICKS + 3 * MS,
         "ticks.published_ns": TICKS + 4 * MS,
     }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.loader import import_cupy_cuda, raw_stream
+from robocache_ros.ops.cuda.memory import copy_async
 
 # cudaEventInterprocess needs cudaEventDisableTiming beside it.
 _INTERPROCESS = 0x02 | 0x04
@@ -60,6 +61,13 @@ class SharedRing:
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
         """(nbytes,) uint8 of the ring."""
         return self, self.tensor[start : start + nbytes]
+
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """Put a value into a view of the ring, in the order of the current stream."""
+        if value.device == target.device and value.is_contiguous():
+            copy_async(target.data_ptr(), value.data_ptr(), value.nbytes, raw_stream(self._device))
+        else:
+            target.copy_(value, non_blocking=True)
 
     def record(self, slot: int) -> None:
         """What the current stream was given so far is what readers of the slot wait for."""
@@ -120,6 +128,9 @@ class MappedRing:
         """(nbytes,) uint8 of the ring, and the object that its tensors keep."""
         owner = _Block(self._mapping.pointer + start, nbytes, self._device, self._mapping)
         return owner, _as_tensor(owner)
+
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """A reader writes nothing."""
 
     def record(self, slot: int) -> None:
         """A reader writes nothing."""
