@@ -32,7 +32,15 @@ ORDER: tuple[tuple[str, ...], ...] = (
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 ROS = {
     *("rclpy", "rosidl_runtime_py", "message_filters", "launch", "launch_ros", "builtin_interfaces", "std_msgs"),
-    *("sensor_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs", "rosgraph_msgs", "rcl_interfaces"),
+    *(
+        "sensor_msgs",
+        "geometry_msgs",
+        "diagnostic_msgs",
+        "lifecycle_msgs",
+        "rosgraph_msgs",
+        "rcl_interfaces",
+        "tf2_msgs",
+    ),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
