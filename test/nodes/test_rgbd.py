@@ -130,8 +130,8 @@ def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian: bool,
     cloud = PointCloud2(height=5, width=7, fields=fields, is_bigendian=big_endian, data=points.tobytes())
     cloud.point_step, cloud.row_step = points.itemsize, 7 * points.itemsize
 
-    read = point_cloud2.read_points(cloud, field_names=names, reshape_organized_cloud=False)
-    data = torch.frombuffer(bytearray(bytes(cloud.data)), dtype=torch.uint8)
+    data = torch.frombuffer(bytearray(points.tobytes()), dtype=torch.uint8)
+    read = point_cloud2.read_points(cloud, field_names=names, reshape_organized_cloud=False)  # swaps bytes in the cloud
     known = check_cloud(data, 7, 5, cloud.point_step, cloud.row_step, fields, big_endian)
     ours = cloud_columns(data.numpy(), known, column_sources(known, ("intensity", "ring")), None)
     for name, column in zip(names, ours, strict=True):
