@@ -174,10 +174,11 @@ class DeviceBackend:
             if part.prepared:
                 fill = plan.image if kind == "image" else plan.cloud
                 fill(number, (part.out, part.before, part.nbytes, part.action), part.data, part.prepared)
-        self._uplink.wait((small, max([part.ticket for part in parts], default=-1)))
-        plan.upload()
+        stream: Any = torch.cuda.current_stream()  # asked for once: it costs as much as a launch
+        self._uplink.wait((small, max([part.ticket for part in parts], default=-1)), stream)
+        plan.upload(stream)
         self._launch(tuple([part.prepared.variant if part.prepared else () for part in parts]))
-        self._done[turn].record()
+        self._done[turn].record(stream)
         self._uplink.after(self._done[turn])
         return {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
 

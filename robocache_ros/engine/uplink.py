@@ -94,11 +94,11 @@ class Uplink:
         self._flights.append((self._staging.head, event))
         return self._retired + len(self._flights) - 1
 
-    def wait(self, tickets: Sequence[int]) -> None:
-        """What is launched on the current stream from now on comes after these copies; the host does not wait."""
+    def wait(self, tickets: Sequence[int], stream: Any) -> None:
+        """What is launched on a stream from now on comes after these copies; the host does not wait."""
         for ticket in tickets:
             if ticket >= self._retired:
-                torch.cuda.current_stream().wait_event(self._flights[ticket - self._retired][1])
+                stream.wait_event(self._flights[ticket - self._retired][1])
 
     def after(self, event: Any) -> None:
         """Copies from now on come after an event: what they overwrite is read before it."""

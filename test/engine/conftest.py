@@ -202,7 +202,6 @@ def emulated(monkeypatch, host_tick):
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
     monkeypatch.setattr(tick, "kernel", kernel)
-    monkeypatch.setattr(tick, "raw_stream", lambda _device: 0)
     monkeypatch.setattr(device.DeviceBackend, "_capture", capture)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)
     monkeypatch.setattr(torch.cuda, "synchronize", nothing)

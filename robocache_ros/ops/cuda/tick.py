@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.ops.arithmetic import METHODS
-from robocache_ros.ops.cuda.loader import kernel, raw_stream
+from robocache_ros.ops.cuda.loader import kernel
 from robocache_ros.ops.cuda.memory import copy_async, new_event, pinned
 from robocache_ros.ops.cuda.prepare import Prepared
 from robocache_ros.ops.image_cuda import JOB
@@ -103,11 +104,11 @@ class Plan:
         at = self._clouds_at + number * CLOUD_TASK.size
         CLOUD_TASK.pack_into(self._draft, at, *target, 0, data, *prepared.numbers[1:])
 
-    def upload(self) -> None:
-        """Send the draft, in the order of the current stream."""
+    def upload(self, stream: Any) -> None:
+        """Send the draft, in the order of a torch.cuda.Stream, which is to be the current one."""
         source = self._pinned.data_ptr() + self._turn * self.nbytes
-        copy_async(self._at, source, self.nbytes, raw_stream(self._index))
-        self._uploaded[self._turn].record()
+        copy_async(self._at, source, self.nbytes, stream.cuda_stream)
+        self._uploaded[self._turn].record(stream)
 
     def launch_row(self) -> None:
         """Fuse the vector streams."""
