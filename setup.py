@@ -74,6 +74,7 @@ setup(
         ],
         "cuda12": ["cupy-cuda12x>=13"],
         "cuda13": ["cupy-cuda13x>=13.6"],
+        "nvjpeg": ["torchvision"],  # jpeg decoded on the GPU, where that is asked for
         "bags": BAGS,
         "export": [*BAGS, "pyarrow", "av", "pillow", "jinja2", "matplotlib"],
         "cli": ["typer", "rich"],
