@@ -1,8 +1,9 @@
 """The CPU backend of images: bytes -> RGB uint8 (or float32 depth) -> crop -> resize, in NumPy.
 
 All of it on uint8 is integer arithmetic, so that any order of the operations gives the same bits:
-YUV by BT.601 with 20 fractional bits and Bayer by bilinear averages, both as OpenCV computes them (at the border Bayer
-is mirrored); bilinear weights have 11 fractional bits, as in OpenCV; an area mean is the exact one, rounded half up.
+YUV by BT.601 with 20 fractional bits and Bayer by bilinear averages, both to the bit as OpenCV computes them (but for
+Bayer's border, which is mirrored here); bilinear weights have 11 fractional bits and are applied with one rounding, so
+within one level of OpenCV's; an area mean is the exact one, rounded half up.
 Depth (float32) is interpolated with every operation rounded on its own; its area mean is summed in float64, rows first.
 """
 

@@ -109,7 +109,7 @@ class Voxels:
 
 def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float], grid_size: Sequence[int]) -> Grid:
     """The grid, its numbers rounded to float32; raises RoboCacheError on one that cannot be."""
-    sizes = [voxel_size] * 3 if isinstance(voxel_size, int | float) else list(voxel_size)
+    sizes: list[float] = np.ravel(voxel_size).tolist() * (3 if np.ndim(voxel_size) == 0 else 1)
     for name, values in (("grid_min", grid_min), ("voxel_size", sizes), ("grid_size", grid_size)):
         if len(values) != 3:
             raise RoboCacheError(f"{name}: {tuple(values)} has {len(values)} values; give one for x, y and z")

@@ -205,3 +205,19 @@ def test_images_agree_with_the_reference(data):
     tolerance = 65535 * 3 * 2**-24 if fmt.is_float else 0.63 if fmt.family == 0 else 1.13
     assert got.shape == wanted.shape
     assert np.abs(got - wanted).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    "encoding", ["yuyv", "uyvy", "nv12", "bayer_rggb8", "bayer_bggr8", "bayer_gbrg8", "bayer_grbg8"]
+)
+def test_colours_are_opencv_s_to_the_bit_but_for_bayer_s_border(encoding):
+    cv2 = pytest.importorskip("cv2")
+    height, width = 64, 96
+    rows, columns = (96, 96) if encoding == "nv12" else (64, 96 if encoding.startswith("bayer") else 192)
+    raw = np.random.default_rng(0).integers(0, 256, (rows, columns), dtype=np.uint8)
+    code = {"yuyv": "YUV2RGB_YUYV", "uyvy": "YUV2RGB_UYVY", "nv12": "YUV2RGB_NV12"}.get(encoding)
+    code = code or f"Bayer{encoding[6:10].upper()}2RGB"
+    wanted = cv2.cvtColor(raw.reshape(rows, width, -1), getattr(cv2, f"COLOR_{code}"))
+    got = convert(raw, encoding, width, height, columns).numpy().transpose(1, 2, 0)
+    inner = slice(1, -1) if encoding.startswith("bayer") else slice(None)
+    assert np.array_equal(got[inner, inner], wanted[inner, inner])
