@@ -61,20 +61,6 @@ HD int count_until(const Stamps<Time>& stamps, int size, int64 t) {
   return count;
 }
 
-// Of rising stamps, the first equal to that of row `last`. Out of line, as repeated stamps are rare.
-template <class Times>
-NOINLINE int first_of(const Times stamps, int last) {
-  int64 stamp = stamps[last];
-  int low = 0;
-  ROLLED
-  while (low < last) {
-    int half = (low + last) >> 1;
-    if (stamps[half] < stamp) low = half + 1;
-    else last = half;
-  }
-  return low;
-}
-
 // The neighbours of t among stamps in any order, one by one: lower in the high half, upper in the low. Out of line, for it is
 // rarely needed and would be in the way of what is.
 template <class Times>
@@ -95,7 +81,7 @@ NOINLINE int64 scan(const Times stamps, int size, int64 t) {
 }
 
 // The neighbours of t: the latest sample at or before it, and the earliest after it, each the first of its stamp; -1 if
-// there is none. Rising stamps are searched by halves, others one by one, to the same result.
+// there is none. Stamps that rise throughout, none of them NEVER, are searched by halves, others one by one.
 template <class Times>
 HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& lower, int& upper) {
   if (!rising) {
@@ -106,9 +92,6 @@ HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& low
   int count = count_until(stamps, size, t);
   upper = count < size ? count : -1;
   lower = count - 1;
-  if (lower < 0) return;
-  if (lower > 0 && stamps[lower - 1] == stamps[lower]) lower = first_of(stamps, lower);
-  if (stamps[lower] == NEVER) lower = -1;
 }
 
 template <Method METHOD, class Times>

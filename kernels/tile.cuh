@@ -111,7 +111,7 @@ HD const Time* times_of(const Stream& stream, int batch) {
   return (const Time*)stream.times + (K::each_times ? (int64)batch * stream.samples : 0);
 }
 
-// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met never fall.
+// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise.
 template <class K, class Time>
 HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
   const Time* times = times_of<K, Time>(stream, tile.batch);
@@ -128,7 +128,7 @@ HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int t
       const Time* at = times + (row * stream.samples + i);
       Time first = at[0], next = i + 1 < size ? at[1] : first;
       stamp = nanoseconds(first);
-      rising = rising && stamp <= nanoseconds(next);
+      rising = rising && stamp != NEVER && (stamp < nanoseconds(next) || i + 1 == size);
     }
     if constexpr (K::staged_times) staged[place] = stamp;
   }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.resample import run_streams_cuda
 from robocache_ros.ops.pick import Picks, pick
 from robocache_ros.ops.rows import blend_rows
 from robocache_ros.ops.streams import NO_GRADIENT, Fused, Label, Stream, check_streams, stream_label
@@ -98,8 +99,6 @@ def run_streams(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Check, make what is to be returned, and fill it on the device of the streams."""
     if streams and streams[0].data.is_cuda:
-        from robocache_ros.ops.cuda.resample import run_streams_cuda
-
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     shape = check_streams(streams, targets, dtype, out, label)
     if torch.is_grad_enabled() and any(stream.data.requires_grad for stream in streams):

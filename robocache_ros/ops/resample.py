@@ -35,8 +35,8 @@ def resample_trajectories(
     nearest the nearest one, the earlier on a tie. Where there is no sample, or none young enough, the row is zeros and
     its valid 0: nothing is extrapolated.
 
-    Source times may come in any order, as if sorted; of samples with one time the first counts. (On CUDA, rows of
-    rising times are searched by halves, and others one by one.)
+    Source times may come in any order, as if sorted; of samples with one time the first counts. (On CUDA, rows whose
+    times rise throughout are searched by halves, and others one by one.)
 
     The arithmetic is float32, each operation rounded on its own, then rounded once to the dtype of `source`: the same
     bits on CPU and CUDA. A NaN made by arithmetic is the canonical one. On CUDA it is one launch on torch's current

@@ -37,7 +37,7 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     check_method(method)
     check_source("source", source, method, dims=2)
     if source.device.type == "cuda":
-        from robocache_ros.ops.cuda.resample import blend_cuda
+        from robocache_ros.ops.cuda.resample import blend_cuda  # it imports this module
 
         return blend_cuda(source, lower, upper, weight, method, out)
     lower, upper, weight = (torch.as_tensor(a).numpy() for a in (lower, upper, weight))

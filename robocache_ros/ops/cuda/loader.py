@@ -46,7 +46,7 @@ class Kernel:
         self._arguments = _Arguments(layout.size)
         self.device = device
 
-    def launch(self, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float) -> None:
+    def launch(self, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes) -> None:
         """Launch on the current stream of the kernel's device; returns at once.
 
         Args:
@@ -62,7 +62,7 @@ class Kernel:
         self._driver_launch(self.pointer, *grid, block, 1, 1, shared, stream, 0, self.packed(*arguments))
         return None
 
-    def packed(self, *arguments: int | float) -> int:
+    def packed(self, *arguments: int | float | bytes) -> int:
         """Address of the arguments as cuLaunchKernel's `extra` wants them, good until this thread's next launch."""
         mine = self._arguments
         self._pack(mine.buffer, 0, *arguments)

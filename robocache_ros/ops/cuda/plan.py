@@ -6,13 +6,15 @@ No GPU is needed to plan: tests run plans on the CPU, through the same headers.
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-# Fields of kernels/tile.cuh's Job and Stream, in `struct` letters.
-JOB_LETTERS, STREAM_LETTERS = "PPPPiiiI", "PPPqqiiiiiiiiiiiI"
+# Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
+JOB_FIELDS, STREAM_FIELDS = struct.Struct("iiiI"), struct.Struct("11iI")
+JOB_LETTERS, STREAM_LETTERS = f"PPPP{JOB_FIELDS.size}s", f"PPPqq{STREAM_FIELDS.size}s"
 
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
 MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
@@ -68,8 +70,8 @@ class Plan:
     grid: int
     block: int
     shared: int  # bytes
-    job: tuple[int, ...]  # the integers of Job
-    streams: tuple[tuple[int, ...], ...]  # the integers of each Stream
+    job: bytes  # the planned fields of Job
+    streams: tuple[bytes, ...]  # and of each Stream
 
 
 class _Cut(NamedTuple):
@@ -90,7 +92,7 @@ def make_plan(key: Key, tuning: Tuning = TUNING) -> Plan:
         if cut.kind not in kinds:
             kinds.append(cut.kind)
         places = (stream.samples, stream.width, column, *cut.fields, first_block, kinds.index(cut.kind))
-        streams.append((*places, cut.lanes, *cut.step, _magic(max(stream.width, 1))))
+        streams.append(STREAM_FIELDS.pack(*places, cut.lanes, *cut.step, _magic(max(stream.width, 1))))
         cuts.append(cut)
         column += stream.width
         first_block += cut.blocks
@@ -103,7 +105,7 @@ def make_plan(key: Key, tuning: Tuning = TUNING) -> Plan:
         f"BLOCKS={tuning.blocks}",
         f"IN_FLIGHT={tuning.in_flight}",
     )
-    job = (key.batches, key.targets, pitch, _magic(key.targets))
+    job = JOB_FIELDS.pack(key.batches, key.targets, pitch, _magic(key.targets))
     letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
     shared = max(cut.shared for cut in cuts)
     return Plan(defines, letters, first_block, tuning.threads, shared, job, tuple(streams))

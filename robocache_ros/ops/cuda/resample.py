@@ -97,18 +97,18 @@ def launch_arguments(
     out: Tensor,
     valid: Tensor | None,
     age: Tensor | None,
-) -> list[int]:
+) -> list[int | bytes]:
     """The fields of kernels/tile.cuh's Job and of each Stream, in order; `addresses` are a Stream's first five."""
-    arguments = [
+    arguments: list[int | bytes] = [
         out.data_ptr(),
         targets.data_ptr(),
         0 if valid is None else valid.data_ptr(),
         0 if age is None else age.data_ptr(),
-        *plan.job,
+        plan.job,
     ]
     for address, fields in zip(addresses, plan.streams, strict=True):
         arguments += address
-        arguments += fields
+        arguments.append(fields)
     return arguments
 
 
@@ -139,7 +139,7 @@ def _prepare(
     shape = check_streams(streams, targets, dtype, out, label)
     gradient = any(stream.data.requires_grad for stream in streams)
     if not shape.batches or not shape.targets:
-        return _Ready(shape, Plan((), "", 0, 0, 0, (), ()), None, gradient)
+        return _Ready(shape, Plan((), "", 0, 0, 0, b"", ()), None, gradient)
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     plan = make_plan(plan_key(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors))
