@@ -23,6 +23,7 @@ typedef unsigned long long uint64;
 // How x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load, a depth projected.
 enum Layout { BYTES, WORDS, VECTORS, PIXELS };
 enum { NOT_FINITE = -1, OUTSIDE = -2, NO_POINT = -3 };  // instead of a cell
+enum { UINT16 = 4 };  // of PointField's datatypes
 constexpr int MAX_FIELDS = 16;
 
 // Clouds as bytes and the grid they fall in. A (B, N, 3 + F) float32 tensor is one such layout.
@@ -102,8 +103,13 @@ struct Pixel {
 
 // Where in a depth image, of less than 2^31 bytes, a depth lies.
 HD Pixel pixel_of(const Clouds& clouds, const unsigned char* p) {
-  const uint32 at = (uint32)(p - clouds.data), row = at / (uint32)clouds.row_step;
-  return Pixel{(int)((at - row * (uint32)clouds.row_step) / (uint32)clouds.point_step), (int)row};
+  const uint32 step = (uint32)clouds.row_step, at = (uint32)(p - clouds.data), row = at / step;
+  return Pixel{(int)((at - row * step) >> (clouds.type[0] == UINT16 ? 1 : 2)), (int)row};
+}
+
+HD float read_depth(const Clouds& clouds, const unsigned char* p) {
+  if (clouds.type[0] == UINT16) return (float)word_at(p, 2, clouds.big_endian);
+  return float_of((uint32)word_at(p, 4, clouds.big_endian));
 }
 
 HD float moved(const float* row, float x, float y, float z) {
@@ -115,8 +121,7 @@ HD Point read_point(const Clouds& clouds, const unsigned char* p) {
   Point point;
   if (DEPTH && clouds.layout == PIXELS) {
     const Pixel pixel = pixel_of(clouds, p);
-    const float depth = scalar_at(p, clouds.type[0], clouds.big_endian);
-    project(clouds.camera, depth, pixel.u, pixel.v, point.x, point.y, point.z);
+    project(clouds.camera, read_depth(clouds, p), pixel.u, pixel.v, point.x, point.y, point.z);
     return point;
   }
 #if defined(__CUDACC__)
@@ -151,7 +156,8 @@ HD float feature_at(const Clouds& clouds, const unsigned char* p, Point point, i
   if (DEPTH && clouds.layout == PIXELS) {
     const Pixel pixel = pixel_of(clouds, p);
     const Camera& camera = clouds.camera;
-    p = clouds.data + camera.color + pixel.v * camera.color_row + pixel.u * camera.color_step;
+    const int64 at = camera.color + pixel.v * camera.color_row + pixel.u * camera.color_step;
+    return (float)clouds.data[at + clouds.offset[3 + f]];
   }
   return scalar_at(p + clouds.offset[3 + f], type, clouds.big_endian);
 }
