@@ -268,7 +268,7 @@ def panda_spec() -> dict[str, Any]:
     """The example spec, with subscriptions that lose nothing."""
     spec: dict[str, Any] = yaml.safe_load(SPEC.read_text())
     for stream in spec["streams"].values():
-        stream["qos"] = {"reliability": "reliable", "depth": 1000}
+        stream["qos"] = {"reliability": "reliable", "depth": 5000}  # seconds, for a machine that stalls
     return spec
 
 

@@ -64,7 +64,7 @@ def replay(
 ) -> dict[str, Any]:
     """Live rows by tick, and images and voxels by stream and tick."""
     spec = load_spec(given)
-    rig.process(given, use_sim_time=True)
+    rig.process(given, use_sim_time=True, diagnostics_period_s=0.2)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     aligned = {
@@ -76,6 +76,7 @@ def replay(
     with Bag(PANDA) as bag:
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.delay_ns  # due before the last message
     wait(lambda: len(fused) and messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
+    wait(lambda: int(rig.status(diagnostics, "beat")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
     counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
     windows = [messages.read_fused(message) for message in fused.messages]
     live = {"counters": counters, "rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
