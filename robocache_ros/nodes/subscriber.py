@@ -15,6 +15,7 @@ import rclpy
 import torch
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 from torch import Tensor
@@ -91,7 +92,10 @@ class FusedSubscriber:
         self._ring = self._follow_ring() if transport == "auto" else None
         self._subscriptions = [
             self._node.create_subscription(String, f"{fusion}/layout", self._on_layout, qos.latched()),
-            self._node.create_subscription(Float32MultiArray, f"{fusion}/fused", self._on_fused, qos.reliable(10)),
+            # Raw: while frames are shared, a message only says that the node lives, and is not worth taking apart.
+            self._node.create_subscription(
+                Float32MultiArray, f"{fusion}/fused", self._on_fused, qos.reliable(10), raw=True
+            ),
         ]
         if self._own:
             self._own.start()
@@ -247,14 +251,14 @@ class FusedSubscriber:
         kind = Image if stream.kind == "image" else PointCloud2
         return self._node.create_subscription(kind, f"{self._fusion}/{stream.name}/aligned", on_image, qos.reliable(5))
 
-    def _on_fused(self, message: Float32MultiArray) -> None:
+    def _on_fused(self, data: bytes) -> None:
         if self._layout is None:
             return  # without its columns a window says nothing; the layout is latched and on its way
         self._want_images(not self.shared)
         if self.shared:
             self._waiting.clear()
             return
-        tick_ns, window = messages.read_fused(message)
+        tick_ns, window = messages.read_fused(deserialize_message(data, Float32MultiArray))
         if window.shape[1] != self._layout.row_width:
             return  # of the node before it was configured anew
         self._waiting.append(split_window(self._layout, tick_ns, window))
