@@ -152,7 +152,9 @@ class VoxelSpec:
     shape: tuple[int, int, int] = key(many(integer(1, 4096), length=3), "voxels along x, y and z")
     reduce: str = key(choice("occupancy", "count", "mean", "max"), "what a voxel holds", default="occupancy")
     features: tuple[str, ...] = key(
-        many(text("a field of the cloud"), unique=True), "fields of the cloud to reduce (mean and max)", default=()
+        many(text("a field of the cloud"), unique=True),
+        "fields of the cloud to reduce (mean and max); of a depth image x, y, z, r, g, b",
+        default=(),
     )
     extrinsic: Extrinsic | None = key(nested(Extrinsic), "pose of the sensor in the grid's frame", default=None)
     frame: str = key(
