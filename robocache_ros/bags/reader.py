@@ -10,16 +10,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
-from robocache_ros.spec import TF_STATIC
-
-if TYPE_CHECKING:
-    from robocache_ros.spec import FusionSpec
+from robocache_ros.spec import TF_STATIC, FusionSpec
 
 SUFFIXES = (".mcap", ".db3")
 
