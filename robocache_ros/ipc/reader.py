@@ -6,8 +6,10 @@ import json
 import os
 import select
 import socket
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -86,7 +88,7 @@ class HeldFrame:
 class Reader:
     """One connection to a node's ring; it ends when the node does (`alive`).
 
-    Used by one thread at a time. `fileno` becomes readable with each new tick, and when the node goes.
+    Used by one thread at a time; frames may be dropped in any. `fileno` becomes readable with each new tick, and when the node goes.
 
     Args:
         path: of the node's socket, from `socket_path`.
@@ -96,7 +98,9 @@ class Reader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._pending: list[tuple[int, Callable[[], bool]]] = []
+        # Frames are given back by whichever thread drops the last tensor, also in the middle of a call of this one's.
+        self._lock = threading.RLock()
+        self._pending: deque[tuple[int, Callable[[], bool]]] = deque()
         self.alive = False
         self._socket, fds, self.generation = _connect(os.fspath(path))
         try:
@@ -167,8 +171,12 @@ class Reader:
 
     def _drain(self) -> None:
         """Read what has been announced: it wakes, and it orders; the table says the rest."""
-        if self._pending:
-            self._pending = [(slot, done) for slot, done in self._pending if not self._settle(slot, done)]
+        for _ in range(len(self._pending)):
+            slot, done = self._pending.popleft()
+            if done():
+                self._let_go(slot)
+            else:
+                self._pending.append((slot, done))
         try:
             while self.alive:
                 if not self._socket.recv(64):
@@ -179,8 +187,9 @@ class Reader:
             self.close()
 
     def _hold(self, slot: int, sequence: int, tick_ns: int) -> HeldFrame | None:
-        self._counts[slot] += 1
-        self._holds[slot] = 1
+        with self._lock:
+            self._counts[slot] += 1
+            self._holds[slot] = 1
         published_ns = self._table.published_ns(slot)
         host = {name: np.array(view) for name, view in self._table.host[slot].items()}
         if self._table.sequence(slot) != sequence or self._table.tick_ns(slot) != tick_ns:
@@ -197,16 +206,11 @@ class Reader:
         else:
             self._pending.append((slot, done))
 
-    def _settle(self, slot: int, done: Callable[[], bool]) -> bool:
-        if not done():
-            return False
-        self._let_go(slot)
-        return True
-
     def _let_go(self, slot: int) -> None:
-        self._counts[slot] -= 1
-        if not self._counts[slot]:
-            self._holds[slot] = 0
+        with self._lock:
+            self._counts[slot] -= 1
+            if not self._counts[slot]:
+                self._holds[slot] = 0
 
 
 def _connect(path: str) -> tuple[socket.socket, list[int], int]:
