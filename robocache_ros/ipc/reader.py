@@ -88,8 +88,8 @@ class HeldFrame:
 class Reader:
     """One connection to a node's ring; it ends when the node does (`alive`).
 
-    Used by one thread at a time; frames may be dropped in any. `fileno` becomes readable with each new tick, and when the
-    node goes.
+    Used by one thread at a time; frames may be dropped in any. `fileno` becomes readable with each new tick, and when
+    the node goes.
 
     Args:
         path: of the node's socket, from `socket_path`.
