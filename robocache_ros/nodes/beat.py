@@ -84,6 +84,7 @@ class Beat:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._driver.destroy()
+        process.unsettle()
 
     def _run(self) -> None:
         process.be_punctual()

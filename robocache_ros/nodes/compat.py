@@ -82,6 +82,14 @@ class Waiter:
             self._set.add_subscription(subscription.handle)
         self._set.wait(timeout_ns)
 
+    def destroy(self) -> None:
+        """Let go of the context: a wait set that outlives it keeps its threads."""
+        self._subscriptions.clear()
+        if self._set is not None:
+            self._set.clear_entities()
+            self._set.destroy_when_not_in_use()
+            self._set = None
+
 
 def no_events() -> SubscriptionEventCallbacks:
     """Event callbacks of a subscription that has none; the graph tells what they would."""

@@ -85,7 +85,8 @@ class WallDriver:
             time.sleep(left_ns / 1e9)
 
     def destroy(self) -> None:
-        """Nothing to give back."""
+        """Give back the wait set."""
+        self._waiter.destroy()
 
 
 class SimTimeline:
@@ -174,7 +175,8 @@ class SimDriver:
         self._waiter.wait(IDLE_NS, [self._subscription] if self._paused else None)
 
     def destroy(self) -> None:
-        """Give back the subscription of /clock."""
+        """Give back the wait set and the subscription of /clock."""
+        self._waiter.destroy()
         self._node.destroy_subscription(self._subscription)
 
     @property

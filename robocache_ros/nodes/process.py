@@ -36,6 +36,11 @@ def settle() -> None:
     gc.freeze()
 
 
+def unsettle() -> None:
+    """Undo `settle`: what was there may go, such as the node that stops."""
+    gc.unfreeze()
+
+
 def end_in_peace() -> None:
     """Let no second Ctrl-C (a shell sends one to the whole group, launch another) cut the clean end short."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
