@@ -253,7 +253,7 @@ def _yaml(value: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_participants_of_earlier_tests() -> None:
-    # A node is in a reference cycle: until Python looks, its participant lives on, with its threads and 64 MB of memory.
+    # A node is in a reference cycle: until Python looks, its participant lives on, with threads and 64 MB of memory.
     gc.collect()
 
 
