@@ -23,8 +23,8 @@ INTRODUCTION = """\
 # The fusion spec
 
 Every key that a fusion spec can have, with what it accepts and its default. This page is written by
-`python -m robocache_ros.spec_docs` from the declarations in `robocache_ros/spec.py`. `robocache check SPEC` shows a
-spec resolved; `robocache schema` prints the JSON schema for editors.
+`python -m robocache_ros.spec_docs` from the declarations in `robocache_ros/spec.py` and `streams.py`.
+`robocache check SPEC` shows a spec resolved; `robocache schema` prints the JSON schema for editors.
 """
 
 

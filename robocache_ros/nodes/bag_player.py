@@ -27,7 +27,7 @@ from robocache_ros.nodes.static_frames import latched
 from robocache_ros.spec import TF_STATIC
 
 NS_PER_S = 1_000_000_000
-SETTLE_S = 2.0  # at most, for a reliable reader to match a writer after it has been matched
+SETTLE_S = 0.5  # at most, for a reliable reader to match a writer after it has been matched
 HOLD_S = 0.2  # that sim time stands at the beginning and at the end, for best-effort readers, of which nobody hears
 DEPTH = 5000  # messages kept for a reader that is slow; what is acknowledged is let go
 

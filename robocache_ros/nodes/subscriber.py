@@ -11,9 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-import rclpy
 import torch
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image, PointCloud2
@@ -25,6 +23,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.frame import FusedFrame, split_window
 from robocache_ros.layout import Layout
 from robocache_ros.nodes import messages, qos
+from robocache_ros.nodes.own import OwnNode
 from robocache_ros.nodes.ring import RingFollower
 from robocache_ros.spec import NS_PER_S, StreamSpec, load_spec
 
@@ -85,7 +84,7 @@ class FusedSubscriber:
         self._media: dict[str, dict[int, Tensor]] = {name: {} for name in self._images}
         self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._closed = False
-        self._own = None if node else _OwnNode(namespace)
+        self._own = None if node else OwnNode("fused_subscriber", namespace)
         self._node = node or self._own.node  # type: ignore[union-attr]
         self._fusion = fusion
         self._image_subscriptions: list[Any] = []
@@ -324,31 +323,3 @@ class FusedSubscriber:
         for loop, event in self._loops:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
-
-
-class _OwnNode:
-    """A node in a context of its own, spun by a thread: the caller needs to know nothing of rclpy."""
-
-    def __init__(self, namespace: str | None) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, signal_handler_options=None)
-        self.node: Node = rclpy.create_node("fused_subscriber", context=self._context, namespace=namespace)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name="robocache-subscriber", daemon=True)
-
-    def start(self) -> None:
-        """Begin to spin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop spinning and give the node back."""
-        self._executor.shutdown(timeout_sec=0.0)
-        rclpy.try_shutdown(context=self._context)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        self.node.destroy_node()
-
-    def _spin(self) -> None:
-        with suppress(ExternalShutdownException):
-            self._executor.spin()

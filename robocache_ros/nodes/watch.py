@@ -7,7 +7,7 @@ from types import TracebackType
 from diagnostic_msgs.msg import DiagnosticArray
 
 from robocache_ros.nodes import qos
-from robocache_ros.nodes.subscriber import _OwnNode as OwnNode
+from robocache_ros.nodes.own import OwnNode
 
 
 class DiagnosticsWatch:
@@ -20,7 +20,7 @@ class DiagnosticsWatch:
     def __init__(self, node: str) -> None:
         self.values: dict[str, dict[str, str]] = {}
         self._prefix = f"{node}: "
-        self._own = OwnNode(None)
+        self._own = OwnNode("diagnostics_watch")
         self._own.node.create_subscription(DiagnosticArray, "/diagnostics", self._take, qos.reliable(10))
         self._own.start()
 
