@@ -59,8 +59,8 @@ def slerp(before: Float32, after: Float32, weight: Float32) -> Float32:
     y = half_cosine - ONE
     start, end = _sine_ratio(ONE - part, y), _sine_ratio(part, y)
     middle = np.where(first_half, end, start) / (half_cosine + half_cosine)  # the arc's middle is (q0 + q1) / 2 cos
-    w0 = np.where(first_half, start + middle, middle)
-    w1 = np.where(first_half, middle, middle + end)
+    w0: Float32 = np.where(first_half, start + middle, middle)
+    w1: Float32 = np.where(first_half, middle, middle + end)
     w1 = np.where(dot < 0, -w1, w1)
     some = lengths > 0
     w0 = np.where(some, w0, ONE - a)[..., None]

@@ -167,7 +167,7 @@ def _area_u8(image: Array, size: tuple[int, int]) -> Array:
     """By differences of running sums: one pass over the image whatever the factor."""
     pixels = image.shape[0] * image.shape[1]
     kind = np.uint32 if 255 * pixels < 2**32 - pixels else np.uint64  # running sums may wrap, their differences do not
-    total = _box_sums(_box_sums(image.astype(kind), 0, size[0]), 1, size[1])
+    total: Any = _box_sums(_box_sums(image.astype(kind), 0, size[0]), 1, size[1])
     return np.asarray((total + kind(pixels // 2)) // kind(pixels), np.uint8)
 
 

@@ -99,7 +99,7 @@ def _slerp(p: Array, q: Array, share: float) -> Array:
         q = -q
     # the angle from the chord between unit vectors: accurate where arccos of a cosine near one is not
     chord = np.linalg.norm(p / np.linalg.norm(p) - q / np.linalg.norm(q))
-    angle = 2 * np.arcsin(min(chord / 2, 1.0))
+    angle = 2 * np.arcsin(min(float(chord) / 2, 1.0))
     if angle < 1e-9:
         return p + share * (q - p)
     mixed: Array = (np.sin((1 - share) * angle) * p + np.sin(share * angle) * q) / np.sin(angle)
