@@ -19,7 +19,7 @@ from torch import Tensor
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import NS_PER_S, FusionSpec
+from robocache_ros.spec import NS_PER_MS, NS_PER_S, FusionSpec
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine torch alone takes seconds to load
@@ -79,7 +79,8 @@ def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
     """The newest tick of a frame, every bit of it, in little room."""
     names = [stream.name for stream in spec.streams]
     values = b"".join(frame.tensors[s.name][-1].numpy().tobytes() for s in spec.vectors)
-    ages = np.array([int(frame.age_ns[name][-1]) for name in names], np.int64).tobytes()
+    age_ns = np.array([int(frame.age_ns[name][-1]) for name in names], np.int64)
+    ages = (age_ns / NS_PER_MS).astype(np.float32).tobytes()  # as a message has them; shared memory has the nanoseconds
     valid = [int(frame.valid[name][-1]) for name in names]
     return Tick(values + ages, valid, {s.name: digest(frame.tensors[s.name]) for s in spec.media})
 

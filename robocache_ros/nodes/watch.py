@@ -11,7 +11,7 @@ from robocache_ros.nodes.own import OwnNode
 
 
 class DiagnosticsWatch:
-    """Keeps the values of every status of one node, by the status' part such as a stream's name.
+    """Keeps the last value said of everything by one node, by the status' part such as a stream's name.
 
     Args:
         node: name of the node that reports.
@@ -36,4 +36,5 @@ class DiagnosticsWatch:
         for status in message.status:
             if status.name.startswith(self._prefix):
                 part = status.name[len(self._prefix) :]
-                self.values[part] = {"message": status.message, **{pair.key: pair.value for pair in status.values}}
+                said = {pair.key: pair.value for pair in status.values if pair.value}
+                self.values[part] = self.values.get(part, {}) | said
