@@ -11,6 +11,7 @@ from robocache_ros.engine.backend import Backend, Options
 from robocache_ros.engine.host import HostBackend
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.layout import Layout
+from robocache_ros.ops.installation import missing_for_cuda
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def make_backend(
 def resolve_device(device: str) -> torch.device:
     """`auto` to the GPU where one works, else to the CPU with a line in the log; others as they are, if there."""
     if device == "auto":
-        missing = _missing()
+        missing = missing_for_cuda()
         if missing:
             log.info("device: auto is the CPU here: %s", missing)
         return torch.device("cpu" if missing else "cuda", *([] if missing else [torch.cuda.current_device()]))
@@ -52,23 +53,10 @@ def resolve_device(device: str) -> torch.device:
     if chosen.type not in ("cpu", "cuda"):
         raise RoboCacheError(f"device: {device!r} is not one of auto, cpu, cuda, cuda:<index>")
     if chosen.type == "cuda":
-        missing = _missing()
+        missing = missing_for_cuda()
         if missing:
             raise RoboCacheError(f"device: {device!r} cannot be had: {missing}; use device: cpu or auto")
         if (chosen.index or 0) >= torch.cuda.device_count():
             raise RoboCacheError(f"device: {device!r} is not there; there are {torch.cuda.device_count()} GPUs")
         return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
     return chosen
-
-
-def _missing() -> str:
-    """What a GPU engine lacks here; empty where it lacks nothing."""
-    if not torch.cuda.is_available():
-        return "PyTorch sees no CUDA device"
-    from robocache_ros.ops.cuda.loader import import_cupy_cuda
-
-    try:
-        import_cupy_cuda()
-    except RoboCacheError as error:
-        return str(error)
-    return ""

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.ops.arithmetic import BLENDED
+
 Int64 = NDArray[np.int64]
 
 NONE, ALIGNED, HELD = 0, 1, 2  # what `valid` says of a stream at a tick
-BLENDED = frozenset({"linear", "slerp", "angle"})  # methods that lie between two samples; the others take one whole
 
 
 @dataclass(frozen=True)
