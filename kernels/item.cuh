@@ -6,11 +6,13 @@
 namespace robocache {
 
 struct alignas(16) Pick {  // what a row is made of
-  int lower;               // the sample taken or blended from, -1 for none
+  int lower;               // the sample taken or blended from
   int upper;               // the sample blended towards
   float weight;            // its share; 0 where `lower` is taken whole
   int valid;               // 0 none, 1 aligned, 2 held past its neighbour
 };
+
+HD Pick no_pick() { return Pick{0, 0, 0.0f, 0}; }
 
 // What is known of a stream when it is compiled; the sum of these.
 enum Form {
@@ -21,6 +23,7 @@ enum Form {
   WIDE = 16,       // offsets in a tile need 64 bits
   EVEN = 32,       // a thread stays in one column from item to item
   WHOLE = 64,      // samples of every batch begin and end at a multiple of 16 bytes
+  TWICE = 128,     // an item reaches over two rows at most
 };
 
 // How a stream is read and written; sizes are powers of two.
@@ -37,6 +40,7 @@ struct Kind {
   static constexpr int LOAD = LOAD_, UNIT = UNIT_, STORE = STORE_, ITEM = ITEM_, STEPS = STEPS_;
   static constexpr bool staged = FORM_ & STAGED, each_times = FORM_ & EACH_TIMES, ragged = FORM_ & RAGGED;
   static constexpr bool whole = FORM_ & WHOLE, grouped = FORM_ & GROUPED, wide = FORM_ & WIDE, even = FORM_ & EVEN, staged_times = STEPS_ > 0;
+  static constexpr bool twice = FORM_ & TWICE;
   static constexpr bool blends = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE, spans = ITEM_ > UNIT_;
 };
 
@@ -60,27 +64,53 @@ HD Word<typename K::In, K::LOAD> read(const typename K::In* from) {
   else return load_constant(word);
 }
 
+// A unit of an item: its samples, that begin at elements `lower` and `upper` of the data.
+template <class K, class Offset>
+HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, Offset lower, Offset upper, float weight, bool some) {
+  typedef Word<typename K::In, K::LOAD> W;
+  item.weight[u / K::UNIT] = weight;
+  UNROLL
+  for (int i = 0; i < K::UNIT; i += K::LOAD) {
+    W& before = item.before[(u + i) / K::LOAD];
+    if constexpr (K::staged) {  // a read too many costs less than a branch
+      W word = read<K>(data + (lower + i));
+      before = some ? word : W{};
+      if constexpr (K::blends) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
+    } else {
+      before = {};
+      if (some) before = read<K>(data + (lower + i));
+      if constexpr (K::blends) {
+        item.after[(u + i) / K::LOAD] = {};
+        if (weight != 0) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
+      }
+    }
+  }
+}
+
 // The samples of the item that begins in column d of a row.
 template <class K>
 HD void fetch(Item<K>& item, const typename K::In* data, int width, const Pick* picks, int row, int rows, int d) {
+  const Pick none = no_pick();
   Pick found = picks[row];
-  UNROLL
-  for (int u = 0; u < K::ITEM; u += K::UNIT) {
-    item.weight[u / K::UNIT] = found.weight;
+  if constexpr (K::spans && K::twice) {  // both rows at once: no unit waits for the one before
+    const Pick next = d + K::ITEM > width && row + 1 < rows ? picks[row + 1] : none;
+    const auto lower = offset<K>(found.lower, width) + d, upper = offset<K>(found.upper, width) + d;
+    const auto next_lower = offset<K>(next.lower, width) + d - width, next_upper = offset<K>(next.upper, width) + d - width;
     UNROLL
-    for (int i = 0; i < K::UNIT; i += K::LOAD) {
-      item.before[(u + i) / K::LOAD] = {};
-      if (found.lower >= 0) item.before[(u + i) / K::LOAD] = read<K>(data + (offset<K>(found.lower, width) + d + i));
-      if constexpr (K::blends) {
-        item.after[(u + i) / K::LOAD] = {};
-        if (found.weight != 0) item.after[(u + i) / K::LOAD] = read<K>(data + (offset<K>(found.upper, width) + d + i));
-      }
+    for (int u = 0; u < K::ITEM; u += K::UNIT) {
+      const bool over = d + u >= width;
+      fetch_unit<K>(item, u, data, (over ? next_lower : lower) + u, (over ? next_upper : upper) + u,
+                    over ? next.weight : found.weight, (over ? next.valid : found.valid) != 0);
     }
-    if (K::spans && u + K::UNIT < K::ITEM) {
+  } else {
+    UNROLL
+    for (int u = 0; u < K::ITEM; u += K::UNIT) {
+      fetch_unit<K>(item, u, data, offset<K>(found.lower, width) + d, offset<K>(found.upper, width) + d, found.weight,
+                    found.valid != 0);
       d += K::UNIT;
-      if (d >= width) {
+      if (K::spans && u + K::UNIT < K::ITEM && d >= width) {
         d -= width, ++row;
-        found = row < rows ? picks[row] : Pick{-1, -1, 0.0f, 0};
+        found = row < rows ? picks[row] : none;
       }
     }
   }
@@ -153,6 +183,21 @@ HD void mix(const Word<typename K::In, K::LOAD>* before, const Word<typename K::
   }
 }
 
+// One of two units, without a branch where they are made of words.
+template <class T, int N>
+HD void choose_unit(bool first, const T* one, const T* other, T* out) {
+  if constexpr (N * sizeof(T) % 4 == 0) {
+    uint32 a[N * sizeof(T) / 4], b[N * sizeof(T) / 4];
+    memcpy(a, one, sizeof a), memcpy(b, other, sizeof b);
+    UNROLL
+    for (int i = 0; i < (int)(N * sizeof(T) / 4); ++i) a[i] = first ? a[i] : b[i];
+    memcpy(out, a, sizeof a);
+  } else {
+    UNROLL
+    for (int i = 0; i < N; ++i) out[i] = first ? one[i] : other[i];
+  }
+}
+
 // Blends the item and stores it, or as much of it as there is.
 template <class K>
 HD void put(const Item<K>& item, typename K::Out* out, int count) {
@@ -160,12 +205,16 @@ HD void put(const Item<K>& item, typename K::Out* out, int count) {
   alignas(16) Out settled[K::ITEM];
   UNROLL
   for (int u = 0; u < K::ITEM; u += K::UNIT) {
-    float weight = item.weight[u / K::UNIT];
-    if constexpr (K::blends) {
-      if (weight != 0) mix<K>(item.before + u / K::LOAD, item.after + u / K::LOAD, weight, settled + u);
+    if constexpr (!K::blends) {
+      copy<K>(item.before + u / K::LOAD, settled + u);
+    } else if constexpr (K::METHOD == SLERP) {
+      if (item.weight[u / K::UNIT] != 0) mix<K>(item.before + u / K::LOAD, item.after + u / K::LOAD, item.weight[u / K::UNIT], settled + u);
       else copy<K>(item.before + u / K::LOAD, settled + u);
     } else {
-      copy<K>(item.before + u / K::LOAD, settled + u);
+      alignas(16) Out taken[K::UNIT], mixed[K::UNIT];
+      copy<K>(item.before + u / K::LOAD, taken);
+      mix<K>(item.before + u / K::LOAD, item.after + u / K::LOAD, item.weight[u / K::UNIT], mixed);
+      choose_unit<Out, K::UNIT>(item.weight[u / K::UNIT] != 0, mixed, taken, settled + u);
     }
   }
   if (K::spans && count < K::ITEM) {

@@ -96,7 +96,7 @@ HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& low
 
 template <Method METHOD, class Times>
 HD Pick pick(const Times& stamps, int size, bool rising, int64 t, const Limits& limits, int64& age) {
-  Pick found = {-1, -1, 0.0f, 0};
+  const Pick found = no_pick();
   age = 0;
   if (t == NEVER) return found;
   int lower, upper;

@@ -7,6 +7,7 @@
 //                THREADS     of a block
 //                BLOCKS      that a multiprocessor should hold
 //                IN_FLIGHT   items that a thread loads before it stores the first
+#include "dependent.cuh"
 #include "tile.cuh"
 
 using namespace robocache;
@@ -24,6 +25,7 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
   const Tile tile = make_tile<K>(stream, job, block);
   const Room room = make_room<K>(stream, shared);
   const In* data = data_of<K>(stream, tile);
+  wait_for_previous();
   if constexpr (K::staged) {
     int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
     data = (const In*)stage<K::whole>(room.data, (const char*)data, bytes, thread, THREADS);
@@ -31,7 +33,7 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
   const int64 target = target_of<K, TIME, EACH_TARGETS>(job, tile, thread);
   bool rising = stage_times<K, TIME>(stream, tile, room.times, thread, THREADS);
   rising = __syncthreads_and(rising);
-  choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, STREAMS, index, target, thread, THREADS);
+  choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, target, thread, THREADS);
   if constexpr (K::staged) await_copies();
   __syncthreads();
   if (stream.width == 0 || thread >= stream.lanes) return;
@@ -43,6 +45,7 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) resample_streams(const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(16) char shared[];
+  let_next_begin();
   int index = 0;
   while (index + 1 < STREAMS && (int)blockIdx.x >= arguments.streams[index + 1].first_block) ++index;
   const Stream& stream = arguments.streams[index];

@@ -32,11 +32,12 @@ struct Stream {          // one source, in device memory; the host packs these f
 struct Job {            // what all streams share
   void* out;            // (B, T, pitch)
   const void* targets;  // (B, T), or (T) for all batches
-  uint8* valid;         // (B, T, streams), or null
-  int64* age;           // (B, T, streams) ns, or null
+  uint8* valid;         // (B, T, marks), or null
+  int64* age;           // (B, T, marks) ns, or null
   int batches;          // B
   int count;            // T
   int pitch;            // elements of a row of the output
+  int marks, mark;      // streams that the output has, and which the first one here is
   uint32 count_magic;   // for division by T, where there are several batches in a tile
 };
 
@@ -114,23 +115,32 @@ HD const Time* times_of(const Stream& stream, int batch) {
 // Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise.
 template <class K, class Time>
 HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
+  constexpr int DEPTH = K::grouped ? 1 : K::STEPS >= 10 ? 4 : K::STEPS == 9 ? 2 : 1;  // places that a thread loads at once
   const Time* times = times_of<K, Time>(stream, tile.batch);
   const int rows = K::each_times && K::grouped ? tile.batches : 1;
   const int total = K::staged_times ? rows << K::STEPS : stream.samples;
   bool rising = true;
   ROLLED
-  for (int place = thread; place < total; place += threads) {
-    int row = K::staged_times && K::grouped ? place >> K::STEPS : 0;
-    int i = K::staged_times ? place - (row << K::STEPS) : place;
-    int size = K::each_times ? samples_of<K>(stream, tile.batch + row) : stream.samples;
-    int64 stamp = FOREVER;
-    if (i < size) {
+  for (int begin = thread; begin < total; begin += DEPTH * threads) {
+    Time first[DEPTH], next[DEPTH];
+    bool some[DEPTH], last[DEPTH];
+    UNROLL
+    for (int n = 0; n < DEPTH; ++n) {
+      int place = begin + n * threads;
+      int row = K::staged_times && K::grouped ? place >> K::STEPS : 0;
+      int i = K::staged_times ? place - (row << K::STEPS) : place;
+      int size = place >= total ? 0 : K::each_times ? samples_of<K>(stream, tile.batch + row) : stream.samples;
+      some[n] = i < size, last[n] = i + 1 == size;
       const Time* at = times + (row * stream.samples + i);
-      Time first = at[0], next = i + 1 < size ? at[1] : first;
-      stamp = nanoseconds(first);
-      rising = rising && stamp != NEVER && (stamp < nanoseconds(next) || i + 1 == size);
+      first[n] = some[n] ? at[0] : Time();
+      next[n] = some[n] && !last[n] ? at[1] : first[n];
     }
-    if constexpr (K::staged_times) staged[place] = stamp;
+    UNROLL
+    for (int n = 0; n < DEPTH; ++n) {
+      int64 stamp = some[n] ? nanoseconds(first[n]) : FOREVER;
+      if (some[n]) rising = rising && stamp != NEVER && (last[n] || stamp < nanoseconds(next[n]));
+      if (K::staged_times && begin + n * threads < total) staged[begin + n * threads] = stamp;
+    }
   }
   return rising;
 }
@@ -148,7 +158,7 @@ HD int64 target_of(const Job& job, const Tile& tile, int row) {
 // Each row's samples into `picks`, counted from the tile's first batch; valid and age to the output. `target` is that of the
 // thread's first row: it is loaded before the barrier that the times need.
 template <class K, class Time, bool EACH_TARGET>
-HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Room& room, bool rising, int streams, int index,
+HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Room& room, bool rising, int index,
                int64 target, int thread, int threads) {
   ROLLED
   for (int row = thread; row < tile.rows; row += threads) {
@@ -164,10 +174,10 @@ HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Roo
       Stamps<Time> stamps = {times_of<K, Time>(stream, tile.batch + batch)};
       found = pick<K::METHOD>(stamps, size, rising, target, stream.limits, age);
     }
-    int64 place = (tile.row + row) * streams + index;
+    int64 place = (tile.row + row) * job.marks + job.mark + index;
     if (job.valid) job.valid[place] = (uint8)found.valid;
     if (job.age) job.age[place] = age;
-    if (K::grouped && found.lower >= 0) {
+    if (K::grouped && found.valid) {
       found.lower += batch * stream.samples;
       found.upper += batch * stream.samples;
     }
@@ -181,8 +191,9 @@ HD void take(const Chosen& chosen, int64 first, int rows, Pick* picks, int threa
   for (int row = thread; row < rows; row += threads) {
     int64 lower = chosen.lower[first + row], upper = chosen.upper[first + row];
     float weight = chosen.weight[first + row];
-    Pick found = {-1, -1, 0.0f, 0};
+    Pick found = no_pick();
     if (lower >= 0 && chosen.samples > 0) {
+      found.valid = 1;
       found.lower = at_most(lower, chosen.samples - 1);
       found.upper = upper < 0 ? found.lower : at_most(upper, chosen.samples - 1);
       found.weight = found.upper == found.lower ? 0.0f : weight;

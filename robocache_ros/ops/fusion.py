@@ -20,9 +20,9 @@ def fuse(
 ) -> Fused:
     """Bring streams onto one timeline and lay them side by side.
 
-    Arithmetic and selection are those of `resample_trajectories`; on CUDA it is one launch for all streams, without
-    synchronisation. The CPU and CUDA backends give the same bits. Not differentiable: resample each stream where a
-    gradient is wanted.
+    Arithmetic and selection are those of `resample_trajectories`; on CUDA it is one launch (one for each 40 streams),
+    without synchronisation. The CPU and CUDA backends give the same bits. Not differentiable: resample each stream
+    where a gradient is wanted.
 
     Args:
         streams: at least one `Stream`, all of one device and batch size; (data, times[, method, ...]) tuples do.

@@ -125,7 +125,7 @@ def fill(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor) -> Tenso
             each = out.numel() // clouds.batch
             words = int(out.data_ptr() % 4 == 0 and out.numel() % 4 == 0)
             arguments = (out.data_ptr(), tally.data_ptr(), clouds.batch, each, words)
-            launch_dependent(launchable, _blocks(clouds), _THREADS, *clouds.packed, *arguments)
+            launch_dependent(launchable, _blocks(clouds), _THREADS, 0, *clouds.packed, *arguments)
     return tally
 
 
@@ -165,12 +165,12 @@ def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally
     if points:
         claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPqqff", clouds, defines)
         arguments = (*lists, tally.data_ptr(), clouds.batch, grid.cells, scale, _limit(reduction))
-        launch_dependent(claim, _blocks(clouds), _THREADS, *clouds.packed, *arguments)
+        launch_dependent(claim, _blocks(clouds), _THREADS, 0, *clouds.packed, *arguments)
     write = kernel("voxel_reduce.cu", "write_voxels", "PPPPqqqfi", clouds.device.index, defines + clouds.defines)
     aligned = int(grid.cells % _CELLS == 0 and out.data_ptr() % (4 * _CELLS) == 0)
     blocks = ((grid.cells + _CELLS * _THREADS - 1) // (_CELLS * _THREADS), min(clouds.batch, 65535), 1)
     sizes = (clouds.batch, clouds.count, grid.cells)
-    launch_dependent(write, blocks, _THREADS, *lists, out.data_ptr(), *sizes, 1 / scale, aligned)
+    launch_dependent(write, blocks, _THREADS, 0, *lists, out.data_ptr(), *sizes, 1 / scale, aligned)
 
 
 def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
@@ -180,7 +180,7 @@ def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
     blocks = max(1, min(processors * _CLEAR_BLOCKS, (size + 16 * _THREADS - 1) // (16 * _THREADS)))
     arguments = (out.data_ptr(), size, tally.data_ptr(), tally.numel())
     launchable = kernel("voxel.cu", "clear", "PqPq", device.index)
-    launch_dependent(launchable, (blocks, 1, 1), _THREADS, *arguments)
+    launch_dependent(launchable, (blocks, 1, 1), _THREADS, 0, *arguments)
 
 
 def _kernel(file: str, name: str, parameters: str, clouds: Clouds, defines: tuple[str, ...] = ()) -> Kernel:

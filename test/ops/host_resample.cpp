@@ -27,7 +27,7 @@ static void resample(const Job& job, const Stream& stream, int index, int block,
   for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME>(stream, tile, room.times, t, THREADS) && rising;
   for (int t = 0; t < THREADS; ++t) {
     int64 target = target_of<K, TIME, EACH_TARGETS>(job, tile, t);
-    choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, STREAMS, index, target, t, THREADS);
+    choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, target, t, THREADS);
   }
   if (stream.width == 0) return;
   Out* out = (Out*)job.out + tile.row * job.pitch + stream.column;

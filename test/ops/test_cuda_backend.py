@@ -71,6 +71,32 @@ def test_it_runs_on_torchs_current_stream_and_in_a_graph(sample):
     assert same(out, expected)
 
 
+def test_launches_that_begin_early_in_a_graph_wait_for_what_others_write(sample):
+    source, times, targets = (tensor.cuda() for tensor in sample)
+    source = source.repeat(64, 1, 1)  # long enough that a launch which did not wait would read what is not there yet
+    times, targets = times.repeat(64, 1), targets.repeat(64, 1)
+    work, out = torch.zeros_like(source), torch.zeros(512, 90, 24, device="cuda")
+    turned = torch.zeros_like(out)
+
+    def chain():
+        torch.mul(source, 2, out=work)
+        resample_trajectories(work, times, targets, out=out)
+        resample_trajectories(out, targets.sort().values, targets, method="hold", out=turned)
+        torch.add(turned, 1, out=out)
+        resample_trajectories(work, times, targets, out=turned)
+
+    chain()
+    expected = out.clone(), turned.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    for _ in range(50):
+        work.fill_(7), out.zero_(), turned.zero_()
+        graph.replay()
+        assert same(out, expected[0])
+        assert same(turned, expected[1])
+
+
 def test_many_threads_launch_at_once(sample):
     data, times, targets = (tensor.cuda() for tensor in sample)
     scaled = [data * factor for factor in range(1, 9)]

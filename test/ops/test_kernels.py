@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from robocache_ros.ops.cuda.plan import TUNING, WIDE, item_kind, make_plan
-from robocache_ros.ops.cuda.resample import BLEND_LETTERS, launch_arguments, plan_key
+from robocache_ros.ops.cuda.plan import (
+    MOST_STREAMS,
+    TUNING,
+    WIDE,
+    item_kind,
+    make_plan,
+)
+from robocache_ros.ops.cuda.resample import BLEND_LETTERS, launch_arguments, plan_keys
 from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.rows import blend
 from robocache_ros.ops.streams import Stream, check_streams
@@ -27,8 +33,6 @@ def emulated(host_library):
         out = torch.empty((*marks[:2], shape.width), dtype=shape.dtype) if out is None else out
         valid, age = torch.full(marks, 99, dtype=U8), torch.full(marks, 99)
         out.view(U8).fill_(0xAB)
-        plan = make_plan(plan_key(streams, targets, shape, out.data_ptr() & 15, processors))
-        assert plan.shared <= 48 * 1024
         addresses = [
             (
                 s.data.data_ptr(),
@@ -38,10 +42,12 @@ def emulated(host_library):
             )
             for s in streams
         ]
-        fields = launch_arguments(plan, addresses, targets, out, valid, age)
-        packed = struct.pack("@" + plan.letters, *fields)
-        failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
-        assert not failed, "wrote beyond the shared memory that was planned for"
+        for part, key in plan_keys(streams, targets, shape, out.data_ptr() & 15, processors):
+            plan = make_plan(key)
+            assert plan.shared <= 48 * 1024
+            packed = struct.pack("@" + plan.letters, *launch_arguments(plan, addresses[part], targets, out, valid, age))
+            failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
+            assert not failed, "wrote beyond the shared memory that was planned for"
         return out, valid, age
 
     return run
@@ -148,6 +154,23 @@ def test_streams_of_every_kind_side_by_side(backend):
     ]
     check(backend, streams, torch.arange(50) * 20_000_000)
     check(backend, streams, torch.arange(50) * 20_000_000, BF16)
+
+
+def test_more_streams_than_a_launch_takes(backend):
+    streams = [
+        Stream(values(F32, 3, 20 + n, 1 + n % 5), rising(3, 20 + n, seed=n), ["linear", "hold"][n % 2])
+        for n in range(2 * MOST_STREAMS + 3)
+    ]
+    check(backend, streams, rising(3, 30, seed=99))
+
+
+def test_batches_enough_for_several_rows_in_a_tile_of_many_streams(backend):
+    streams = [
+        Stream(values(BF16, 700, 12, 20), rising(700, 12, step=33_000_000)),
+        Stream(values(BF16, 700, 40, 7), rising(700, 40), "nearest"),
+        Stream(values(BF16, 700, 1200, 2), rising(1, 1200, step=1_000_000)[0], "angle"),
+    ]
+    check(backend, streams, torch.arange(20) * 20_000_000)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

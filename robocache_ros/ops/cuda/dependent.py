@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -47,19 +48,35 @@ class _Launch(threading.local):
 _launch = _Launch()
 
 
-def launch_dependent(kernel: Kernel, grid: tuple[int, int, int], block: int, *arguments: int | float) -> None:
+def launch_dependent(
+    kernel: Kernel, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes
+) -> None:
     """Launch like `Kernel.launch`, allowed to begin before the previous kernel on the stream has ended."""
     device = kernel.device
     if not _supported(device) or torch.cuda.current_device() != device:
-        return kernel.launch(grid, block, 0, *arguments)
+        return kernel.launch(grid, block, shared, *arguments)
     config = _launch.config
     config.grid[:] = grid
     config.block[:] = (block, 1, 1)
+    config.shared = shared
     config.stream = raw_stream(device)
     status = _driver().cuLaunchKernelEx(_launch.reference, kernel.pointer, None, kernel.packed(*arguments))
     if status:
         raise RuntimeError(f"cuLaunchKernelEx: CUDA error {status}")
     return None
+
+
+def launch_captured_dependent(
+    kernel: Kernel, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes
+) -> None:
+    """`launch_dependent` while a CUDA graph is captured, where it counts; else `Kernel.launch`: its call is shorter."""
+    launch = launch_dependent if _capturing() else Kernel.launch
+    launch(kernel, grid, block, shared, *arguments)
+
+
+_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 
 
 @cache

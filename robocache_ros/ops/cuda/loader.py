@@ -55,7 +55,7 @@ class Kernel:
             shared: bytes of dynamic shared memory.
             arguments: one per parameter; pointers as the int of `data_ptr()`.
         """
-        if torch.cuda.current_device() != self.device:
+        if _current_device() != self.device:
             with torch.cuda.device(self.device):
                 return self.launch(grid, block, shared, *arguments)
         stream = raw_stream(self.device)
@@ -146,4 +146,6 @@ def _wrapped_stream(device: int) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
+# Without the check whether CUDA has been begun with: kernels are made of a device's tensors.
+_current_device: Any = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _wrapped_stream)

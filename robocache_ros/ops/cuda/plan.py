@@ -13,25 +13,27 @@ from typing import NamedTuple
 import torch
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
-JOB_FIELDS, STREAM_FIELDS = struct.Struct("iiiI"), struct.Struct("11iI")
+JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iI"), struct.Struct("11iI")
 JOB_LETTERS, STREAM_LETTERS = f"PPPP{JOB_FIELDS.size}s", f"PPPqq{STREAM_FIELDS.size}s"
+MOST_STREAMS = 40  # of a launch, whose parameters have 4 KiB
 
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
 MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
 GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
 TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
-STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE = 1, 2, 4, 8, 16, 32, 64  # item.cuh's Form
+STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE = 1, 2, 4, 8, 16, 32, 64, 128  # item.cuh's Form
 
 
 class Tuning(NamedTuple):
     """How a kernel is compiled, by what was fastest."""
 
     threads: int = 256  # of a block
-    blocks: int = 6  # that a multiprocessor should hold
+    blocks: int = 6  # that a multiprocessor should hold, where there are so many
     in_flight: int = 2  # items that a thread loads before it stores the first
 
 
 TUNING = Tuning()
+TUNING_STAGED = Tuning(threads=128, blocks=12)  # where the samples of every stream are staged
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "float"}
 
@@ -48,6 +50,18 @@ class StreamKey(NamedTuple):
     skew: int  # the address of its data, modulo 16
 
 
+class Part(NamedTuple):
+    """Which of the output's streams a launch makes, where one launch does not make all of them."""
+
+    column: int = 0  # where they begin in a row
+    pitch: int | None = None  # columns of a row; None: theirs
+    mark: int = 0  # the first of them
+    marks: int | None = None  # streams of the output; None: theirs
+
+
+ALL = Part()
+
+
 class Key(NamedTuple):
     """What a plan depends on."""
 
@@ -59,6 +73,7 @@ class Key(NamedTuple):
     dtype: torch.dtype  # of the output
     skew: int  # the address of the output, modulo 16
     processors: int  # of the GPU
+    part: Part = ALL
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,7 @@ class Plan:
 
 class _Cut(NamedTuple):
     kind: str
+    staged: bool
     fields: tuple[int, ...]  # group, span, tiles
     blocks: int
     shared: int
@@ -83,10 +99,15 @@ class _Cut(NamedTuple):
     step: tuple[int, int]  # rows and columns from a thread's item to its next
 
 
-def make_plan(key: Key, tuning: Tuning = TUNING) -> Plan:
+def make_plan(key: Key, tuning: Tuning | None = None) -> Plan:
     """Plan a launch for checked inputs with at least one batch and one target."""
-    pitch = sum(stream.width for stream in key.streams)
-    cuts, streams, kinds, column, first_block = [], [], list[str](), 0, 0
+    part = key.part
+    pitch = sum(stream.width for stream in key.streams) if part.pitch is None else part.pitch
+    if tuning is None:
+        tuning = TUNING
+        if all(_cut(key, stream, pitch, part.column, tuning).staged for stream in key.streams):
+            tuning = TUNING_STAGED
+    cuts, streams, kinds, column, first_block = [], [], list[str](), part.column, 0
     for stream in key.streams:
         cut = _cut(key, stream, pitch, column, tuning)
         if cut.kind not in kinds:
@@ -96,16 +117,20 @@ def make_plan(key: Key, tuning: Tuning = TUNING) -> Plan:
         cuts.append(cut)
         column += stream.width
         first_block += cut.blocks
+    # Threads may have more registers where there are few blocks anyway, and need them where streams differ in kind.
+    few = 2 * tuning.blocks // 3
+    blocks = few if first_block <= few * key.processors else tuning.blocks - (len(kinds) > 1)
     defines = (
         "KINDS=" + " ".join(f"CASE({number},{kind})" for number, kind in enumerate(kinds)),
         f"STREAMS={len(streams)}",
         f"TIME={TIME_NAMES[key.time]}",
         f"EACH_TARGETS={int(key.each_targets)}",
         f"THREADS={tuning.threads}",
-        f"BLOCKS={tuning.blocks}",
+        f"BLOCKS={blocks}",
         f"IN_FLIGHT={tuning.in_flight}",
     )
-    job = JOB_FIELDS.pack(key.batches, key.targets, pitch, _magic(key.targets))
+    marks = len(streams) if part.marks is None else part.marks
+    job = JOB_FIELDS.pack(key.batches, key.targets, pitch, marks, part.mark, _magic(key.targets))
     letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
     shared = max(cut.shared for cut in cuts)
     return Plan(defines, letters, first_block, tuning.threads, shared, job, tuple(streams))
@@ -123,7 +148,8 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
     # Rows of a tile: an item for each thread or a few, fewer where there would be too few tiles for the GPU, more where
     # there are plenty of them, so that times are read less often.
     all_rows = batches * count
-    one = -(-tuning.threads * 16 // out_bytes)
+    stored = 16 if pitch == width else size_out * _aligned(16 // size_out, width, pitch, column, key.skew // size_out)
+    one = -(-tuning.threads * stored // out_bytes)
     rows = max(one, min(one * tuning.in_flight, -(-all_rows // (4 * key.processors))))
     rows = max(rows, all_rows // (key.processors * TILES_PER_PROCESSOR))
     # A batch's samples are read in one go where they fit and at least half of them are needed anyway: by a tile, or by
@@ -139,7 +165,7 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
         tiles = -(-count // rows)
         group, span = 1, -(-count // tiles)
     else:  # one batch or some
-        group, span = min(max(1, rows // count), batches), count
+        group, span = max(1, min(rows // count, batches // key.processors)), count
         if staged_times:
             group = min(group, max(1, MOST_TIMES_BYTES // max(times_bytes, 1)))
         if staged:  # one row for a thread to choose, not more
@@ -163,8 +189,9 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
     cycle = width // math.gcd(width, item) if width else 1
     even = cycle <= tuning.threads
     lanes = tuning.threads // cycle * cycle if even else tuning.threads
-    kind = f"{kind},{form + EVEN * even},{steps if staged_times else 0}"
-    return _Cut(kind, (group, span, tiles), blocks, shared, lanes, divmod(lanes * item, max(width, 1)))
+    form += EVEN * even + TWICE * (item <= width)
+    kind = f"{kind},{form},{steps if staged_times else 0}"
+    return _Cut(kind, staged, (group, span, tiles), blocks, shared, lanes, divmod(lanes * item, max(width, 1)))
 
 
 def item_kind(

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.dependent import launch_captured_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
-from robocache_ros.ops.cuda.plan import TUNING, WIDE, Key, Plan, StreamKey, item_kind, make_plan
+from robocache_ros.ops.cuda.plan import (
+    ALL,
+    MOST_STREAMS,
+    TUNING,
+    WIDE,
+    Key,
+    Part,
+    Plan,
+    StreamKey,
+    item_kind,
+    make_plan,
+)
 from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
 BLEND_LETTERS = "PPPPPqiiii"
 
 
+class _Launch(NamedTuple):
+    plan: Plan
+    kernel: Kernel
+    streams: slice  # that it makes
+
+
 class _Ready(NamedTuple):
     shape: Shape
-    plan: Plan
-    kernel: Kernel | None  # None where there is nothing to compute
+    launches: tuple[_Launch, ...]  # none where there is nothing to compute
+    marks: tuple[
+        Tensor, Tensor
+    ]  # of the shape of valid and age, and one element each: `empty_like` is the shortest call
     gradient: bool  # wanted by an input, were it not for no_grad
 
 
@@ -38,27 +58,22 @@ def run_streams_cuda(
     want_valid: bool,
     want_age: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """`run_streams` on the GPU: one launch on torch's current stream."""
-    signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
-    if out is not None:
-        signature += _signature(out)
+    """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
+    signature: list[Any] = [
+        dtype,
+        *_signature(targets),
+        None if out is None else (_signature(out), out.data_ptr() & 15),
+    ]
     addresses: list[tuple[int, int, int, int, int]] = []
     for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
         address = data.data_ptr()
-        signature += (
-            *(
-                method,
-                data.shape,
-                data.dtype,
-                data.get_device(),
-                data.is_contiguous(),
-                address & 15,
-                data.requires_grad,
-            ),
-            *(times.shape, times.dtype, times.get_device(), times.is_contiguous()),
+        signature.append(
+            (
+                *(method, address & 15, data.requires_grad, None if lengths is None else _signature(lengths)),
+                *(data.shape, data.dtype, data.get_device(), data.is_contiguous()),
+                *(times.shape, times.dtype, times.get_device(), times.is_contiguous()),
+            )
         )
-        if lengths is not None:
-            signature += _signature(lengths)
         addresses.append(
             (
                 address,
@@ -75,18 +90,16 @@ def run_streams_cuda(
         if len(_ready) >= _MOST_READY:
             _ready.clear()
         _ready[key] = ready
-    shape, plan, launchable, gradient = ready
+    shape, launches, (like_valid, like_age), gradient = ready
     if gradient and torch.is_grad_enabled():
         raise RoboCacheError(NO_GRADIENT)
-    first = streams[0].data
     if out is None:
-        out = first.new_empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
-    marks = (shape.batches, shape.targets, len(streams))
-    valid = first.new_empty(marks, dtype=torch.uint8) if want_valid else None
-    age = first.new_empty(marks, dtype=torch.int64) if want_age else None
-    if launchable is not None:
-        arguments = launch_arguments(plan, addresses, targets, out, valid, age)
-        launchable.launch((plan.grid, 1, 1), plan.block, plan.shared, *arguments)
+        out = streams[0].data.new_empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
+    valid = torch.empty_like(like_valid) if want_valid else None
+    age = torch.empty_like(like_age) if want_age else None
+    for plan, launchable, part in launches:
+        arguments = launch_arguments(plan, addresses[part], targets, out, valid, age)
+        launch_captured_dependent(launchable, (plan.grid, 1, 1), plan.block, plan.shared, *arguments)
     return out, valid, age
 
 
@@ -112,8 +125,10 @@ def launch_arguments(
     return arguments
 
 
-def plan_key(streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int) -> Key:
-    """What the plan of checked streams depends on."""
+def plan_keys(
+    streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int
+) -> Iterator[tuple[slice, Key]]:
+    """What the plans of checked streams depend on: of one launch, or of one for each `MOST_STREAMS`."""
     keys = tuple(
         StreamKey(
             data.shape[1],
@@ -126,11 +141,17 @@ def plan_key(streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int
         )
         for data, times, method, lengths, *_ in streams
     )
-    return Key(keys, shape.batches, shape.targets, targets.dtype, targets.dim() == 2, shape.dtype, skew, processors)
+    column = 0
+    for first in range(0, len(keys), MOST_STREAMS):
+        some = slice(first, first + MOST_STREAMS)
+        part = ALL if len(keys) <= MOST_STREAMS else Part(column, shape.width, first, len(keys))
+        column += sum(key.width for key in keys[some])
+        times, both = targets.dtype, targets.dim() == 2
+        yield some, Key(keys[some], shape.batches, shape.targets, times, both, shape.dtype, skew, processors, part)
 
 
 def _signature(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.get_device(), tensor.is_contiguous(), tensor.data_ptr() & 15
+    return tensor.shape, tensor.dtype, tensor.get_device(), tensor.is_contiguous()
 
 
 def _prepare(
@@ -138,13 +159,19 @@ def _prepare(
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
     gradient = any(stream.data.requires_grad for stream in streams)
+    sizes = (shape.batches, shape.targets, len(streams))
+    valid, age = (torch.empty(1, dtype=t, device=shape.device).expand(sizes) for t in (torch.uint8, torch.int64))
+    marks = (valid, age)
     if not shape.batches or not shape.targets:
-        return _Ready(shape, Plan((), "", 0, 0, 0, b"", ()), None, gradient)
+        return _Ready(shape, (), marks, gradient)
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    plan = make_plan(plan_key(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors))
-    launchable = kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines)
-    return _Ready(shape, plan, launchable, gradient)
+    launches = []
+    for part, key in plan_keys(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors):
+        plan = make_plan(key)
+        made = kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines)
+        launches.append(_Launch(plan, made, part))
+    return _Ready(shape, tuple(launches), marks, gradient)
 
 
 def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str, out: Tensor | None) -> Tensor:
