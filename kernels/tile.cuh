@@ -174,9 +174,11 @@ HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Roo
       Stamps<Time> stamps = {times_of<K, Time>(stream, tile.batch + batch)};
       found = pick<K::METHOD>(stamps, size, rising, target, stream.limits, age);
     }
-    int64 place = (tile.row + row) * job.marks + job.mark + index;
-    if (job.valid) job.valid[place] = (uint8)found.valid;
-    if (job.age) job.age[place] = age;
+    if constexpr (K::marked) {
+      int64 place = (tile.row + row) * job.marks + job.mark + index;
+      if (job.valid) job.valid[place] = (uint8)found.valid;
+      if (job.age) job.age[place] = age;
+    }
     if (K::grouped && found.valid) {
       found.lower += batch * stream.samples;
       found.upper += batch * stream.samples;

@@ -1,6 +1,7 @@
 """The CUDA backend against the CPU backend, bit for bit: its kernels run on the CPU, and on a GPU for real."""
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,34 +24,35 @@ TEXT = (Path(__file__).parent / "host_resample.cpp").read_text()
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 
 
+def emulate(host_library, streams, targets, dtype=None, out=None, marked=True):
+    """`fuse` by the kernel's plan and headers on the CPU; every byte of the output is poisoned first."""
+    shape = check_streams(streams, targets, dtype, out)
+    marks = (shape.batches, shape.targets, len(streams))
+    out = torch.empty((*marks[:2], shape.width), dtype=shape.dtype) if out is None else out
+    valid, age = torch.full(marks, 99, dtype=U8), torch.full(marks, 99)
+    out.view(U8).fill_(0xAB)
+    addresses = [
+        (
+            s.data.data_ptr(),
+            s.times.data_ptr(),
+            0 if s.lengths is None else s.lengths.data_ptr(),
+            *(limit_ns("limit", limit, s.times.dtype) for limit in (s.max_gap, s.max_age)),
+        )
+        for s in streams
+    ]
+    for part, key in plan_keys(streams, targets, shape, out.data_ptr() & 15, processors=4, marked=marked):
+        plan = make_plan(key)
+        assert plan.shared <= 48 * 1024
+        packed = struct.pack("@" + plan.letters, *launch_arguments(plan, addresses[part], targets, out, valid, age))
+        failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
+        assert not failed, "wrote beyond the shared memory that was planned for"
+    return out, valid, age
+
+
 @pytest.fixture
 def emulated(host_library):
-    """`fuse` by the kernel's plan and headers on the CPU; every byte of the output is poisoned first."""
-
-    def run(streams, targets, dtype=None, out=None, processors=4):
-        shape = check_streams(streams, targets, dtype, out)
-        marks = (shape.batches, shape.targets, len(streams))
-        out = torch.empty((*marks[:2], shape.width), dtype=shape.dtype) if out is None else out
-        valid, age = torch.full(marks, 99, dtype=U8), torch.full(marks, 99)
-        out.view(U8).fill_(0xAB)
-        addresses = [
-            (
-                s.data.data_ptr(),
-                s.times.data_ptr(),
-                0 if s.lengths is None else s.lengths.data_ptr(),
-                *(limit_ns("limit", limit, s.times.dtype) for limit in (s.max_gap, s.max_age)),
-            )
-            for s in streams
-        ]
-        for part, key in plan_keys(streams, targets, shape, out.data_ptr() & 15, processors):
-            plan = make_plan(key)
-            assert plan.shared <= 48 * 1024
-            packed = struct.pack("@" + plan.letters, *launch_arguments(plan, addresses[part], targets, out, valid, age))
-            failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
-            assert not failed, "wrote beyond the shared memory that was planned for"
-        return out, valid, age
-
-    return run
+    """`emulate` with the libraries that it builds."""
+    return partial(emulate, host_library)
 
 
 def on_gpu(tensor):
@@ -189,6 +191,12 @@ def test_unsorted_repeated_and_ragged_times(backend, method, shared):
     targets = torch.randint(-3, 33, (9, 40), generator=random)
     stream = Stream(values(F32, 9, 25, 5), times[0] if shared else times, method, lengths, 6, 5)
     check(backend, [stream], targets)
+
+
+def test_values_alone(host_library):
+    """What `resample_trajectories` asks for where valid is not wanted."""
+    stream, targets = Stream(values(BF16, 3, 20, 14), rising(3, 20), max_gap=15_000_000), rising(3, 30, seed=2)
+    assert_same_bits(emulate(host_library, [stream], targets, marked=False)[:1], fuse([stream], targets)[:1])
 
 
 def test_nan_infinite_and_subnormal_values(backend):

@@ -21,7 +21,8 @@ MOST_STREAMS = 40  # of a launch, whose parameters have 4 KiB
 MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
 GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
 TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
-STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE = 1, 2, 4, 8, 16, 32, 64, 128  # item.cuh's Form
+# item.cuh's Form
+STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE, MARKED = (1 << bit for bit in range(9))
 
 
 class Tuning(NamedTuple):
@@ -30,10 +31,11 @@ class Tuning(NamedTuple):
     threads: int = 256  # of a block
     blocks: int = 6  # that a multiprocessor should hold, where there are so many
     in_flight: int = 2  # items that a thread loads before it stores the first
+    rows: int = 256  # that batches are put together up to where their samples are staged
 
 
 TUNING = Tuning()
-TUNING_STAGED = Tuning(threads=128, blocks=12)  # where the samples of every stream are staged
+TUNING_STAGED = Tuning(threads=128, blocks=12, rows=128)  # where the samples of every stream are staged
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "float"}
 
@@ -73,6 +75,7 @@ class Key(NamedTuple):
     dtype: torch.dtype  # of the output
     skew: int  # the address of the output, modulo 16
     processors: int  # of the GPU
+    marked: bool = True  # valid or age are wanted
     part: Part = ALL
 
 
@@ -168,13 +171,13 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
         group, span = max(1, min(rows // count, batches // key.processors)), count
         if staged_times:
             group = min(group, max(1, MOST_TIMES_BYTES // max(times_bytes, 1)))
-        if staged:  # one row for a thread to choose, not more
-            group = max(1, min(group, GROUP_BYTES // data_bytes, tuning.threads // count))
+        if staged:
+            group = max(1, min(group, GROUP_BYTES // data_bytes, tuning.rows // count))
     tiles = -(-count // span)
     blocks = -(-batches // group) * tiles
 
     form = STAGED * staged + EACH_TIMES * stream.each_times + RAGGED * stream.ragged + GROUPED * (group > 1)
-    form += WHOLE * (stream.skew == 0 and data_bytes % 16 == 0)
+    form += MARKED * key.marked + WHOLE * (stream.skew == 0 and data_bytes % 16 == 0)
     form += WIDE * (max(group * samples * width, group * span * pitch) >= 1 << 31)
     ends = 0
     if pitch == width:

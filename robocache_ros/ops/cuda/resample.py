@@ -59,8 +59,10 @@ def run_streams_cuda(
     want_age: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
+    marked = want_valid or want_age
     signature: list[Any] = [
         dtype,
+        marked,
         *_signature(targets),
         None if out is None else (_signature(out), out.data_ptr() & 15),
     ]
@@ -86,7 +88,7 @@ def run_streams_cuda(
     key = tuple(signature)
     ready = _ready.get(key)
     if ready is None:
-        ready = _prepare(streams, targets, dtype, out, label)
+        ready = _prepare(streams, targets, dtype, out, label, marked)
         if len(_ready) >= _MOST_READY:
             _ready.clear()
         _ready[key] = ready
@@ -126,7 +128,7 @@ def launch_arguments(
 
 
 def plan_keys(
-    streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int
+    streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int, marked: bool = True
 ) -> Iterator[tuple[slice, Key]]:
     """What the plans of checked streams depend on: of one launch, or of one for each `MOST_STREAMS`."""
     keys = tuple(
@@ -147,7 +149,8 @@ def plan_keys(
         part = ALL if len(keys) <= MOST_STREAMS else Part(column, shape.width, first, len(keys))
         column += sum(key.width for key in keys[some])
         times, both = targets.dtype, targets.dim() == 2
-        yield some, Key(keys[some], shape.batches, shape.targets, times, both, shape.dtype, skew, processors, part)
+        sizes = (shape.batches, shape.targets)
+        yield some, Key(keys[some], *sizes, times, both, shape.dtype, skew, processors, marked, part)
 
 
 def _signature(tensor: Tensor) -> tuple[Any, ...]:
@@ -155,7 +158,12 @@ def _signature(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _prepare(
-    streams: Sequence[Stream], targets: Tensor, dtype: torch.dtype | None, out: Tensor | None, label: Label
+    streams: Sequence[Stream],
+    targets: Tensor,
+    dtype: torch.dtype | None,
+    out: Tensor | None,
+    label: Label,
+    marked: bool,
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
     gradient = any(stream.data.requires_grad for stream in streams)
@@ -167,7 +175,8 @@ def _prepare(
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     launches = []
-    for part, key in plan_keys(streams, targets, shape, 0 if out is None else out.data_ptr() & 15, processors):
+    skew = 0 if out is None else out.data_ptr() & 15
+    for part, key in plan_keys(streams, targets, shape, skew, processors, marked):
         plan = make_plan(key)
         made = kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines)
         launches.append(_Launch(plan, made, part))
