@@ -14,7 +14,7 @@ import harness
 import torch
 from torch import Tensor
 
-from robocache_ros.ops import Stream, fuse, resample_trajectories
+from robocache_ros.ops import Fused, Stream, fuse, resample_trajectories
 from robocache_ros.ops.fusion import pick_stream
 
 SECOND = 1_000_000_000
@@ -46,6 +46,9 @@ class Case:
         width = sum(width for _, width in streams)
         self.out = torch.empty(batches, targets, width, device="cuda", dtype=dtype)
         self.streams = [Stream(source, times) for source, times in zip(self.sources, self.times, strict=True)]
+        marks = (batches, targets, len(streams))
+        valid, age = (torch.empty(marks, device="cuda", dtype=kind) for kind in (torch.uint8, torch.int64))
+        self.fused = Fused(self.out, valid, age)
 
     def touched(self) -> int:
         """Bytes that must move: samples that are needed, times, targets and the output, each once."""
@@ -63,7 +66,7 @@ class Case:
 
     def fuse(self) -> Any:
         """This package: values, valid and age."""
-        return fuse(self.streams, self.targets, out=self.out)
+        return fuse(self.streams, self.targets, out=self.fused)
 
     def eager(self) -> Tensor:
         """Plain torch, values alone."""
@@ -163,9 +166,11 @@ def row(
     result["in L2"] = harness.device_us(ours[:1])
     for peer in peers:
         result[peer] = harness.device_us([getattr(case, peer) for case in made])
+    if "compiled" in peers:
+        result["compiled in L2"] = harness.device_us([made[0].compiled])
     if goal is not None:
-        result["goal"] = f"{goal:.1f} us" if goal > 1 else f"{100 * goal:.0f} %"
-        met = result["ours"] <= goal if goal > 1 else floor / result["ours"] >= goal
+        result["goal"] = f"{goal:.1f} us in L2" if goal > 1 else f"{100 * goal:.0f} %"
+        met = result["in L2"] <= goal if goal > 1 else floor / result["ours"] >= goal
         result["met"] = "yes" if met else "no"
     result["host"] = host_us(ours[0])
     return result

@@ -11,12 +11,24 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.resample import run_streams_cuda
 from robocache_ros.ops.pick import Picks, pick
 from robocache_ros.ops.rows import blend_rows
-from robocache_ros.ops.streams import NO_GRADIENT, Fused, Label, Stream, check_streams, stream_label
+from robocache_ros.ops.streams import (
+    NO_GRADIENT,
+    Fused,
+    Label,
+    Stream,
+    check_marks,
+    check_streams,
+    stream_label,
+)
 from robocache_ros.ops.times import limit_ns, nanoseconds
 
 
 def fuse(
-    streams: Sequence[Stream], target_times: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+    streams: Sequence[Stream],
+    target_times: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | Fused | None = None,
 ) -> Fused:
     """Bring streams onto one timeline and lay them side by side.
 
@@ -29,13 +41,17 @@ def fuse(
         target_times: (B, T), or (T,) for all batches, of the dtype of the streams' times.
         dtype: of the result: float32, float16, bfloat16, or uint8 if all streams are. None: that of `out`, else the one
             dtype that all streams have, else float32.
-        out: (B, T, sum of D) contiguous, to be filled; made if not given.
+        out: values, (B, T, sum of D) contiguous, to be filled; or all of a `Fused`, such as that of an earlier call,
+            which spares the making of valid and age too. Made if not given.
 
     Raises:
         RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
     """
     streams = [stream if isinstance(stream, Stream) else Stream(*stream) for stream in streams]
-    values, valid, age = run_streams(streams, target_times, dtype, out)
+    if isinstance(out, Fused):
+        values, valid, age = run_streams(streams, target_times, dtype, out.values, valid=out.valid, age=out.age)
+    else:
+        values, valid, age = run_streams(streams, target_times, dtype, out)
     assert valid is not None
     assert age is not None
     return Fused(values, valid, age)
@@ -79,7 +95,7 @@ def fuse_multimodal_alignment(
         Stream(data, times, each, None, max_gap, max_age)
         for data, times, each in zip(given[::2], given[1::2], methods, strict=True)
     ]
-    values, valid, age = run_streams(streams, target_times, None, out)
+    values, valid, age = run_streams(streams, target_times, None, out, valid=return_valid, age=return_valid)
     if not return_valid:
         return values
     assert valid is not None
@@ -94,20 +110,21 @@ def run_streams(
     out: Tensor | None,
     *,
     label: Label = stream_label,
-    valid: bool = True,
-    age: bool = True,
+    valid: Tensor | bool = True,
+    age: Tensor | bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Check, make what is to be returned, and fill it on the device of the streams."""
+    """Check, make what is to be returned and not given, and fill it on the device of the streams."""
     if streams and streams[0].data.is_cuda:
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     shape = check_streams(streams, targets, dtype, out, label)
+    check_marks(shape, len(streams), valid, age)
     if torch.is_grad_enabled() and any(stream.data.requires_grad for stream in streams):
         raise RoboCacheError(NO_GRADIENT)
     if out is None:
         out = torch.empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
     marks = (shape.batches, shape.targets, len(streams))
-    valids = torch.empty(marks, dtype=torch.uint8) if valid else None
-    ages = torch.empty(marks, dtype=torch.int64) if age else None
+    valids = valid if isinstance(valid, Tensor) else torch.empty(marks, dtype=torch.uint8) if valid else None
+    ages = age if isinstance(age, Tensor) else torch.empty(marks, dtype=torch.int64) if age else None
     column = 0
     for index, stream in enumerate(streams):
         picks = pick_stream(stream, targets, label, index)

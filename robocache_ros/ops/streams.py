@@ -93,6 +93,17 @@ def check_streams(
     return shape
 
 
+def check_marks(shape: Shape, streams: int, valid: Tensor | bool, age: Tensor | bool) -> None:
+    """Check valid and age, where they are given to be filled.
+
+    Raises:
+        RoboCacheError: one of them is not what a fusion of this shape fills.
+    """
+    for name, tensor, dtype in (("valid", valid, torch.uint8), ("age", age, torch.int64)):
+        if isinstance(tensor, Tensor):
+            _expect(f"out.{name}", tensor, [(shape.batches, shape.targets, streams)], dtype, shape.device)
+
+
 def _output_dtype(
     streams: Sequence[Stream], dtype: torch.dtype | None, out: Tensor | None, label: Label
 ) -> torch.dtype:

@@ -8,7 +8,7 @@ import torch
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import blend, enable_jit_cache, fuse, resample_trajectories, self_test, set_device
 from robocache_ros.ops.cuda import cache, loader
-from robocache_ros.ops.streams import Stream
+from robocache_ros.ops.streams import Fused, Stream
 
 pytestmark = pytest.mark.gpu
 
@@ -95,6 +95,18 @@ def test_launches_that_begin_early_in_a_graph_wait_for_what_others_write(sample)
         graph.replay()
         assert same(out, expected[0])
         assert same(turned, expected[1])
+
+
+def test_a_result_is_filled_again_and_one_that_does_not_fit_is_refused(sample):
+    source, times, targets = (tensor.cuda() for tensor in sample)
+    streams = [Stream(source, times), Stream(source, times, "hold")]
+    expected = fuse(streams, targets)
+    given = Fused(*(torch.zeros_like(tensor) for tensor in expected))
+    for _ in range(2):
+        assert fuse(streams, targets, out=given).valid is given.valid
+    assert all(same(a, b) for a, b in zip(given, expected, strict=True))
+    with pytest.raises(RoboCacheError, match=r"out.valid: .*uint8"):
+        fuse(streams, targets, out=given._replace(valid=given.age))
 
 
 def test_many_threads_launch_at_once(sample):

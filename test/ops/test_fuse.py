@@ -3,7 +3,7 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import fuse, fuse_multimodal_alignment, resample_trajectories
-from robocache_ros.ops.streams import Stream
+from robocache_ros.ops.streams import Fused, Stream
 
 TARGETS = torch.arange(0, 400, 20)
 
@@ -90,3 +90,21 @@ def test_any_number_of_streams():
 def test_a_wrong_input_is_named(call, message):
     with pytest.raises(RoboCacheError, match=message):
         call(random_stream(10, 5), random_stream(20, 4))
+
+
+def test_a_result_can_be_filled_again():
+    streams = [Stream(torch.randn(2, 5, 3), torch.arange(5)), Stream(torch.randn(2, 4, 1), torch.arange(4), "hold")]
+    expected = fuse(streams, torch.arange(6))
+    given = Fused(*(torch.full_like(tensor, 9) for tensor in expected))
+    filled = fuse(streams, torch.arange(6), out=given)
+    assert all(a is b for a, b in zip(filled, given, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(filled, expected, strict=True))
+
+
+def test_a_result_that_does_not_fit_is_refused():
+    streams = [Stream(torch.randn(2, 5, 3), torch.arange(5))]
+    given = fuse(streams, torch.arange(6))
+    with pytest.raises(RoboCacheError, match=r"out.age: expected .*int64.*got .*int32"):
+        fuse(streams, torch.arange(6), out=given._replace(age=given.age.int()))
+    with pytest.raises(RoboCacheError, match=r"out.valid: expected contiguous \(2, 6, 1\)"):
+        fuse(streams, torch.arange(6), out=given._replace(valid=given.valid[:, :5]))

@@ -23,7 +23,7 @@ from robocache_ros.ops.cuda.plan import (
     item_kind,
     make_plan,
 )
-from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_streams
+from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_marks, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
 BLEND_LETTERS = "PPPPPqiiii"
@@ -55,16 +55,16 @@ def run_streams_cuda(
     dtype: torch.dtype | None,
     out: Tensor | None,
     label: Label,
-    want_valid: bool,
-    want_age: bool,
+    valid: Tensor | bool,
+    age: Tensor | bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
-    marked = want_valid or want_age
     signature: list[Any] = [
         dtype,
-        marked,
-        *_signature(targets),
+        _signature(targets),
         None if out is None else (_signature(out), out.data_ptr() & 15),
+        valid if isinstance(valid, bool) else _signature(valid),
+        age if isinstance(age, bool) else _signature(age),
     ]
     addresses: list[tuple[int, int, int, int, int]] = []
     for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
@@ -88,7 +88,7 @@ def run_streams_cuda(
     key = tuple(signature)
     ready = _ready.get(key)
     if ready is None:
-        ready = _prepare(streams, targets, dtype, out, label, marked)
+        ready = _prepare(streams, targets, dtype, out, label, valid, age)
         if len(_ready) >= _MOST_READY:
             _ready.clear()
         _ready[key] = ready
@@ -97,12 +97,12 @@ def run_streams_cuda(
         raise RoboCacheError(NO_GRADIENT)
     if out is None:
         out = streams[0].data.new_empty((shape.batches, shape.targets, shape.width), dtype=shape.dtype)
-    valid = torch.empty_like(like_valid) if want_valid else None
-    age = torch.empty_like(like_age) if want_age else None
+    valids = torch.empty_like(like_valid) if valid is True else None if valid is False else valid
+    ages = torch.empty_like(like_age) if age is True else None if age is False else age
     for plan, launchable, part in launches:
-        arguments = launch_arguments(plan, addresses[part], targets, out, valid, age)
+        arguments = launch_arguments(plan, addresses[part], targets, out, valids, ages)
         launch_captured_dependent(launchable, (plan.grid, 1, 1), plan.block, plan.shared, *arguments)
-    return out, valid, age
+    return out, valids, ages
 
 
 def launch_arguments(
@@ -163,19 +163,22 @@ def _prepare(
     dtype: torch.dtype | None,
     out: Tensor | None,
     label: Label,
-    marked: bool,
+    valid: Tensor | bool,
+    age: Tensor | bool,
 ) -> _Ready:
     shape = check_streams(streams, targets, dtype, out, label)
+    check_marks(shape, len(streams), valid, age)
     gradient = any(stream.data.requires_grad for stream in streams)
     sizes = (shape.batches, shape.targets, len(streams))
-    valid, age = (torch.empty(1, dtype=t, device=shape.device).expand(sizes) for t in (torch.uint8, torch.int64))
-    marks = (valid, age)
+    one_valid, one_age = (torch.empty(1, dtype=t, device=shape.device) for t in (torch.uint8, torch.int64))
+    marks = (one_valid.expand(sizes), one_age.expand(sizes))
     if not shape.batches or not shape.targets:
         return _Ready(shape, (), marks, gradient)
     device = shape.device.index
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     launches = []
     skew = 0 if out is None else out.data_ptr() & 15
+    marked = valid is not False or age is not False
     for part, key in plan_keys(streams, targets, shape, skew, processors, marked):
         plan = make_plan(key)
         made = kernel("resample.cu", "resample_streams", plan.letters, device, plan.defines)
