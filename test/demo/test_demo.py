@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("rclpy")
+pytest.importorskip("rich")
 from robocache_ros.bags.reader import Bag
 from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
 from robocache_ros.demo.live import Live
