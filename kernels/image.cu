@@ -1,5 +1,6 @@
 // Images: bytes in device memory -> (channels, out_height, out_width), in one pass. Compiled for one FAMILY and one RESIZE.
 #include "image.cuh"
+#include "dependent.cuh"
 
 #ifndef FAMILY
 #define FAMILY PACKED
@@ -13,7 +14,9 @@ extern "C" __global__ void __launch_bounds__(128) convert_image(
     const __grid_constant__ Image image, const __grid_constant__ Affine affine, void* out, int out_width, int out_height,
     int kind
 ) {
+  let_next_begin();
   const int x = blockIdx.x * blockDim.x + threadIdx.x;
+  wait_for_previous();
   if (x < out_width) convert_pixel<FAMILY, RESIZE>(image, affine, x, blockIdx.y, out_width, out_height, out, kind);
 }
 
@@ -119,9 +122,11 @@ extern "C" __global__ void __launch_bounds__(128) area_image(
 
 // (planes, plane) uint8, the channel of a plane being its number modulo `channels` -> normalised `kind`.
 extern "C" __global__ void normalize_image(
-    const unsigned char* __restrict__ image, const __grid_constant__ Affine affine, void* out, long long planes, long long plane, int channels,
-    int kind
+    const unsigned char* image, const __grid_constant__ Affine affine, void* out, long long planes, long long plane,
+    int channels, int kind
 ) {
+  let_next_begin();
+  wait_for_previous();
   const long long step = (long long)gridDim.x * blockDim.x;
   for (long long which = blockIdx.y; which < planes; which += gridDim.y) {
     const int channel = which % channels;

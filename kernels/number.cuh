@@ -6,6 +6,8 @@
 #if defined(__CUDACC__)
 #define HD __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define PRAGMA(TEXT) _Pragma(#TEXT)
+#define UNROLL_BY(TIMES) PRAGMA(unroll TIMES)
 #define ROLLED _Pragma("unroll 1")
 #define NOINLINE __device__ __noinline__
 #else
@@ -13,6 +15,7 @@
 #include <cstring>
 #define HD inline
 #define UNROLL
+#define UNROLL_BY(TIMES)
 #define ROLLED
 #define NOINLINE inline
 #endif

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 
@@ -79,3 +80,27 @@ def host_library(tmp_path_factory, cxx):
         return libraries[text, defines]
 
     return build
+
+
+@pytest.fixture
+def wrong_after():
+    """Counts the values of `found` that differ from `wanted` when `work` wrote them, launched and in a CUDA graph.
+
+    In the graph launches may begin while those before them still run, be these torch's or the package's own.
+    """
+
+    def count(work, found, wanted, times=50):
+        work()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        for again in (work, graph.replay):
+            for _ in range(times):
+                found.zero_()
+                again()
+                wrong += (found != wanted).sum()
+        return int(wrong)
+
+    return count

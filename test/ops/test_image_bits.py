@@ -141,6 +141,70 @@ def test_extreme_sizes_have_the_same_bits(convert, source, size, resize):
     same_bits(convert(data, **arguments), convert_image(data, **arguments))
 
 
+AREA_HOST = """
+#include "area.cuh"
+using namespace robocache;
+// As area.cu divides an output row, in pieces of as many chunks as cover them.
+template <int stride>
+void row(
+    const Image& image, const Axis& across, const Axis& down, int y, int out_width, unsigned char* out, Chunk* sums
+) {
+  const Cover rows = cover_of(down, y);
+  const int begin = image.left * stride & -16, end = (image.left + image.columns) * stride;
+  for (int byte = begin; byte < end; byte += 16) {
+    const unsigned char* bytes = image.data + image.step * (image.top + rows.first) + byte;
+    sum_rows(bytes, (uint32)image.step, down, rows, sums + (byte - begin) / 8);
+  }
+  for (int x = 0; x < out_width; ++x) {
+    const Cover cover = cover_of(across, x);
+    for (int channel = 0; channel < image.channels; ++channel) {
+      const int at = (image.left + cover.first) * stride + image.offset[channel] - begin;
+      const unsigned short* first = reinterpret_cast<const unsigned short*>(sums) + at;
+      out[channel * out_width + x] = mean_across<stride>(first, across, cover, across.source * down.source);
+    }
+  }
+}
+extern "C" void area(
+    const Image* image, const Axis* axes, int out_width, int out_height, unsigned char* out, Chunk* sums
+) {
+  for (int y = 0; y < out_height; ++y, out += out_width * image->channels) {
+    if (image->pixel_bytes == 1) row<1>(*image, axes[0], axes[1], y, out_width, out, sums);
+    else if (image->pixel_bytes == 3) row<3>(*image, axes[0], axes[1], y, out_width, out, sums);
+    else row<4>(*image, axes[0], axes[1], y, out_width, out, sums);
+  }
+}
+"""
+FRAMES = [
+    ((1920, 1080), None, (224, 224)),
+    ((640, 480), None, (96, 128)),
+    ((1280, 720), (7, 13, 640, 1201), (64, 300)),
+    ((64, 48), None, (70, 96)),
+    ((48, 257), None, (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("source", "crop", "size"), FRAMES)
+@pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8"])
+def test_area_means_of_sixteen_bytes_at_a_time_have_the_same_bits(host_library, encoding, source, crop, size):
+    data, layout = image_bytes(encoding, *source, padding=-source[0] * FORMATS[encoding].pixel_bytes % 16)
+    aligned = torch.empty(len(data) + 15, dtype=torch.uint8)
+    aligned = aligned[-aligned.data_ptr() % 16 :][: len(data)].copy_(data)
+    fmt, box = FORMATS[encoding], crop or (0, 0, source[1], source[0])
+    out = torch.empty((size[0], fmt.channels, size[1]), dtype=torch.uint8)
+    plan = image_cuda.area_plan(fmt.pixel_bytes, *box[2:], *size)
+    job = image_cuda.packed_job(
+        aligned, fmt, (*source, layout["step"]), False, box, None, out.view(fmt.channels, *size)
+    )
+    packed, axes = struct.pack("@" + image_cuda.JOB, *job), struct.pack("@" + "iiIi" * 2, *plan.across, *plan.down)
+    sums = np.empty(2 * layout["step"] + 64, np.uint8)
+    sums = sums[-sums.ctypes.data % 16 :]
+    host_library(AREA_HOST).area(
+        ctypes.c_char_p(packed), ctypes.c_char_p(axes), size[1], size[0], ctypes.c_void_p(out.data_ptr()),
+        ctypes.c_void_p(sums.ctypes.data),
+    )  # fmt: skip
+    same_bits(out.transpose(0, 1), convert_image(data, **layout, crop=crop, size=size, resize="area"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("resize", METHODS)
 @pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8", "nv12", "yuv422", "bayer_rggb8", "16UC1"])
@@ -153,6 +217,32 @@ def test_a_camera_frame_has_the_same_bits_on_the_gpu(encoding, resize):
         convert_image(data.cuda(), dtype=torch.bfloat16, **arguments).cpu(),
         convert_image(data, dtype=torch.bfloat16, **arguments),
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("source", "crop", "size"), [*FRAMES, ((1920, 1200), (1, 0, 1199, 1920), (37, 300))])
+@pytest.mark.parametrize("encoding", ["rgb8", "bgra8", "mono8"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+def test_area_means_of_aligned_rows_have_the_same_bits_on_the_gpu(encoding, dtype, source, crop, size):
+    data, layout = image_bytes(encoding, *source, padding=-source[0] * FORMATS[encoding].pixel_bytes % 16)
+    arguments = {**layout, "crop": crop, "size": size, "resize": "area", "dtype": dtype}
+    same_bits(convert_image(data.cuda(), **arguments).cpu(), convert_image(data, **arguments))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resize", METHODS)
+def test_it_reads_what_torch_wrote_just_before(wrong_after, resize):
+    frames = torch.randint(0, 256, (8, 480 * 640 * 3), dtype=torch.uint8, device="cuda")
+    arguments = {"encoding": "rgb8", "width": 640, "height": 480, "step": 1920, "size": (120, 160), "resize": resize}
+    wanted = torch.stack([convert_image(frame, **arguments) for frame in frames])
+    data, found = torch.empty_like(frames[0]), torch.empty_like(wanted)
+
+    def rounds():
+        for i in range(8):
+            data.copy_(frames[i])
+            convert_image(data, **arguments, out=found[i])
+
+    assert wrong_after(rounds, found, wanted) == 0
 
 
 @pytest.mark.gpu
@@ -178,3 +268,13 @@ def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
     for resize in range(3):
         options = compile_options(architecture, (f"FAMILY={family}", f"RESIZE={resize}"))
         assert compile_cubin(nvrtc, load_source("image.cu"), options)[1] == ""
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("pixel_bytes", [1, 3, 4])
+@pytest.mark.parametrize("kind", [0, 3])
+def test_areas_compile_without_a_warning(nvrtc, architecture, pixel_bytes, kind):
+    from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+
+    options = compile_options(architecture, (f"PIXEL_BYTES={pixel_bytes}", f"KIND={kind}"))
+    assert compile_cubin(nvrtc, load_source("area.cu"), options)[1] == ""
