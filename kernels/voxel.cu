@@ -4,17 +4,20 @@
 
 using namespace robocache;
 
-// Clears `bytes` bytes, 16 at a time where they are aligned, and the tally of all clouds.
+// Clears `bytes` bytes of each of `pieces`, `apart` from start to start, 16 at a time where they are aligned, and the tally of
+// all clouds.
 extern "C" __global__ void clear(
-    unsigned char* __restrict__ out, long long bytes, uint64* __restrict__ tally, long long counters
+    unsigned char* out, long long bytes, long long pieces, long long apart, uint64* tally, long long counters
 ) {
   wait_for_previous();  // first: what follows reads points that may come from the launch before this one
   let_next_begin();
   const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  const long long head = min((long long)(-(long long)out & 15), bytes), vectors = (bytes - head) / 16;
-  for (long long i = first; i < vectors; i += step) reinterpret_cast<uint4*>(out + head)[i] = make_uint4(0, 0, 0, 0);
-  if (first < head) out[first] = 0;
-  if (first < bytes - head - 16 * vectors) out[head + 16 * vectors + first] = 0;
+  for (long long piece = 0; piece < pieces; ++piece, out += apart) {
+    const long long head = min((long long)(-(long long)out & 15), bytes), vectors = (bytes - head) / 16;
+    for (long long i = first; i < vectors; i += step) reinterpret_cast<uint4*>(out + head)[i] = make_uint4(0, 0, 0, 0);
+    if (first < head) out[first] = 0;
+    if (first < bytes - head - 16 * vectors) out[head + 16 * vectors + first] = 0;
+  }
   for (long long i = first; i < counters; i += step) tally[i] = 0;
 }
 

@@ -200,10 +200,12 @@ HD double inverse_of_power(int64 count) {
 }
 
 // A feature as a multiple of 1 / scale, to nearest even, saturating at `limit`; limit * scale is 2**40.
-HD int64 fixed_point(float value, float scale, float limit) {
+HD float whole_steps(float value, float scale, float limit) {
   const float clamped = value < -limit ? -limit : value > limit ? limit : value;
-  return (int64)nearest_whole(mul(clamped, scale));
+  return nearest_whole(mul(clamped, scale));
 }
+
+HD int64 fixed_point(float value, float scale, float limit) { return (int64)whole_steps(value, scale, limit); }
 
 HD bool saturates(float value, float limit) { return value > limit || value < -limit; }
 
@@ -211,6 +213,11 @@ HD bool saturates(float value, float limit) { return value > limit || value < -l
 HD float mean_of(int64 sum, int64 count, double unit) {
   if ((count & (count - 1)) == 0) return (float)((double)sum * inverse_of_power(count) * unit);
   return (float)(ratio(sum, count) * unit);
+}
+
+// The mean of one value, without a way through integers, which takes a GPU long: they have no -0, and so neither has this.
+HD float mean_of_one(float value, float scale, float limit, float unit) {
+  return mul(add(whole_steps(value, scale, limit), 0.0f), unit);
 }
 
 // int32 in the order of float32, -0 before +0; its own inverse on the bits.

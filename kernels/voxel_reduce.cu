@@ -1,10 +1,12 @@
 // Mean (or, with MAXIMUM, maximum) of FEATURES features in dense voxels, the same whatever order the atomics come in.
 //
-// Most voxels of a cloud hold one point or none, so there is a row of sums for every point and not for every voxel. A point
-// writes its own features into its row and then claims its voxel; one that comes later adds its features to the row of the
-// voxel's owner, in integers; the last pass writes the grid. Which point owns a voxel differs from run to run, what the
-// integers add up to does not. What bounds it are bytes and requests: nothing but the owners has to be cleared, and a voxel of
-// one point is one sector to the last pass.
+// Most voxels of a cloud hold one point or none, and what bounds this are requests to the L2 cache. So a point claims its voxel
+// by one of them, and only one that finds its voxel taken sums, in integers: it moves what is there and its own into a row,
+// which takes those that follow. The last pass goes over the voxels in order, reads a lone point where it lies, and writes.
+// Which point claims a voxel, and whose row it becomes, differs from run to run; what the integers add up to does not.
+//
+// A voxel's claim lies where the first feature of the grid will: a word that is 0, or 1 + the number of its only point, or, with
+// SHARED, 1 + the number of the row that holds all its points.
 #include "voxel_block.cuh"
 
 #ifndef FEATURES
@@ -18,140 +20,205 @@ namespace {
 
 #if MAXIMUM
 typedef int Term;
-typedef Maximum Combine;
-constexpr Term NOTHING = -2147483647 - 1;  // no finite float has this key
 __device__ __forceinline__ Term term(float value, float, float) { return key_of(value); }
-__device__ __forceinline__ void add_to(Term* row, Term value) { atomicMax(row, value); }
+__device__ __forceinline__ Term combined(Term a, Term b) { return max(a, b); }
+__device__ __forceinline__ void add_to(Term* sum, Term value) { atomicMax(sum, value); }
+__device__ __forceinline__ float reduced(Term key, Term, double) { return float_of_key(key); }
+__device__ __forceinline__ float reduced_alone(float value, float, float, float) { return value; }
 #else
 typedef uint64 Term;
-typedef Sum Combine;
-constexpr Term NOTHING = 0;
 __device__ __forceinline__ Term term(float value, float scale, float limit) {
   return (uint64)fixed_point(value, scale, limit);
 }
-__device__ __forceinline__ void add_to(Term* row, Term value) { atomicAdd(row, value); }
+__device__ __forceinline__ Term combined(Term a, Term b) { return a + b; }
+__device__ __forceinline__ void add_to(Term* sum, Term value) { atomicAdd(sum, value); }
+__device__ __forceinline__ float reduced(Term sum, Term points, double unit) {
+  return mean_of((int64)sum, (int64)points, unit);
+}
+__device__ __forceinline__ float reduced_alone(float value, float scale, float limit, float unit) {
+  return mean_of_one(value, scale, limit, unit);
+}
 #endif
 
-constexpr uint32 SHARED = 0x80000000u;  // in owner: the voxel has other points
-constexpr int CELLS = 2;                // that a thread writes
+constexpr uint32 SHARED = 0x80000000u;
+constexpr int THREADS = 256, POINTS = 4, CELLS = 2;  // points that a thread claims for, cells that it writes
 
-// Terms of one point, and neighbouring values of a plane: read and written together where that is possible.
-struct __align__(FEATURES * sizeof(Term) % 16 == 0 ? 16 : sizeof(Term)) Row {
+struct Row {
   Term term[FEATURES];
+  Term points;
 };
-template <class T>
-struct __align__(4 * CELLS) Cells {
-  T value[CELLS];
+
+// What point `number` holds.
+__device__ __forceinline__ void read_features(const Clouds& clouds, int64 cloud, int64 number, float* value) {
+  const unsigned char* bytes = point_at(clouds, cloud, number);
+  Point point = {};
+  if (ANY_FEATURE && clouds.listed) point = to_grid(clouds, read_point(clouds, bytes));
+#pragma unroll
+  for (int f = 0; f < FEATURES; ++f) value[f] = feature_at(clouds, bytes, point, f);
+}
+
+__device__ __forceinline__ Row row_of(const float* value, float scale, float limit) {
+  Row row;
+#pragma unroll
+  for (int f = 0; f < FEATURES; ++f) row.term[f] = term(value[f], scale, limit);
+  row.points = 1;
+  return row;
+}
+
+__device__ __forceinline__ Row row_of(const Clouds& clouds, int64 cloud, int64 number, float scale, float limit) {
+  float value[FEATURES];
+  read_features(clouds, cloud, number, value);
+  return row_of(value, scale, limit);
+}
+
+__device__ __forceinline__ Row combined(Row a, Row b) {
+#pragma unroll
+  for (int f = 0; f < FEATURES; ++f) a.term[f] = combined(a.term[f], b.term[f]);
+  a.points += b.points;
+  return a;
+}
+
+// Neighbouring points of one voxel that do not claim it themselves.
+struct Others {
+  uint32 first, claim;  // number of the first; the voxel's claim as they found it
+  int length, cell;
 };
+
+// Adds them to the voxel's row, or makes one of them and of the voxel's only point so far.
+__device__ __forceinline__ void join(
+    const Clouds& clouds, int64 cloud, uint32* claims, Row* rows, Others others, float scale, float limit
+) {
+  uint32 claim = others.claim;
+  float value[FEATURES];
+  if (!(claim & SHARED)) read_features(clouds, cloud, claim - 1, value);
+  Row row = row_of(clouds, cloud, others.first, scale, limit);
+  for (int i = 1; i < others.length; ++i) row = combined(row, row_of(clouds, cloud, others.first + i, scale, limit));
+  if (!(claim & SHARED)) {
+    rows[others.first] = combined(row, row_of(value, scale, limit));
+    __threadfence();  // who sees the claim sees the row
+    const uint32 now = atomicCAS(claims + others.cell, claim, (others.first + 1) | SHARED);
+    if (now == claim) return;
+    claim = now;  // another was faster
+  }
+  __threadfence();
+  Row& theirs = rows[(claim & ~SHARED) - 1];
+#pragma unroll
+  for (int f = 0; f < FEATURES; ++f) add_to(theirs.term + f, row.term[f]);
+#if !MAXIMUM
+  add_to(&theirs.points, row.points);
+#endif
+}
 
 }  // namespace
 
-// owner (B, X, Y, Z), cleared: 1 + the number of the point that owns the voxel, | SHARED. Written: rows (B, N), and count
-// (B, N), the points that are in a row. tally (B, 3), cleared.
-extern "C" __global__ void __launch_bounds__(256) claim_voxels(
-    const __grid_constant__ Clouds clouds, uint32* owner, uint32* count, Row* rows, uint64* tally, long long batch,
-    long long cells, float scale, float limit
+// grid (B, F, X, Y, Z): of each cloud the first feature's plane, cleared, becomes the claims. rows (B, N): scratch.
+// tally (B, 3), cleared. A thread claims for several points, so that those on their way hide how long each takes; the few that
+// are not alone are listed, for as few threads to work on them.
+extern "C" __global__ void __launch_bounds__(THREADS, FEATURES <= 4 ? 4 : 2) claim_voxels(
+    const __grid_constant__ Clouds clouds, uint32* grid, Row* rows, uint64* tally, long long batch, long long cells,
+    float scale, float limit
 ) {
+  __shared__ Others list[THREADS * POINTS];
+  __shared__ int listed;
   let_next_begin();
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Placed placed = locate<false>(clouds, cloud);
-    const int64 at = cloud * clouds.count + placed.number;
-    Row mine;
-    int saturated = 0;
-    if (placed.cell != NO_POINT) {
-      bool all_finite = true;
+    const int64 start = (int64)blockIdx.x * THREADS * POINTS + threadIdx.x;
+    int cell[POINTS], run[POINTS], saturated = 0;
 #pragma unroll
-      for (int f = 0; f < FEATURES; ++f) {
-        const float value = feature_at(clouds, placed.bytes, placed.point, f);
-        all_finite &= finite(value);
-        saturated += !MAXIMUM && placed.cell >= 0 && saturates(value, limit);
-        mine.term[f] = term(value, scale, limit);
+    for (int j = 0; j < POINTS; ++j) {
+      Placed placed = locate<false>(clouds, cloud, start + j * THREADS);
+      if (placed.cell != NO_POINT) {
+        bool all_finite = true;
+        int clamped = 0;
+#pragma unroll
+        for (int f = 0; f < FEATURES; ++f) {
+          const float value = feature_at(clouds, placed.bytes, placed.point, f);
+          all_finite &= finite(value);
+          clamped += !MAXIMUM && saturates(value, limit);
+        }
+        if (!all_finite) placed.cell = NOT_FINITE;
+        if (placed.cell >= 0) saturated += clamped;
       }
-      if (!all_finite) placed.cell = NOT_FINITE;
-      if (placed.cell >= 0) {
-        rows[at] = mine;
-        count[at] = 1;
-      }
+      const Run found = run_of(placed.cell);
+      cell[j] = placed.cell;
+      run[j] = found.leads && placed.cell >= 0 ? found.length : 0;
     }
-    __threadfence();  // who sees the claim sees the row
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
     if (cloud == blockIdx.y) wait_for_previous();
-    if (saturated && placed.cell >= 0) atomicAdd(tally + 3 * cloud + 2, (uint64)saturated);
-    const Run run = run_of(placed.cell);
-    const bool here = placed.cell >= 0;
-    uint32* slot = owner + cloud * cells + placed.cell;
-    uint32 first = 0;
-    if (here && run.leads) first = atomicCAS(slot, 0u, (uint32)placed.number + 1);
-    __threadfence();
-    count_refused(tally, cloud, placed.cell);
-    const bool owns = here && run.leads && !first;
-    if (!__any_sync(~0u, here && !owns)) continue;
-    const uint32 owner_of = first ? first & ~SHARED : (uint32)placed.number + 1;
-    const int64 row = cloud * clouds.count + __shfl_sync(~0u, owner_of, run.leader) - 1;
-    const bool alone = !__any_sync(~0u, here && !run.leads), adds = here && run.leads && run.length > owns;
+    if (saturated) atomicAdd(tally + 3 * cloud + 2, (uint64)saturated);
+    uint32* claims = grid + cloud * FEATURES * cells;
+    uint32 before[POINTS];
 #pragma unroll
-    for (int f = 0; f < FEATURES; ++f) {
-      Term total = here && !owns ? mine.term[f] : NOTHING;
-      if (!alone) total = over_run(total, run, Combine());
-      if (adds) add_to(rows[row].term + f, total);
+    for (int j = 0; j < POINTS; ++j)
+      before[j] = run[j] ? atomicCAS(claims + cell[j], 0u, (uint32)(start + j * THREADS) + 1) : 0;
+#pragma unroll
+    for (int j = 0; j < POINTS; ++j) {
+      const int claimed = before[j] == 0;  // by the first of the run
+      if (run[j] <= claimed) continue;
+      const uint32 first = (uint32)(start + j * THREADS);
+      list[atomicAdd(&listed, 1)] = {first + claimed, claimed ? first + 1 : before[j], run[j] - claimed, cell[j]};
     }
-    if (adds) {
-      atomicAdd(count + row, (uint32)(run.length - owns));
-      if (!(first & SHARED)) atomicOr(slot, SHARED);
-    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < listed; i += THREADS)
+      join(clouds, cloud, claims, rows + cloud * clouds.count, list[i], scale, limit);
+#pragma unroll
+    for (int j = 0; j < POINTS; ++j) count_refused(tally, cloud, cell[j]);
   }
 }
 
-// grid (B, F, X, Y, Z) float32. A thread writes CELLS cells; `aligned`: they are one aligned piece of owner and of each plane.
-extern "C" __global__ void __launch_bounds__(256) write_voxels(
-    const uint32* __restrict__ owner, const uint32* __restrict__ count, const Row* __restrict__ rows,
-    float* __restrict__ grid, long long batch, long long number, long long cells, float unit, int aligned
+// Claims to features: grid (B, F, X, Y, Z) float32. A thread writes CELLS cells; `aligned`: they are one aligned piece of each
+// plane. Those of a row are listed: they take long, and are few in most clouds.
+extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
+    const __grid_constant__ Clouds clouds, float* grid, const Row* rows, long long batch, long long cells, float scale,
+    float limit, float unit, int aligned
 ) {
+  __shared__ uint2 list[THREADS * CELLS];  // cell, of the block's, and claim
+  __shared__ int listed;
+  let_next_begin();
   wait_for_previous();
-  const int64 first = ((int64)blockIdx.x * blockDim.x + threadIdx.x) * CELLS;
-  if (first >= cells) return;
+  const int64 block_first = (int64)blockIdx.x * THREADS * CELLS, first = block_first + threadIdx.x * CELLS;
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    Cells<uint32> owners = {};
+    if (threadIdx.x == 0) listed = 0;
+    __syncthreads();
+    float* planes = grid + cloud * FEATURES * cells;
+    uint32 claims[CELLS] = {};
     if (aligned) {
-      owners = *reinterpret_cast<const Cells<uint32>*>(owner + cloud * cells + first);
+      const uint2 both = first < cells ? *reinterpret_cast<const uint2*>(planes + first) : make_uint2(0, 0);
+      claims[0] = both.x, claims[1] = both.y;
     } else {
 #pragma unroll
       for (int k = 0; k < CELLS; ++k)
-        if (first + k < cells) owners.value[k] = owner[cloud * cells + first + k];
+        if (first + k < cells) claims[k] = bits_of(planes[first + k]);
     }
-    Row row[CELLS] = {};
-#if !MAXIMUM
-    uint32 points[CELLS];
-#endif
+    float value[CELLS][FEATURES] = {};
 #pragma unroll
     for (int k = 0; k < CELLS; ++k) {  // all loads on their way before the first is used
-      const int64 at = cloud * number + (owners.value[k] & ~SHARED) - 1;
-      if (owners.value[k]) row[k] = rows[at];
-#if !MAXIMUM
-      points[k] = owners.value[k] & SHARED ? count[at] : 1;
-#endif
+      const uint32 claim = claims[k];
+      if (claim & SHARED) list[atomicAdd(&listed, 1)] = make_uint2(threadIdx.x * CELLS + k, claim & ~SHARED);
+      else if (claim) read_features(clouds, cloud, claim - 1, value[k]);
     }
 #pragma unroll
     for (int f = 0; f < FEATURES; ++f) {
-      Cells<float> written = {};
+      float* plane = planes + f * cells + first;
+      float written[CELLS];
 #pragma unroll
-      for (int k = 0; k < CELLS; ++k) {
-        if (!owners.value[k]) continue;
-#if MAXIMUM
-        written.value[k] = float_of_key(row[k].term[f]);
-#else
-        // One value is a float32, whose product with a power of two is exact: the division's result, in less time.
-        const int64 sum = (int64)row[k].term[f];
-        written.value[k] = points[k] == 1 ? mul((float)sum, unit) : mean_of(sum, points[k], (double)unit);
-#endif
-      }
-      float* plane = grid + (cloud * FEATURES + f) * cells + first;
-      if (aligned) {
-        *reinterpret_cast<Cells<float>*>(plane) = written;
+      for (int k = 0; k < CELLS; ++k) written[k] = reduced_alone(value[k][f], scale, limit, unit);
+      if (aligned) {  // past the caches: what is read has better use of them
+        if (first < cells) __stcs(reinterpret_cast<float2*>(plane), make_float2(written[0], written[1]));
       } else {
 #pragma unroll
         for (int k = 0; k < CELLS; ++k)
-          if (first + k < cells) plane[k] = written.value[k];
+          if (first + k < cells) plane[k] = written[k];
       }
     }
+    __syncthreads();
+    for (int item = threadIdx.x; item < listed * FEATURES; item += THREADS) {
+      const uint2 shared = list[item / FEATURES];
+      const int f = item % FEATURES;
+      const Row& row = rows[cloud * clouds.count + shared.y - 1];
+      planes[f * cells + block_first + shared.x] = reduced(row.term[f], row.points, unit);
+    }
+    __syncthreads();
   }
 }

@@ -23,8 +23,8 @@ _FLOAT32 = 7
 _BYTES, _WORDS, _VECTORS, PIXELS = range(4)
 CLOUDS = "PPqqqqq12f3f3f3i6i19i19i4x5fiqq"  # the struct of voxel.cuh
 _THREADS = 256
-_CELLS = 2  # a thread of write_voxels writes
-_CLEAR_BLOCKS = 4  # to a multiprocessor
+_POINTS, _CELLS = 4, 2  # a thread of claim_voxels claims for, and one of write_voxels writes
+_CLEAR_BLOCKS = 8  # to a multiprocessor
 _KERNELS = {"occupancy": "occupy", "occupancy_bits": "occupy_bits", "count": "count_points"}
 
 Numbers = tuple[int | float, ...]
@@ -154,32 +154,30 @@ def locate(clouds: Clouds, grid: Grid, reduction: Reduction) -> tuple[Tensor, Te
 def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:
     maximum = int(reduction.mode == "max")
     defines = (f"FEATURES={reduction.features}", f"MAXIMUM={maximum}")
-    cells, points = clouds.batch * grid.cells, clouds.batch * clouds.count
-    row_words = reduction.features * (1 if maximum else 2)
-    owner = torch.empty(cells, dtype=torch.int32, device=clouds.device)
-    rows = torch.empty((points, row_words), dtype=torch.int32, device=clouds.device)
-    count = torch.empty(points, dtype=torch.int32, device=clouds.device)
-    lists = (owner.data_ptr(), count.data_ptr(), rows.data_ptr())
-    scale = 2.0**reduction.fraction_bits
-    _clear(owner, tally, clouds.device)
-    if points:
-        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPPqqff", clouds, defines)
-        arguments = (*lists, tally.data_ptr(), clouds.batch, grid.cells, scale, _limit(reduction))
-        launch_dependent(claim, _blocks(clouds), _THREADS, 0, *clouds.packed, *arguments)
-    write = kernel("voxel_reduce.cu", "write_voxels", "PPPPqqqfi", clouds.device.index, defines + clouds.defines)
+    scale, limit = 2.0**reduction.fraction_bits, _limit(reduction)
+    # A row for each point, in case it is to take others: of the features' terms, and how many points they are of.
+    terms = torch.int32 if maximum else torch.int64
+    rows = torch.empty(clouds.batch * clouds.count * (reduction.features + 1), dtype=terms, device=clouds.device)
+    pointers, sizes = (out.data_ptr(), rows.data_ptr()), (clouds.batch, grid.cells, scale, limit)
+    _clear(out[:, 0], tally, clouds.device)
+    if clouds.count:
+        claim = _kernel("voxel_reduce.cu", "claim_voxels", "PPPqqff", clouds, defines)
+        arguments = (*pointers, tally.data_ptr(), *sizes)
+        launch_dependent(claim, _blocks(clouds, _POINTS), _THREADS, 0, *clouds.packed, *arguments)
     aligned = int(grid.cells % _CELLS == 0 and out.data_ptr() % (4 * _CELLS) == 0)
-    blocks = ((grid.cells + _CELLS * _THREADS - 1) // (_CELLS * _THREADS), min(clouds.batch, 65535), 1)
-    sizes = (clouds.batch, clouds.count, grid.cells)
-    launch_dependent(write, blocks, _THREADS, 0, *lists, out.data_ptr(), *sizes, 1 / scale, aligned)
+    blocks = (-(-grid.cells // (_CELLS * _THREADS)), min(clouds.batch, 65535), 1)
+    write = _kernel("voxel_reduce.cu", "write_voxels", "PPqqfffi", clouds, defines)
+    launch_dependent(write, blocks, _THREADS, 0, *clouds.packed, *pointers, *sizes, 1 / scale, aligned)
 
 
 def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
-    """Zero both; the next launch may be a dependent one."""
-    size = out.numel() * out.element_size()
+    """Zero both, of `out` (B, ...) what is contiguous in each of B; the next launch may be a dependent one."""
+    pieces, apart = (1, 0) if out.is_contiguous() else (len(out), out.stride(0) * out.element_size())
+    size = out.numel() * out.element_size() // pieces
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = max(1, min(processors * _CLEAR_BLOCKS, (size + 16 * _THREADS - 1) // (16 * _THREADS)))
-    arguments = (out.data_ptr(), size, tally.data_ptr(), tally.numel())
-    launchable = kernel("voxel.cu", "clear", "PqPq", device.index)
+    arguments = (out.data_ptr(), size, pieces, apart, tally.data_ptr(), tally.numel())
+    launchable = kernel("voxel.cu", "clear", "PqqqPq", device.index)
     launch_dependent(launchable, (blocks, 1, 1), _THREADS, 0, *arguments)
 
 
@@ -187,8 +185,8 @@ def _kernel(file: str, name: str, parameters: str, clouds: Clouds, defines: tupl
     return kernel(file, name, CLOUDS + parameters, clouds.device.index, defines + clouds.defines)
 
 
-def _blocks(clouds: Clouds) -> tuple[int, int, int]:
-    return (clouds.count + _THREADS - 1) // _THREADS, min(clouds.batch, 65535), 1
+def _blocks(clouds: Clouds, each: int = 1) -> tuple[int, int, int]:
+    return -(-clouds.count // (each * _THREADS)), min(clouds.batch, 65535), 1
 
 
 def _limit(reduction: Reduction) -> float:

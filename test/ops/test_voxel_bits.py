@@ -276,6 +276,21 @@ def test_a_grid_given_dirty_and_unaligned_is_cleared_on_the_gpu(mode):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", DENSE)
+def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
+    clouds = torch.rand(8, 50_000, 5, device="cuda") * 2 - 1
+    wanted = torch.stack([voxelize_pointcloud(cloud, *GRID, mode).grid for cloud in clouds])
+    points, found = torch.empty_like(clouds[0]), torch.empty_like(wanted)
+
+    def rounds():
+        for i in range(8):
+            points.copy_(clouds[i])
+            voxelize_pointcloud(points, *GRID, mode, out=found[i])
+
+    assert wrong_after(rounds, found, wanted) == 0
+
+
+@pytest.mark.gpu
 def test_saturated_features_are_counted_the_same_on_the_gpu():
     points = torch.zeros(100, 4)
     points[:, 3] = torch.linspace(-3e6, 3e6, 100)
