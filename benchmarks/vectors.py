@@ -120,20 +120,6 @@ def naive_kernel() -> Any:
     return _naive[0]
 
 
-def copy_rate(count: int = 1 << 29) -> float:
-    """Bytes read and written per second by a large copy on a stream; in a CUDA graph the driver copies more slowly."""
-    source, target = torch.randn(2, count, device="cuda").unbind()
-    times = []
-    for _ in range(12):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1000)
-    return 2 * source.nbytes / statistics.median(times[2:])
-
-
 def host_us(call: Callable[[], Any], calls: int = 200, rounds: int = 15) -> float:
     """Median microseconds of Python's side of one call, with the GPU keeping up."""
     for _ in range(calls):
@@ -207,7 +193,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     torch._dynamo.config.cache_size_limit = 64
-    rate = copy_rate()
+    rate = harness.copy_rate()
     rows = []
     for dtype, peers in ((torch.bfloat16, ("compiled", "eager", "naive")), (torch.float32, ()), (torch.float16, ())):
         peers = () if given.no_peers else peers
