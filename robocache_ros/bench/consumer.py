@@ -45,7 +45,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: ended.set())
-    rows = Columns(("tick_ns", "had_ns", "newest_joints_ns"), options["rows"])
+    rows = Columns(("tick_ns", "had_ns", "joints_ns"), options["rows"])
     transport = "auto" if options["via"] == "auto" else "message"
     images = () if options["via"] == "ring" else options["images"]
     places: dict[str, str] = {}

@@ -46,7 +46,7 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
         beats = at_ns + round(options.delay_ms * 1e6)
         found["after_the_beat_ms"] = {
             step: percentiles((node[f"ticks.{step}_ns"][ticks] - beats) / 1e6)
-            for step in ("asked", "made", "shared", "published")
+            for step in ("asked", "made", "ready", "shared", "published")
         }
     if consumer:
         beat_ns = at_ns + round(options.delay_ms * 1e6)
@@ -106,14 +106,15 @@ def _consumer(consumer: Found, node: Found, options: Options, span: tuple[int, i
     tick_ns, had_ns = consumer["tick_ns"][mine], consumer["had_ns"][mine]
     order = np.searchsorted(node["ticks.tick_ns"], tick_ns)
     made_ns, shared_ns = node["ticks.made_ns"][order], node["ticks.shared_ns"][order]
-    joints = consumer["newest_joints_ns"][mine]
+    joints, newest = consumer["joints_ns"][mine], node["ticks.newest_joint_ns"][order]
     return {
         "frames_in_consumer": int(mine.sum()),
         "tensors_in_consumer": consumer["tensors"],
         "made_to_consumer_ms": percentiles((had_ns - made_ns) / 1e6),
         "shared_to_consumer_ms": percentiles((had_ns - shared_ns) / 1e6),
         "beat_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
-        "joints_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
+        "newest_joint_age_in_consumer_ms": percentiles((had_ns - newest)[newest > 0] / 1e6),
+        "earlier_joint_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
         "curves": {"to_consumer": (had_ns - made_ns) / 1e6},
     }
 
@@ -155,7 +156,8 @@ def _table(title: str, part: Found) -> list[str]:
             ("made -> tensors in the consumer, ms", _three(part["made_to_consumer_ms"])),
             ("shared -> tensors in the consumer, ms", _three(part["shared_to_consumer_ms"])),
             ("beat -> tensors in the consumer, ms", _three(part["beat_to_consumer_ms"])),
-            ("age of the joints there, ms", _three(part["joints_age_in_consumer_ms"])),
+            ("age of the newest joints there, ms", _three(part["newest_joint_age_in_consumer_ms"])),
+            ("age of those before the tick, ms", _three(part["earlier_joint_age_in_consumer_ms"])),
         ]
     if "gpu_us_per_tick" in part:
         rows.append(("GPU time of a tick, us", _three(part["gpu_us_per_tick"], 1)))

@@ -52,6 +52,7 @@ class FrameWriter:
         self._newest: int | None = None
         self._writer: Writer | None = None
         self._form: list[tuple[torch.Size, torch.dtype]] = []  # of what its ring holds
+        self._filled = False
 
     @property
     def readers(self) -> int:
@@ -64,7 +65,18 @@ class FrameWriter:
         return self._writer.overtaken if self._writer else 0
 
     def publish(self, frames: Frames, window: Tensor) -> None:
-        """Put a tick's frame into the ring.
+        """Put a tick's frame into the ring and tell the readers; see `fill`."""
+        self.fill(frames, window)
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell the readers of the frame that was filled last; nothing where nobody reads."""
+        if self._filled and self._writer:
+            self._writer.announce()
+        self._filled = False
+
+    def fill(self, frames: Frames, window: Tensor) -> None:
+        """Put a tick's frame into the ring, for `announce` to tell of.
 
         Args:
             frames: of one tick.
@@ -83,7 +95,8 @@ class FrameWriter:
             self._writer = Writer(self._path, fields, slots=self._slots, device=self._device, meta=self._meta)
         if self._writer.readers:
             values: dict[str, Tensor | NDArray[Any]] = {WINDOW: window, VALID: self._valid, AGE: self._age_ns, **media}
-            self._writer.publish(int(frames.ticks_ns[0]), values)
+            self._writer.fill(int(frames.ticks_ns[0]), values)
+            self._filled = True
 
     def close(self) -> None:
         """Send the readers away and give the memory back."""

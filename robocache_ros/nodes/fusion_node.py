@@ -73,7 +73,8 @@ class Fusion:
         self.intake.discard()  # what came while the node was inactive is not of this run
         driver: Driver = (SimDriver if sim_time else WallDriver)(node, self.intake, self.engine)
         delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
-        self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns)
+        lead_ns = self.spec.delay_ns - self.spec.cut_ns
+        self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns, lead_ns)
         self.beat.start()
 
     def stop(self) -> None:

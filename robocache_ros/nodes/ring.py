@@ -41,13 +41,18 @@ class RingOutput:
         except RoboCacheError as error:
             self._give_up(error)
 
-    def publish(self, frames: Frames, window: torch.Tensor) -> None:
+    def fill(self, frames: Frames, window: torch.Tensor) -> None:
         """Put the frame of one tick into the ring; `window` are the (horizon, C) rows that end with it."""
         if self._writer:
             try:
-                self._writer.publish(frames, window)
+                self._writer.fill(frames, window)
             except RoboCacheError as error:
                 self._give_up(error)
+
+    def announce(self) -> None:
+        """Tell the consumers of the frame that was filled."""
+        if self._writer:
+            self._writer.announce()
 
     def counters(self) -> dict[str, int]:
         """`ring_readers` connected, and frames `ring_overtaken` while a reader held them."""

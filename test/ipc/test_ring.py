@@ -49,6 +49,25 @@ def test_tensors_view_the_writers_memory(writer: ipc.Writer, reader: ipc.Reader)
     assert held.tensors["fused"].unique().tolist() == [8]
 
 
+def test_frame_is_not_to_be_had_before_it_is_announced(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.publish(20, frame(5))
+    writer.fill(40, frame(6))
+    assert reader.latest().tick_ns == 20
+    assert reader.frame(40) is None
+
+    writer.announce()
+
+    assert torch.equal(reader.latest().tensors["fused"], torch.full((2, 3), 6.0))
+
+
+def test_frame_that_was_never_announced_is_overwritten(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.fill(20, frame(5))
+    for tick in range(40, 200, 20):
+        writer.publish(tick, frame(tick))
+
+    assert reader.latest().tick_ns == 180
+
+
 def test_meta_reaches_the_reader(reader: ipc.Reader) -> None:
     assert reader.meta == "columns"
 
