@@ -173,7 +173,7 @@ def instrument(trace: Trace) -> None:
             names = [s.name for s in spec.streams]
             self._noted = {name: names.index(name) for name in topics.values()}  # one stream of each topic
 
-        def serialized(self, stream: str, data: bytes, arrival_ns: int) -> Outcome:
+        def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
             outcome = super().serialized(stream, data, arrival_ns)
             number = self._noted.get(stream)
             if number is not None:

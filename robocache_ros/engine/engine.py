@@ -184,6 +184,13 @@ class FusionEngine:
         self._backend.put(stream, entry.insert(stamp_ns, arrival_ns), value)
         return Outcome.LATE if late else Outcome.ACCEPTED
 
+    def room(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """At least `nbytes` uint8 to put a message of a feed into, before `push`; nothing needs to be given back.
+
+        Of an image or a cloud that is pushed from there, a GPU engine need not copy the bytes on the host.
+        """
+        return self._backend.room(feed, nbytes)
+
     def advance(self, now_ns: int, limit: int | None = None) -> Frames:
         """The ticks that are due by `now_ns` and not yet out, T >= 0; all that arrived by then has been pushed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
@@ -18,14 +18,6 @@ except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 POLL_NS = 2_000_000  # where no wait set can be had
-
-
-class Taken(NamedTuple):
-    """A message as the middleware hands it out."""
-
-    data: bytes
-    source_ns: int  # when it was published; 0 where the middleware does not say
-    received_ns: int  # when it came in; 0 where the middleware does not say
 
 
 class OwnThread(CallbackGroup):
@@ -46,16 +38,6 @@ class OwnThread(CallbackGroup):
 
     def ending_execution(self, entity: object) -> None:
         """Nothing is held."""
-
-
-def take(subscription: Subscription[Any]) -> Taken | None:
-    """Take the next message of a raw subscription, None if there is none."""
-    with subscription.handle:
-        taken: Any = subscription.handle.take_message(subscription.msg_type, True)
-    if taken is None:
-        return None
-    data, info = taken
-    return Taken(data, info["source_timestamp"], info["received_timestamp"])
 
 
 class Waiter:

@@ -16,6 +16,7 @@ from robocache_ros.engine import Frames, FusionEngine
 from robocache_ros.engine.engine import JUMP_BACK_NS
 from robocache_ros.nodes import compat, qos
 from robocache_ros.nodes.intake import Feed, Intake
+from robocache_ros.nodes.taking import Taken, Taker
 
 IDLE_NS = 100_000_000  # how often a thread looks whether it shall stop
 NEAR_NS = 200_000  # so near to a tick it is slept for: a wait set comes back later than it was asked to
@@ -44,9 +45,7 @@ def due_ticks(engine: FusionEngine, now_ns: int) -> Iterator[Frames]:
             return
 
 
-def feed_in_order(
-    engine: FusionEngine, intake: Intake, arrived: Iterable[tuple[int, Feed, compat.Taken]]
-) -> Iterator[Frames]:
+def feed_in_order(engine: FusionEngine, intake: Intake, arrived: Iterable[tuple[int, Feed, Taken]]) -> Iterator[Frames]:
     """Push messages by their arrival, with the ticks that were due between them: after a stall no ring overruns."""
     for arrival_ns, feed, message in arrived:
         due_ns = engine.next_due_ns
@@ -130,8 +129,9 @@ class SimDriver:
         self._intake = intake
         self._engine = engine
         self._timeline = SimTimeline()
-        self._pending: list[tuple[Feed, compat.Taken]] = []  # published after the newest /clock message that was taken
+        self._pending: list[tuple[Feed, Taken]] = []  # published after the newest /clock message that was taken
         self._clock = compat.NodeClock(node)
+        self._taker = Taker()
         self._subscription: Any = node.create_subscription(
             Clock, "/clock", lambda _: None, qos.clock(), callback_group=compat.OwnThread(), raw=True
         )
@@ -183,13 +183,13 @@ class SimDriver:
     def _paused(self) -> bool:
         return time.monotonic_ns() - self._heard_ns > PAUSED_NS
 
-    def _feed(self, messages: list[tuple[Feed, compat.Taken]]) -> Iterator[Frames]:
+    def _feed(self, messages: list[tuple[Feed, Taken]]) -> Iterator[Frames]:
         arrived = ((self._timeline.arrival_ns(message.source_ns), feed, message) for feed, message in messages)
         return feed_in_order(self._engine, self._intake, arrived)
 
     def _take_clocks(self) -> list[tuple[int, int]]:
         clocks = []
-        while (message := compat.take(self._subscription)) is not None:
+        while (message := self._taker.take(self._subscription)) is not None:
             if len(message.data) < 12:
                 continue
             seconds, nanoseconds = struct.unpack_from("<iI" if message.data[1] & 1 else ">iI", message.data, 4)

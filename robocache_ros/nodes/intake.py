@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from robocache_ros.decode import definitions_of
 from robocache_ros.engine import Ingest
+from robocache_ros.engine.rooms import room_for
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, qos
+from robocache_ros.nodes.taking import Taken, Taker
 from robocache_ros.spec import FusionSpec, StreamSpec
 
+FIRST_BYTES = 4096  # room for a large message until the first one has shown its size
 MOST_COST_NS = 5_000_000  # a message that costs more is put off no earlier
 _STAMP = {0: struct.Struct(">iI"), 1: struct.Struct("<iI")}  # by the encapsulation's byte order
 _LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}
@@ -68,6 +73,8 @@ class Feed:
     take_ns: int = 0  # what taking a large message costs
     push_ns: int = 0  # and handing it on
     put_off_ns: int = 0  # the tick that its messages were put off for
+    nbytes: int = FIRST_BYTES  # room for a large one
+    room: NDArray[np.uint8] | None = None  # that the next large one goes into
 
     @property
     def large(self) -> bool:
@@ -89,6 +96,7 @@ class Intake:
         self._node = node
         self._ingest = ingest
         self._group = compat.OwnThread()
+        self._taker = Taker()
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
             shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
@@ -96,7 +104,7 @@ class Intake:
         ordered = sorted(shared.values(), key=lambda streams: streams[0].kind != "vector")
         self.feeds = [self._subscribe(tuple(streams)) for streams in ordered]
 
-    def take(self, due_ns: int | None = None) -> list[tuple[Feed, compat.Taken]]:
+    def take(self, due_ns: int | None = None) -> list[tuple[Feed, Taken]]:
         """What has come in since, at most a queue's depth of each topic, so that no topic starves the beat.
 
         An image or cloud that would not be in before the tick at `due_ns` is left in the middleware until the tick is
@@ -110,7 +118,7 @@ class Intake:
                 if feed.large and due_ns and _puts_off(feed, due_ns, begin_ns + planned_ns):
                     feed.put_off_ns = due_ns
                     break
-                message = compat.take(feed.subscription)
+                message = self._take_large(feed) if feed.large else self._taker.take(feed.subscription)
                 if message is None:
                     feed.put_off_ns = 0
                     break
@@ -122,11 +130,21 @@ class Intake:
                 taken.append((feed, message))
         return taken
 
+    def _take_large(self, feed: Feed) -> Taken | None:
+        """Take a message into memory of the engine's, from where it goes on to the GPU."""
+        if feed.room is None:
+            feed.room = self._ingest.engine.room(feed.streams[0].name, feed.nbytes)
+        message = self._taker.take_into(feed.subscription, feed.room)
+        if message is not None:
+            feed.room = None
+            feed.nbytes = max(feed.nbytes, room_for(len(message.data)))
+        return message
+
     def waiting(self) -> list[Subscription[Any]]:
         """The subscriptions whose messages are not put off."""
         return [feed.subscription for feed in self.feeds if not feed.put_off_ns]
 
-    def push(self, feed: Feed, message: compat.Taken, arrival_ns: int) -> None:
+    def push(self, feed: Feed, message: Taken, arrival_ns: int) -> None:
         """Hand a message to each of its streams; nothing in it can raise."""
         data, source_ns, received_ns = message
         begin_ns = time.time_ns() if feed.large else 0
@@ -239,7 +257,7 @@ def _never_called(data: bytes) -> None:
     """Stands where rclpy wants a callback; the messages are taken by `Intake.take`."""
 
 
-def _read_header(data: bytes, arrival_ns: int, state: StreamState, with_frame: bool) -> None:
+def _read_header(data: bytes | memoryview, arrival_ns: int, state: StreamState, with_frame: bool) -> None:
     """Read stamp and frame of the Header that a message begins with; one cut short is left to the decoder to count."""
     if len(data) < 16:
         return
@@ -249,4 +267,4 @@ def _read_header(data: bytes, arrival_ns: int, state: StreamState, with_frame: b
     if with_frame:
         (length,) = _LENGTH[order].unpack_from(data, 12)
         if 0 < length <= min(256, len(data) - 16):
-            state.frame_id = data[16 : 16 + length - 1].decode(errors="replace")
+            state.frame_id = str(data[16 : 16 + length - 1], errors="replace")
