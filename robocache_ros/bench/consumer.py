@@ -21,8 +21,8 @@ from robocache_ros.nodes.subscriber import FusedSubscriber
 WAIT_S = 0.2
 
 
-def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
-    """Frames straight from the ring, woken by it."""
+def ring_frames(layout: Layout, path: str, ended: threading.Event, held_ns: list[int]) -> Iterator[FusedFrame]:
+    """Frames straight from the ring; `held_ns[0]` is when the newest was held."""
     link = ipc.Link(path, retry_s=0.05)
     newest = None
     while not ended.is_set():
@@ -32,6 +32,7 @@ def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[F
             continue
         held = reader.wait(WAIT_S, after_ns=newest)
         if held:
+            held_ns[0] = time.time_ns()
             newest = held.tick_ns
             frame = fused_frame(held, layout)
             del held
@@ -45,17 +46,25 @@ def main() -> None:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: ended.set())
-    rows = Columns(("tick_ns", "had_ns", "joints_ns"), options["rows"])
+    rows = Columns(("tick_ns", "held_ns", "framed_ns", "had_ns", "joints_ns"), options["rows"])
+    held_ns = [0]
     transport = "auto" if options["via"] == "auto" else "message"
     images = () if options["via"] == "ring" else options["images"]
     places: dict[str, str] = {}
 
     def note(frame: FusedFrame) -> None:
+        framed_ns = time.time_ns()
         if any(tensor.is_cuda for tensor in frame.tensors.values()):
             torch.cuda.current_stream().synchronize()  # the tensors are there, not only on their way
         had_ns = time.time_ns()
         age: Any = frame.age_ns.get("joints_position")
-        rows.add(frame.tick_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)
+        rows.add(
+            frame.tick_ns,
+            held_ns[0] or framed_ns,
+            framed_ns,
+            had_ns,
+            frame.tick_ns - int(age[-1]) if age is not None else 0,
+        )
         if not places:
             places.update({name: f"{tuple(t.shape)} {t.dtype} {t.device}" for name, t in frame.tensors.items()})
 
@@ -66,7 +75,7 @@ def main() -> None:
     say_ready()
     if by_ring:
         subscriber.close()
-        for frame in ring_frames(layout, str(ipc.socket_path("/fusion_node")), ended):
+        for frame in ring_frames(layout, str(ipc.socket_path("/fusion_node")), ended, held_ns):
             note(frame)
     else:
         ended.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,18 +139,16 @@ def fused_frame(held: HeldFrame, layout: Layout) -> FusedFrame:
     rate_hz = layout.spec.rate_hz
     window: Any = held.tensors[WINDOW]
     newest = grid.first_at_or_after(held.tick_ns, rate_hz)
-    widths = [stream.width for stream in layout.spec.vectors]
-    values = window.split([*widths, window.shape[1] - layout.width], dim=1)
+    values = window.split([*layout.widths, window.shape[1] - layout.width], dim=1)
     media = {name[len(MEDIA) :]: value for name, value in held.tensors.items() if name.startswith(MEDIA)}
-    names = [stream.name for stream in layout.spec.streams]
     return FusedFrame(
         held.tick_ns,
         torch.from_numpy(grid.ticks_ns(newest - len(window) + 1, len(window), rate_hz)),
         {**dict(zip(layout.slots, values, strict=False)), **media},  # behind the values: valid and age as in a message
-        _by_stream(held.host[VALID], names),
-        _by_stream(held.host[AGE], names),
+        _by_stream(held.host[VALID], layout.names),
+        _by_stream(held.host[AGE], layout.names),
     )
 
 
-def _by_stream(table: NDArray[np.generic], names: list[str]) -> dict[str, Tensor]:
+def _by_stream(table: NDArray[np.generic], names: Sequence[str]) -> dict[str, Tensor]:
     return dict(zip(names, torch.from_numpy(table).unbind(1), strict=True))

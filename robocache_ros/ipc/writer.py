@@ -17,7 +17,7 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ipc import memory, table
-from robocache_ros.ipc.layout import DTYPES, Field, RingLayout
+from robocache_ros.ipc.layout import Field, RingLayout
 from robocache_ros.ipc.server import Server
 
 ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
@@ -25,11 +25,14 @@ ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 
 def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
     """The tensors of a slot, over its bytes."""
-    return {
-        name: block[start : start + field.nbytes].view(DTYPES[field.dtype]).view(field.shape)
-        for name, field in layout.shared.items()
-        for start in [layout.offsets[name]]
-    }
+    views = {}
+    typed: dict[torch.dtype, Tensor] = {}
+    for name, dtype, shape, strides, at in layout.places:
+        whole = typed.get(dtype)
+        if whole is None:
+            whole = typed[dtype] = block.view(dtype)
+        views[name] = whole.as_strided(shape, strides, whole.storage_offset() + at)
+    return views
 
 
 class Writer:

@@ -32,6 +32,7 @@ def node() -> dict[str, Any]:
         "unnoted": 0,
         "messages.stream": np.zeros(10, np.int64),
         "messages.stamp_ns": TICKS,
+        "messages.arrival_ns": TICKS + MS,
         "messages.taken_ns": TICKS + 2 * MS,
         "ticks.tick_ns": TICKS,
         "ticks.made_ns": TICKS + 3 * MS,
@@ -45,7 +46,8 @@ def node() -> dict[str, Any]:
 
 @pytest.fixture
 def consumer() -> dict[str, Any]:
-    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}
+    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "held_ns": TICKS + 4 * MS, "framed_ns": TICKS + 4 * MS,
+            "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}  # fmt: skip
 
 
 @pytest.fixture
