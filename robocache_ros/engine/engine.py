@@ -221,6 +221,11 @@ class FusionEngine:
         """When the next tick is made at the latest; None before the first `advance`."""
         return None if self._next is None else grid.tick_ns(self._next, self.spec.rate_hz) + self._cut_ns
 
+    @property
+    def newest_cut_ns(self) -> int | None:
+        """What arrived later than this is in no tick yet; None before the first `advance`."""
+        return None if self._out_ns is None else self._out_ns + self._cut_ns
+
     def deadlines(self, ticks_ns: Int64) -> Int64:
         """When each of (T,) ticks is made, for all that has been pushed: what arrived by then is what it sees."""
         fixed = ticks_ns + self._cut_ns

@@ -37,7 +37,7 @@ from robocache_ros.spec import StreamSpec
 log = logging.getLogger(__name__)
 
 LAYOUTS = 32  # of samples that are remembered: clouds may differ in their points each time
-PINNED_BLOCKS = 4  # for messages: one that is taken, one that is decoded, two on their way to the GPU
+PINNED_BLOCKS = 5  # for messages: two for those to come, one that is decoded, two on their way to the GPU
 DECODED_SLOTS = 2  # of images decompressed for a tick: one that is read, one on its way
 
 

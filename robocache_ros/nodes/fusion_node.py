@@ -71,7 +71,11 @@ class Fusion:
     def start(self, node: FusionNode, sim_time: bool) -> None:
         """Begin to take messages in and to send ticks out."""
         self.intake.discard()  # what came while the node was inactive is not of this run
-        driver: Driver = (SimDriver if sim_time else WallDriver)(node, self.intake, self.engine)
+        driver: Driver = (
+            SimDriver(node, self.intake, self.engine)
+            if sim_time
+            else WallDriver(node, self.intake, self.engine, node.fail)
+        )
         delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
         lead_ns = self.spec.delay_ns - self.spec.cut_ns
         self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns, lead_ns)
