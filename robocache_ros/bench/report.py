@@ -113,9 +113,7 @@ def _consumer(consumer: Found, node: Found, options: Options, span: tuple[int, i
         "tensors_in_consumer": consumer["tensors"],
         "made_to_consumer_ms": percentiles((had_ns - made_ns) / 1e6),
         "shared_to_consumer_ms": percentiles((had_ns - shared_ns) / 1e6),
-        "shared_to_step_ms": {
-            step: percentiles((consumer[f"{step}_ns"][mine] - shared_ns) / 1e6) for step in ("held", "framed")
-        },
+        "shared_to_frame_ms": percentiles((consumer["framed_ns"][mine] - shared_ns) / 1e6),
         "beat_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
         "newest_joint_age_in_consumer_ms": percentiles((had_ns - newest)[newest > 0] / 1e6),
         "earlier_joint_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
@@ -159,7 +157,7 @@ def _table(title: str, part: Found) -> list[str]:
             ("frames in the consumer", str(part["frames_in_consumer"])),
             ("made -> tensors in the consumer, ms", _three(part["made_to_consumer_ms"])),
             ("shared -> tensors in the consumer, ms", _three(part["shared_to_consumer_ms"])),
-            *((f"  shared -> {step}, ms", _three(after)) for step, after in part["shared_to_step_ms"].items()),
+            ("  shared -> frame, its work not awaited", _three(part["shared_to_frame_ms"])),
             ("beat -> tensors in the consumer, ms", _three(part["beat_to_consumer_ms"])),
             ("age of the newest joints there, ms", _three(part["newest_joint_age_in_consumer_ms"])),
             ("age of those before the tick, ms", _three(part["earlier_joint_age_in_consumer_ms"])),

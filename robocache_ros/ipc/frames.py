@@ -15,7 +15,7 @@ from torch import Tensor
 from robocache_ros.engine import Frames, grid
 from robocache_ros.frame import FusedFrame
 from robocache_ros.ipc.layout import Field
-from robocache_ros.ipc.reader import HeldFrame
+from robocache_ros.ipc.reader import HeldFrame, Reader
 from robocache_ros.ipc.writer import Writer
 from robocache_ros.layout import Layout
 
@@ -127,6 +127,18 @@ class FrameWriter:
                 for name, value in media.items()
             ),
         )
+
+
+def next_frame(reader: Reader, layout: Layout, timeout_s: float, after_ns: int | None) -> FusedFrame | None:
+    """The newest frame past `after_ns`, waiting for one; None at the timeout or when the node goes."""
+
+    def rehearse() -> None:
+        held = reader.latest()
+        if held:
+            fused_frame(held, layout)
+
+    held = reader.wait(timeout_s, after_ns, rehearse)
+    return fused_frame(held, layout) if held else None
 
 
 def fused_frame(held: HeldFrame, layout: Layout) -> FusedFrame:

@@ -14,7 +14,7 @@ from robocache_ros import ipc
 from robocache_ros.engine import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.frame import FusedFrame
-from robocache_ros.ipc.frames import FrameWriter, fused_frame
+from robocache_ros.ipc.frames import FrameWriter, next_frame
 from robocache_ros.layout import Layout
 from robocache_ros.spec import load_spec
 
@@ -105,13 +105,11 @@ class RingFollower:
             self.connected = True
             newest = None
             while reader.alive and not self._stopped.is_set():
-                held = reader.wait(WAIT_S, newest)
-                if held:
-                    newest = held.tick_ns
-                    frame = fused_frame(held, layout)
-                    del held  # from here on the frame's tensors alone hold the slot
+                frame = next_frame(reader, layout, WAIT_S, newest)
+                if frame:
+                    newest = frame.tick_ns
                     self._deliver(frame, layout)
-                    del frame
+                    del frame  # its tensors hold the slot
             self.connected = False
         self._link.close()
 

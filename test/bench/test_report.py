@@ -46,7 +46,7 @@ def node() -> dict[str, Any]:
 
 @pytest.fixture
 def consumer() -> dict[str, Any]:
-    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "held_ns": TICKS + 4 * MS, "framed_ns": TICKS + 4 * MS,
+    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "framed_ns": TICKS + 4 * MS,
             "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}  # fmt: skip
 
 
