@@ -31,8 +31,8 @@ class Options:
     load: Load = field(default_factory=Load)
     seconds: float = 60.0
     device: str = "auto"
-    delay_ms: float = 2.5
-    lead_ms: float = 1.0  # of delay_ms: the tick is made this long before its beat
+    delay_ms: float = 3.0
+    lead_ms: float = 1.5  # of delay_ms: the tick is made this long before its beat
     via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
     reliability: str = "best_effort"
     drivers_apart: bool = False  # publish from a process for each camera, one for clouds, one for the rest

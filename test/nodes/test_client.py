@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
