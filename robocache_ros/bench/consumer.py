@@ -16,6 +16,7 @@ from robocache_ros.bench.record import Columns
 from robocache_ros.frame import FusedFrame
 from robocache_ros.ipc.frames import next_frame
 from robocache_ros.layout import Layout
+from robocache_ros.nodes import process
 from robocache_ros.nodes.subscriber import FusedSubscriber
 
 WAIT_S = 0.2
@@ -63,6 +64,7 @@ def main() -> None:
     callback = None if by_ring else note
     subscriber = FusedSubscriber(images=images, transport=transport, device=options["device"], callback=callback)
     layout = subscriber.wait_for_layout(60.0)
+    process.settle()  # a full collection takes 50 to 100 ms in a process that has loaded torch and rclpy
     say_ready()
     if by_ring:
         subscriber.close()
