@@ -163,7 +163,7 @@ class MediaRing:
             sums = allocate(self.name, "sums", len(stream.voxels.features) + 1, 8 * cells, device)
             self._sums = sums.view(torch.int64)
         # A compressed image is decoded on the host, and a depth image is joined with its colours there.
-        self.from_host = self._compressed or bool(stream.color)
+        self.from_host = stream.type.endswith("/CompressedImage") or bool(stream.color)
         self._rooms = Rooms(lambda nbytes: pinned(nbytes).numpy(), 0 if self.from_host else PINNED_BLOCKS)
         self._make_tensors()
         if stream.name in options.payload_bytes:
