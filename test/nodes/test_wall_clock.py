@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from sensor_msgs.msg import Image
 from robocache_ros.engine import FusionEngine
 from robocache_ros.nodes import compat
 from robocache_ros.nodes.drivers import WallDriver
+from robocache_ros.nodes.large import LargeMessages
 from robocache_ros.nodes.taking import Taken
 from robocache_ros.spec import load_spec
 
@@ -92,3 +93,45 @@ def test_images_are_taken_beside_the_beat(rig: Any, wait: Callable[..., Any]) ->
     feed = node._fusion.intake.feeds[0]
     assert feed.nbytes > 1000 * 700 * 3
     wait(lambda: [len(room) for room in feed.rooms] == [feed.nbytes] * 2, "rooms for the largest")
+
+
+class Source:
+    """A large feed that always has something."""
+
+    large = True
+    depth = 3
+
+    def __init__(self, rig: Any) -> None:
+        self.subscription = rig.node.create_subscription(
+            Image, "/front", lambda _: None, 5, raw=True, callback_group=compat.OwnThread()
+        )
+        self.given = 0
+
+    def take_all(self, taker: Any) -> Iterator[Taken]:
+        for _ in range(self.depth):
+            self.given += 1
+            yield Taken(b"", 0, self.given)
+
+
+def test_what_is_not_fetched_is_left_in_the_middleware(rig: Any, wait: Callable[..., Any]) -> None:
+    source = Source(rig)
+    large = LargeMessages(rig.node, SimpleNamespace(feeds=[source]), lambda error: None)  # type: ignore[arg-type]
+    wait(lambda: len(large._taken) == 3, "as many as the queue holds")
+    large._waiter.wait = lambda timeout_ns: None  # type: ignore[method-assign]
+
+    assert [message.received_ns for _, message in large.read()] == [1, 2, 3]
+    wait(lambda: len(large._taken) == 3, "the next ones")
+    large.destroy()
+
+    assert source.given == 6
+
+
+def test_an_error_while_taking_is_the_nodes(rig: Any, wait: Callable[..., Any]) -> None:
+    source = Source(rig)
+    source.take_all = lambda taker: iter([1 // 0])  # type: ignore[method-assign]
+    failures: list[Exception] = []
+    large = LargeMessages(rig.node, SimpleNamespace(feeds=[source]), failures.append)  # type: ignore[arg-type]
+    wait(lambda: failures, "the failure")
+    large.destroy()
+
+    assert isinstance(failures[0], ZeroDivisionError)
