@@ -42,6 +42,9 @@ def nodes(context: LaunchContext) -> list[LifecycleNode]:
         {
             "spec": ParameterValue(os.path.abspath(os.path.expanduser(given["spec"])), value_type=str),
             "device": ParameterValue(LaunchConfiguration("device"), value_type=str),
+            "normalized": ParameterValue(LaunchConfiguration("normalized"), value_type=bool),
+            "jpeg": ParameterValue(LaunchConfiguration("jpeg"), value_type=str),
+            "payload_bytes": ParameterValue(LaunchConfiguration("payload_bytes"), value_type=str),
             "autostart": ParameterValue(LaunchConfiguration("autostart"), value_type=bool),
             "use_sim_time": ParameterValue(LaunchConfiguration("use_sim_time"), value_type=bool),
         }
@@ -64,6 +67,20 @@ def generate_launch_description() -> LaunchDescription:
         [
             DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
             DeclareLaunchArgument("device", default_value="auto", description="auto, cpu, cuda or cuda:<index>."),
+            DeclareLaunchArgument(
+                "normalized",
+                default_value="false",
+                choices=["true", "false"],
+                description="Images in frames as float32, normalised as the spec says.",
+            ),
+            DeclareLaunchArgument(
+                "jpeg", default_value="cpu", choices=["cpu", "gpu"], description="Where jpeg images are decoded."
+            ),
+            DeclareLaunchArgument(
+                "payload_bytes",
+                default_value="",
+                description="<stream>=<bytes>,...: largest messages, for GPU memory taken at configure.",
+            ),
             DeclareLaunchArgument("name", default_value="fusion_node", description="Name of the node."),
             DeclareLaunchArgument("namespace", default_value="", description="Namespace of the node."),
             DeclareLaunchArgument(

@@ -36,12 +36,22 @@ class Layout:
             start += stream.width
         return slots
 
-    @property
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each vector stream."""
+        return tuple([stream.width for stream in self.spec.vectors])
+
+    @cached_property
     def width(self) -> int:
         """D: columns of values."""
-        return sum(stream.width for stream in self.spec.vectors)
+        return sum(self.widths)
 
-    @property
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every stream's name, in the order of `valid` and age."""
+        return tuple([stream.name for stream in self.spec.streams])
+
+    @cached_property
     def row_width(self) -> int:
         """D + 2 N: columns of a row with `valid` and `age_ms` of the N streams."""
         return self.width + 2 * len(self.spec.streams)

@@ -84,14 +84,29 @@ class FusionSpec:
     rate_hz: int = key(integer(1, 1000), "ticks a second, on a grid from the epoch", default=50, unit="Hz")
     horizon: int = key(integer(1, 10_000), "ticks in a published window", default=1)
     delay_ms: float = key(number(0, 60_000), "how long after its time a tick goes out", default=60.0, unit="ms")
+    lead_ms: float = key(
+        number(0, 60_000), "a tick is made this long before it goes out; what arrives later is not in it", default=0.0,
+        unit="ms",
+    )  # fmt: skip
     emit: str = key(
         choice("fixed", "eager"), "fixed: at tick + delay_ms; eager: once every stream has passed it", default="fixed"
     )
 
+    def __post_init__(self) -> None:
+        if self.lead_ms > self.delay_ms:
+            raise RoboCacheError(
+                f"lead_ms: {self.lead_ms:g} is above delay_ms, {self.delay_ms:g}; a tick is made after its time"
+            )
+
     @property
     def delay_ns(self) -> int:
-        """`delay_ms` in nanoseconds."""
+        """`delay_ms` in nanoseconds: a tick goes out this long after its time."""
         return round(self.delay_ms * NS_PER_MS)
+
+    @property
+    def cut_ns(self) -> int:
+        """`delay_ms` less `lead_ms` in nanoseconds: a tick is made this long after its time, of what is there then."""
+        return self.delay_ns - round(self.lead_ms * NS_PER_MS)
 
     def stream(self, name: str) -> StreamSpec:
         """The stream of that name."""

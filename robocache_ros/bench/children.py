@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -93,15 +94,19 @@ class Child:
             try:
                 self.process.wait(END_S)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.process.send_signal(signal.SIGABRT)  # it writes where each of its threads is, and ends
+                try:
+                    self.process.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream and not stream.closed:
                 stream.close()
 
     def last_words(self) -> str:
         """The end of what it wrote to stderr."""
-        return self._log.read_text(errors="replace")[-2000:].strip()
+        return self._log.read_text(errors="replace")[-6000:].strip()
 
 
 class Family:
@@ -177,5 +182,6 @@ def leave_result(path: str, result: Mapping[str, Any], arrays: Mapping[str, NDAr
 
 def read_options() -> dict[str, Any]:
     """In a child: its options."""
+    faulthandler.enable(all_threads=True)
     options: dict[str, Any] = json.loads(sys.argv[1])
     return options

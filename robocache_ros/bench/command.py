@@ -20,7 +20,8 @@ def live(
     out: Annotated[Path, typer.Option(help="Folder for live.json and live.png.")] = Path("bench-live"),
     naive: Annotated[bool, typer.Option("--naive", help="Measure a node as tutorials teach it first.")] = False,
     via: Annotated[str, typer.Option(help="How frames reach the consumer: auto, message, ring.")] = "auto",
-    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 2.5,
+    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 3.0,
+    lead_ms: Annotated[float, typer.Option(help="How long before it goes out a tick is made.")] = 1.5,
     reliability: Annotated[str, typer.Option(help="best_effort or reliable.")] = "best_effort",
     drivers_apart: Annotated[
         bool, typer.Option("--drivers-apart", help="Publish from a process for each camera, for clouds, for the rest.")
@@ -45,7 +46,7 @@ def live(
         raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600")
     if via not in VIAS:
         raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
-    main(Options(load, seconds, device, delay_ms, via, reliability, drivers_apart), naive=naive, out=out)
+    main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, drivers_apart), naive=naive, out=out)
 
 
 def register(app: Any) -> None:

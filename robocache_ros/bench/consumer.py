@@ -14,15 +14,16 @@ from robocache_ros import ipc
 from robocache_ros.bench.children import leave_result, read_options, say_ready
 from robocache_ros.bench.record import Columns
 from robocache_ros.frame import FusedFrame
-from robocache_ros.ipc.frames import fused_frame
+from robocache_ros.ipc.frames import next_frame
 from robocache_ros.layout import Layout
+from robocache_ros.nodes import process
 from robocache_ros.nodes.subscriber import FusedSubscriber
 
 WAIT_S = 0.2
 
 
 def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
-    """Frames straight from the ring, woken by it."""
+    """Frames straight from the ring."""
     link = ipc.Link(path, retry_s=0.05)
     newest = None
     while not ended.is_set():
@@ -30,12 +31,11 @@ def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[F
         if reader is None:
             ended.wait(0.05)
             continue
-        held = reader.wait(WAIT_S, after_ns=newest)
-        if held:
-            newest = held.tick_ns
-            frame = fused_frame(held, layout)
-            del held
+        frame = next_frame(reader, layout, WAIT_S, newest)
+        if frame:
+            newest = frame.tick_ns
             yield frame
+            del frame
     link.close()
 
 
@@ -45,17 +45,18 @@ def main() -> None:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: ended.set())
-    rows = Columns(("tick_ns", "had_ns", "newest_joints_ns"), options["rows"])
+    rows = Columns(("tick_ns", "framed_ns", "had_ns", "joints_ns"), options["rows"])
     transport = "auto" if options["via"] == "auto" else "message"
     images = () if options["via"] == "ring" else options["images"]
     places: dict[str, str] = {}
 
     def note(frame: FusedFrame) -> None:
+        framed_ns = time.time_ns()
         if any(tensor.is_cuda for tensor in frame.tensors.values()):
             torch.cuda.current_stream().synchronize()  # the tensors are there, not only on their way
         had_ns = time.time_ns()
         age: Any = frame.age_ns.get("joints_position")
-        rows.add(frame.tick_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)
+        rows.add(frame.tick_ns, framed_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)
         if not places:
             places.update({name: f"{tuple(t.shape)} {t.dtype} {t.device}" for name, t in frame.tensors.items()})
 
@@ -63,13 +64,15 @@ def main() -> None:
     callback = None if by_ring else note
     subscriber = FusedSubscriber(images=images, transport=transport, device=options["device"], callback=callback)
     layout = subscriber.wait_for_layout(60.0)
+    process.settle()  # a full collection takes 50 to 100 ms in a process that has loaded torch and rclpy
     say_ready()
     if by_ring:
         subscriber.close()
         for frame in ring_frames(layout, str(ipc.socket_path("/fusion_node")), ended):
             note(frame)
     else:
-        ended.wait()
+        while not ended.wait(WAIT_S):  # a signal that another thread gets does not end a wait of this one
+            pass
         subscriber.close()
     leave_result(options["result"], {"tensors": places, "unnoted": rows.lost}, rows.to_dict())
 

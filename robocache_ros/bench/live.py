@@ -31,7 +31,8 @@ class Options:
     load: Load = field(default_factory=Load)
     seconds: float = 60.0
     device: str = "auto"
-    delay_ms: float = 2.5
+    delay_ms: float = 3.0
+    lead_ms: float = 1.5  # of delay_ms: the tick is made this long before its beat
     via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
     reliability: str = "best_effort"
     drivers_apart: bool = False  # publish from a process for each camera, one for clouds, one for the rest
@@ -69,9 +70,7 @@ def measure_node(options: Options, folder: Path) -> dict[str, Any]:
     env = {"FASTRTPS_DEFAULT_PROFILES_FILE": profile, "FASTDDS_DEFAULT_PROFILES_FILE": profile}
     place = _subfolder(folder, "node")
     spec = place / "spec.yaml"
-    spec.write_text(
-        yaml.safe_dump(options.load.spec(delay_ms=options.delay_ms, reliability=options.reliability), sort_keys=False)
-    )
+    spec.write_text(yaml.safe_dump(_spec(options), sort_keys=False))
     rows = _rows(options)
     with Family(place, _environment(env)) as family:
         node = family.start("node", "traced_node", spec=str(spec), device=options.device, rows=rows)
@@ -138,6 +137,11 @@ def _drivers(options: Options) -> list[list[str]]:
     alone = [name for name in names if name.startswith(("camera", "cloud"))]
     rest = [name for name in names if name not in alone]
     return [*([name] for name in alone), *([rest] if rest else [])]
+
+
+def _spec(options: Options) -> dict[str, Any]:
+    spec = options.load.spec(delay_ms=options.delay_ms, reliability=options.reliability)
+    return {**spec, "lead_ms": options.lead_ms}
 
 
 def _environment(env: dict[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ class Columns:
     def __init__(self, names: Sequence[str], rows: int) -> None:
         self.names = tuple(names)
         self.lost = 0
-        self._data = np.zeros((rows, len(self.names)), np.int64)
+        self._data = np.full((rows, len(self.names)), 0, np.int64)  # written to, so that its pages are there
         self._count = 0
 
     def add(self, *values: int) -> None:

@@ -46,7 +46,7 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
         beats = at_ns + round(options.delay_ms * 1e6)
         found["after_the_beat_ms"] = {
             step: percentiles((node[f"ticks.{step}_ns"][ticks] - beats) / 1e6)
-            for step in ("asked", "made", "shared", "published")
+            for step in ("asked", "made", "ready", "shared", "published")
         }
     if consumer:
         beat_ns = at_ns + round(options.delay_ms * 1e6)
@@ -93,6 +93,7 @@ def _stream(sensor: str, published: Found, node: Found, span: tuple[int, int]) -
         "received_share": received / sent if sent else None,
         "left_out_by_publisher": published["skipped"][sensor],
         "counters": faults,
+        "to_arrival_ms": percentiles((node["messages.arrival_ns"][mine] - node["messages.stamp_ns"][mine]) / 1e6),
         "to_node_ms": percentiles(latency),
     }
     if "uploads.done_ns" in node:
@@ -106,14 +107,16 @@ def _consumer(consumer: Found, node: Found, options: Options, span: tuple[int, i
     tick_ns, had_ns = consumer["tick_ns"][mine], consumer["had_ns"][mine]
     order = np.searchsorted(node["ticks.tick_ns"], tick_ns)
     made_ns, shared_ns = node["ticks.made_ns"][order], node["ticks.shared_ns"][order]
-    joints = consumer["newest_joints_ns"][mine]
+    joints, newest = consumer["joints_ns"][mine], node["ticks.newest_joint_ns"][order]
     return {
         "frames_in_consumer": int(mine.sum()),
         "tensors_in_consumer": consumer["tensors"],
         "made_to_consumer_ms": percentiles((had_ns - made_ns) / 1e6),
         "shared_to_consumer_ms": percentiles((had_ns - shared_ns) / 1e6),
+        "shared_to_frame_ms": percentiles((consumer["framed_ns"][mine] - shared_ns) / 1e6),
         "beat_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
-        "joints_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
+        "newest_joint_age_in_consumer_ms": percentiles((had_ns - newest)[newest > 0] / 1e6),
+        "earlier_joint_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
         "curves": {"to_consumer": (had_ns - made_ns) / 1e6},
     }
 
@@ -154,8 +157,10 @@ def _table(title: str, part: Found) -> list[str]:
             ("frames in the consumer", str(part["frames_in_consumer"])),
             ("made -> tensors in the consumer, ms", _three(part["made_to_consumer_ms"])),
             ("shared -> tensors in the consumer, ms", _three(part["shared_to_consumer_ms"])),
+            ("  shared -> frame, its work not awaited", _three(part["shared_to_frame_ms"])),
             ("beat -> tensors in the consumer, ms", _three(part["beat_to_consumer_ms"])),
-            ("age of the joints there, ms", _three(part["joints_age_in_consumer_ms"])),
+            ("age of the newest joints there, ms", _three(part["newest_joint_age_in_consumer_ms"])),
+            ("age of those before the tick, ms", _three(part["earlier_joint_age_in_consumer_ms"])),
         ]
     if "gpu_us_per_tick" in part:
         rows.append(("GPU time of a tick, us", _three(part["gpu_us_per_tick"], 1)))

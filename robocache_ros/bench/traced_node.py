@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,34 +17,77 @@ from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
 from robocache_ros.nodes import fusion_node
 from robocache_ros.nodes.outputs import Outputs
 from robocache_ros.nodes.ring import RingOutput
+from robocache_ros.ops.select import select_one
 
 REBASE_NS = 1_000_000_000  # the GPU's clock and the host's drift apart
+EVENTS = 64  # on their way at once; read out when their turn comes again
+JOINTS = "joints_position"
 _STAMP = struct.Struct("<iI")
 
 
-class GpuTimeline:
-    """When something on a GPU's stream was through, by the host's clock."""
+class Spans:
+    """Times between pairs of events on the GPU, in ns after a time of the host's: (spans,) int64, room from the start.
 
-    def __init__(self) -> None:
+    Args:
+        rows: the most that are kept.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._found = Columns(("ns",), rows)
+        self._pending: deque[tuple[Any, Any, int]] = deque()
+
+    def add(self, begin: Any, end: Any, after_ns: int = 0) -> tuple[Any, Any] | None:
+        """Keep a pair, to be read once it is through; gives back an earlier one that is free, where there is one."""
+        self._pending.append((begin, end, after_ns))
+        return self._read() if len(self._pending) > EVENTS else None
+
+    def read_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """All of them."""
+        while self._pending:
+            self._read()
+        return self._found.to_dict()["ns"]
+
+    def _read(self) -> tuple[Any, Any]:
+        begin, end, after_ns = self._pending.popleft()
+        end.synchronize()
+        self._found.add(after_ns + round(begin.elapsed_time(end) * 1e6))
+        return begin, end
+
+
+class GpuTimeline:
+    """When something on a GPU's stream was through, by the host's clock.
+
+    Args:
+        rows: the most marks that are kept.
+    """
+
+    def __init__(self, rows: int) -> None:
         self._base: Any = None
         self._base_ns = 0
-        self._marks: list[tuple[Any, Any, int]] = []
+        self._spans = Spans(rows)
+        self._free: list[Any] = []
 
     def mark(self, stream: Any) -> None:
         """Note when all that a stream was given so far is through."""
         if time.time_ns() - self._base_ns > REBASE_NS:
-            self._base = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._base = new_timer()
             self._base.record()
             self._base.synchronize()
             self._base_ns = time.time_ns()
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._free.pop() if self._free else new_timer()
         event.record(stream)
-        self._marks.append((self._base, event, self._base_ns))
+        done = self._spans.add(self._base, event, self._base_ns)
+        if done:
+            self._free.append(done[1])
 
     def read_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """(marks,) int64 host times."""
-        torch.cuda.synchronize()
-        return np.array([ns + round(base.elapsed_time(mark) * 1e6) for base, mark, ns in self._marks], np.int64)
+        return self._spans.read_ns()
+
+
+def new_timer() -> Any:
+    """A CUDA event that keeps the time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class Trace:
@@ -54,20 +99,29 @@ class Trace:
 
     def __init__(self, rows: int) -> None:
         self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "taken_ns"), rows)
-        self.ticks = Columns(("tick_ns", "asked_ns", "made_ns", "shared_ns", "published_ns"), rows)
-        self.asked_ns = self.shared_ns = 0
+        steps = ("asked_ns", "made_ns", "ready_ns", "shared_ns", "published_ns")
+        self.ticks = Columns(("tick_ns", *steps, "newest_joint_ns"), rows)
+        self.asked_ns = self.ready_ns = self.shared_ns = self.newest_joint_ns = 0
         self.uploads = Columns(("stream", "stamp_ns"), rows)
-        self.on_gpu = GpuTimeline()
-        self.tick_spans: list[tuple[Any, Any]] = []
+        self.on_gpu = GpuTimeline(rows)
+        self.tick_spans = Spans(rows)
+        self._timers: list[tuple[Any, Any]] = []
         self.ingest: Ingest | None = None
 
     def follow_host(self, engine: FusionEngine) -> None:
-        """Note when the engine is asked for ticks."""
+        """Note when the engine is asked for ticks, and the newest joint sample that a tick is made of."""
         resolve = engine.resolve
+        joints: Any = engine._streams.get(JOINTS)
 
-        def noted(*arguments: Any) -> Frames:
+        def noted(ticks_ns: Any, deadlines_ns: Any) -> Frames:
             self.asked_ns = time.time_ns()
-            return resolve(*arguments)
+            frames = resolve(ticks_ns, deadlines_ns)
+            if joints and len(ticks_ns):
+                track, tick, deadline = joints.track, int(ticks_ns[-1]), int(deadlines_ns[-1])
+                pick = select_one(track.stamps_ns, tick, joints.rule, track.arrivals_ns, deadline)
+                used = [row for row in (pick.lower, pick.upper) if row >= 0]
+                self.newest_joint_ns = max([int(track.stamps_ns[row]) for row in used], default=0)
+            return frames
 
         traced: Any = engine
         traced.resolve = noted
@@ -78,25 +132,26 @@ class Trace:
         launch = backend._launch
 
         def timed(*arguments: Any) -> None:
-            begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin, end = self._timers.pop() if self._timers else (new_timer(), new_timer())
             begin.record()
             launch(*arguments)
             end.record()
-            self.tick_spans.append((begin, end))
+            done = self.tick_spans.add(begin, end)
+            if done:
+                self._timers.append(done)
 
         backend._launch = timed
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything, by name."""
-        found = {
+        found: dict[str, np.ndarray[Any, Any]] = {
             f"{group}.{name}": column
             for group, columns in (("messages", self.messages), ("ticks", self.ticks), ("uploads", self.uploads))
             for name, column in columns.to_dict().items()
         }
-        if self.tick_spans:
+        if self._timers:
             found["uploads.done_ns"] = self.on_gpu.read_ns()
-            found["ticks.gpu_us"] = np.array([begin.elapsed_time(end) * 1e3 for begin, end in self.tick_spans])
+            found["ticks.gpu_us"] = self.tick_spans.read_ns() / 1e3
         return found
 
 
@@ -118,7 +173,7 @@ def instrument(trace: Trace) -> None:
             names = [s.name for s in spec.streams]
             self._noted = {name: names.index(name) for name in topics.values()}  # one stream of each topic
 
-        def serialized(self, stream: str, data: bytes, arrival_ns: int) -> Outcome:
+        def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
             outcome = super().serialized(stream, data, arrival_ns)
             number = self._noted.get(stream)
             if number is not None:
@@ -132,15 +187,21 @@ def instrument(trace: Trace) -> None:
             return outcome
 
     class TracedRing(RingOutput):
-        def publish(self, frames: Frames, window: torch.Tensor) -> None:
-            super().publish(frames, window)
-            trace.shared_ns = time.time_ns()
+        def announce(self) -> None:
+            trace.shared_ns = time.time_ns()  # before: a consumer may have it while this thread is still in the call
+            super().announce()
 
     class TracedOutputs(Outputs):
-        def publish(self, frames: Frames) -> None:
+        def publish(self, frames: Frames, hold: Callable[[int], None] = lambda tick_ns: None) -> None:
             made_ns = time.time_ns()
-            super().publish(frames)
-            trace.ticks.add(int(frames.ticks_ns[-1]), trace.asked_ns, made_ns, trace.shared_ns, time.time_ns())
+
+            def noted(tick_ns: int) -> None:
+                trace.ready_ns = time.time_ns()
+                hold(tick_ns)
+
+            super().publish(frames, noted)
+            steps = (trace.asked_ns, made_ns, trace.ready_ns, trace.shared_ns, time.time_ns())
+            trace.ticks.add(int(frames.ticks_ns[-1]), *steps, trace.newest_joint_ns)
 
     class ReadyNode(fusion_node.FusionNode):
         def autostart(self) -> None:

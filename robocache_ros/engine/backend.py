@@ -97,6 +97,9 @@ class Backend(Protocol):
 
     device: torch.device
 
+    def room(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """At least `nbytes` uint8 to put a message into; in use as long as anything refers to it."""
+
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Keep the payload of a sample."""
 

@@ -7,16 +7,19 @@ but, in `Frames.rows()`, the row.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.engine.backend import Choices, Int64, MemoryRow, Options
 from robocache_ros.engine.frames import NS_PER_MS, Frames
 from robocache_ros.engine.rings import MediaRing, VectorRing, allocate, likely_variant
+from robocache_ros.engine.rooms import Rooms, host_rooms
 from robocache_ros.engine.uplink import Uplink
 from robocache_ros.layout import Layout
 from robocache_ros.ops.cuda.jpeg import require_jpeg
@@ -56,6 +59,7 @@ class DeviceBackend:
         self._captures = 0
         self._graphs: dict[Signature, Any] = {}
         self._uplink = Uplink(device, STAGING_BYTES)
+        self._host_rooms: defaultdict[str, Rooms] = defaultdict(host_rooms)
         self._vectors = [VectorRing(s, capacities[s.name], device, self._uplink) for s in spec.vectors]
         if options.jpeg == "gpu":
             require_jpeg()
@@ -84,6 +88,13 @@ class DeviceBackend:
         self._media_columns = [order[ring.name] for ring in self._media]
         self._side = new_stream(device)  # graphs cannot be captured on the default stream
         self._warm_up()
+
+    def room(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """Memory to put a message into: pinned where its payload goes to the GPU as it comes."""
+        ring = self._rings.get(feed)
+        if isinstance(ring, MediaRing) and not ring.from_host:
+            return ring.room(nbytes)
+        return self._host_rooms[feed].lend(nbytes)
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Send the payload of a sample to the GPU."""

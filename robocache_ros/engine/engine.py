@@ -147,7 +147,7 @@ class FusionEngine:
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self._streams = {s.name: _Stream(s, capacities[s.name], unbounded) for s in spec.streams}
-        self._delay_ns = spec.delay_ns
+        self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
         self._next: int | None = None  # index of the next tick to go out
         self._out_ns: int | None = None  # time of the tick before it
@@ -174,15 +174,22 @@ class FusionEngine:
             return Outcome.SKEWED
         stamp_ns -= entry.latency_ns
         late = self._out_ns is not None and stamp_ns <= self._out_ns
-        if not late and arrival_ns - stamp_ns > self._delay_ns:  # else its tick, at or after it, is not out by then
+        if not late and arrival_ns - stamp_ns > self._cut_ns:  # else its tick, at or after it, is not out by then
             tick = grid.first_at_or_after(stamp_ns, self.spec.rate_hz)
-            late = arrival_ns > grid.tick_ns(tick, self.spec.rate_hz) + self._delay_ns
+            late = arrival_ns > grid.tick_ns(tick, self.spec.rate_hz) + self._cut_ns
         if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
             return Outcome.LATE  # no tick to come looks back that far
         if entry.track.holds(stamp_ns):
             return Outcome.DUPLICATE
         self._backend.put(stream, entry.insert(stamp_ns, arrival_ns), value)
         return Outcome.LATE if late else Outcome.ACCEPTED
+
+    def room(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """At least `nbytes` uint8 to put a message of a feed into, before `push`; nothing needs to be given back.
+
+        Of an image or a cloud that is pushed from there, a GPU engine need not copy the bytes on the host.
+        """
+        return self._backend.room(feed, nbytes)
 
     def advance(self, now_ns: int, limit: int | None = None) -> Frames:
         """The ticks that are due by `now_ns` and not yet out, T >= 0; all that arrived by then has been pushed.
@@ -211,12 +218,17 @@ class FusionEngine:
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next tick goes out at the latest; None before the first `advance`."""
-        return None if self._next is None else grid.tick_ns(self._next, self.spec.rate_hz) + self.spec.delay_ns
+        """When the next tick is made at the latest; None before the first `advance`."""
+        return None if self._next is None else grid.tick_ns(self._next, self.spec.rate_hz) + self._cut_ns
+
+    @property
+    def newest_cut_ns(self) -> int | None:
+        """What arrived later than this is in no tick yet; None before the first `advance`."""
+        return None if self._out_ns is None else self._out_ns + self._cut_ns
 
     def deadlines(self, ticks_ns: Int64) -> Int64:
-        """When each of (T,) ticks goes out, for all that has been pushed: what arrived by then is what it sees."""
-        fixed = ticks_ns + self.spec.delay_ns
+        """When each of (T,) ticks is made, for all that has been pushed: what arrived by then is what it sees."""
+        fixed = ticks_ns + self._cut_ns
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
         shown: Int64 = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
@@ -272,7 +284,7 @@ class FusionEngine:
 
     def _candidates(self, now_ns: int) -> int:
         """Index past the last tick that can be due."""
-        past = grid.last_at_or_before(now_ns - self.spec.delay_ns, self.spec.rate_hz) + 1
+        past = grid.last_at_or_before(now_ns - self._cut_ns, self.spec.rate_hz) + 1
         if self.spec.emit == "fixed":
             return past
         newest = min(int(s.track.stamps_ns[-1]) if len(s.track) else 0 for s in self._streams.values())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from robocache_ros.engine.backend import Choices, Int64, MemoryRow
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.media import converter, form_of
+from robocache_ros.engine.rooms import Rooms, host_rooms
 from robocache_ros.engine.stores import MediaStore, VectorStore
 from robocache_ros.layout import Layout
 
@@ -29,7 +33,12 @@ class HostBackend:
         self._layout = layout
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s.width, s.align, capacities[s.name]) for s in layout.spec.vectors}
+        self._rooms: defaultdict[str, Rooms] = defaultdict(host_rooms)
         self._media = {s.name: MediaStore(converter(s, normalized), form_of(s, normalized)) for s in layout.spec.media}
+
+    def room(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """Memory to put a message into."""
+        return self._rooms[feed].lend(nbytes)
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Keep the payload of a sample."""

@@ -45,8 +45,8 @@ class Ingest:
                 pairer = Pairer(stream)
                 self._pairers |= {feed.name: pairer for feed in (stream, *stream.companions)}
 
-    def serialized(self, stream: str, data: bytes, arrival_ns: int) -> Outcome:
-        """Take in the CDR bytes of a message."""
+    def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
+        """Take in the CDR bytes of a message; those of an image or a cloud are kept where they are."""
         decoder = self._decoders[stream]
         return self._take(stream, decoder, decoder.decode_cdr, data, arrival_ns)
 

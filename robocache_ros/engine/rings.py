@@ -23,9 +23,11 @@ from robocache_ros.engine.media import (
     layout_of,
     voxel_arguments,
 )
+from robocache_ros.engine.rooms import Rooms, room_for
 from robocache_ros.engine.uplink import ALIGNMENT, LARGE, SMALL, Uplink
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.jpeg import decode_jpeg
+from robocache_ros.ops.cuda.memory import pinned
 from robocache_ros.ops.cuda.prepare import MODES, Prepared, prepare_cloud, prepare_depth, prepare_image
 from robocache_ros.ops.cuda.tick import KEEP, MAKE, ZERO
 from robocache_ros.ops.image_cuda import RESIZE
@@ -35,6 +37,7 @@ from robocache_ros.spec import StreamSpec
 log = logging.getLogger(__name__)
 
 LAYOUTS = 32  # of samples that are remembered: clouds may differ in their points each time
+PINNED_BLOCKS = 5  # for messages: two for those to come, one that is decoded, two on their way to the GPU
 DECODED_SLOTS = 2  # of images decompressed for a tick: one that is read, one on its way
 
 
@@ -159,9 +162,17 @@ class MediaRing:
             cells = math.prod(stream.voxels.shape)
             sums = allocate(self.name, "sums", len(stream.voxels.features) + 1, 8 * cells, device)
             self._sums = sums.view(torch.int64)
+        # A compressed image is decoded on the host, and a depth image is joined with its colours there.
+        self.from_host = stream.type.endswith("/CompressedImage") or bool(stream.color)
+        self._rooms = Rooms(lambda nbytes: pinned(nbytes).numpy(), 0 if self.from_host else PINNED_BLOCKS)
         self._make_tensors()
         if stream.name in options.payload_bytes:
             self._make_room(options.payload_bytes[stream.name])
+
+    def room(self, nbytes: int) -> NDArray[np.uint8]:
+        """Pinned memory to put a message into, from where its payload is sent as it lies."""
+        self._uplink.retire()
+        return self._rooms.lend(nbytes)
 
     def put(self, slot: int, payload: Payload) -> None:
         """Send an image or cloud to its slot; keep a compressed image."""
@@ -216,7 +227,9 @@ class MediaRing:
         """What is held."""
         sums = [MemoryRow(self.name, "sums", "gpu", 1, self._sums.nbytes)] if self._sums is not None else []
         raw = MemoryRow(self.name, "samples", "gpu", self._places, self._raw.shape[1])
-        return [raw, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self._nbytes)]
+        blocks = self._rooms.nbytes
+        messages = [MemoryRow(self.name, "messages", "pinned", len(blocks), max(blocks))] if blocks else []
+        return [raw, *messages, *sums, MemoryRow(self.name, "frames", "gpu", self._frames, self._nbytes)]
 
     def _send(self, sample: _Sample, place: int, payload: Payload) -> None:
         if payload.data.nbytes > self._raw.shape[1]:
@@ -224,7 +237,12 @@ class MediaRing:
         sample.key = (payload.data.nbytes, *layout_of(payload))
         sample.place = place
         self._held[place] = sample.serial
-        sample.ticket = self._uplink.send(payload.data, self._raw.data_ptr() + place * self._raw.shape[1], LARGE)
+        target = self._raw.data_ptr() + place * self._raw.shape[1]
+        source = self._rooms.address(payload.data)
+        if source is None:
+            sample.ticket = self._uplink.send(payload.data, target, LARGE)
+        else:
+            sample.ticket = self._uplink.send_from(source, payload.data, target, LARGE)
 
     def _decode(self, sample: _Sample) -> None:
         packed = sample.packed
@@ -264,6 +282,7 @@ class MediaRing:
         self._raw[:, : before.shape[1]] = before
         torch.cuda.current_stream(self._device).synchronize()
         self._uplink.reserve(3 * slot_bytes)
+        self._rooms.reserve(room_for(slot_bytes))
 
     def _make_tensors(self) -> None:
         shape, dtype = self.form.shape, self.form.dtype

@@ -55,7 +55,7 @@ class Uplink:
         self.stalls = 0
         self._lanes: tuple[Any, Any] = (new_stream(device), new_stream(device))
         self._handles = tuple(int(lane.cuda_stream) for lane in self._lanes)
-        self._flights: deque[tuple[int, Any]] = deque()  # (staging head after it, event behind it)
+        self._flights: deque[tuple[int, Any, Any]] = deque()  # (staging head after it, event behind it, what it needs)
         self._retired = 0  # tickets of copies that are through, and no longer in `_flights`
         self._events: list[Any] = []
         self._use(nbytes)
@@ -85,14 +85,16 @@ class Uplink:
         """
         size = data.nbytes
         if len(self._flights) >= RETIRE_AT:
-            self._retire()
+            self.retire()
         offset = self._claim(size)
         self._bytes[offset : offset + size] = data
-        copy_async(target, self._base + offset, size, self._handles[lane])
-        event = self._events.pop() if self._events else new_event()
-        event.record(self._lanes[lane])
-        self._flights.append((self._staging.head, event))
-        return self._retired + len(self._flights) - 1
+        return self._fly(target, self._base + offset, size, lane, None)
+
+    def send_from(self, source: int, data: NDArray[np.uint8], target: int, lane: int) -> int:
+        """The same of `data` at the address `source` in pinned memory: it is kept until the copy is through."""
+        if len(self._flights) >= RETIRE_AT:
+            self.retire()
+        return self._fly(target, source, data.nbytes, lane, data)
 
     def wait(self, tickets: Sequence[int], stream: Any) -> None:
         """What is launched on a stream from now on comes after these copies; the host does not wait."""
@@ -105,13 +107,27 @@ class Uplink:
         for lane in self._lanes:
             lane.wait_event(event)
 
+    def retire(self) -> None:
+        """Let go of what copies needed that are through."""
+        while self._flights and self._flights[0][1].query():
+            self._let_go()
+        if not self._flights:
+            self._staging = Staging(self._staging.nbytes)  # all of it is free, in one piece
+
+    def _fly(self, target: int, source: int, nbytes: int, lane: int, needed: Any) -> int:
+        copy_async(target, source, nbytes, self._handles[lane])
+        event = self._events.pop() if self._events else new_event()
+        event.record(self._lanes[lane])
+        self._flights.append((self._staging.head, event, needed))
+        return self._retired + len(self._flights) - 1
+
     def _claim(self, size: int) -> int:
         if size > self.nbytes:
             log.warning("the pinned ring grows from %d to %d bytes", self.nbytes, 2 * size)
             self.reserve(2 * size)
         offset = self._staging.claim(size)
         if offset is None:
-            self._retire()
+            self.retire()
             offset = self._staging.claim(size)
         if offset is None:
             if not self.stalls:
@@ -122,18 +138,12 @@ class Uplink:
             offset = self._staging.claim(size)
         return offset
 
-    def _retire(self) -> None:
-        while self._flights and self._flights[0][1].query():
-            self._let_go()
-        if not self._flights:
-            self._staging = Staging(self._staging.nbytes)  # all of it is free, in one piece
-
     def _await_oldest(self) -> None:
         self._flights[0][1].synchronize()
-        self._retire()
+        self.retire()
 
     def _let_go(self) -> None:
-        head, event = self._flights.popleft()
+        head, event, _ = self._flights.popleft()
         self._staging.release(head)
         self._events.append(event)
         self._retired += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from robocache_ros.engine import Frames, grid
 from robocache_ros.frame import FusedFrame
 from robocache_ros.ipc.layout import Field
-from robocache_ros.ipc.reader import HeldFrame
+from robocache_ros.ipc.reader import HeldFrame, Reader
 from robocache_ros.ipc.writer import Writer
 from robocache_ros.layout import Layout
 
@@ -52,6 +52,7 @@ class FrameWriter:
         self._newest: int | None = None
         self._writer: Writer | None = None
         self._form: list[tuple[torch.Size, torch.dtype]] = []  # of what its ring holds
+        self._filled = False
 
     @property
     def readers(self) -> int:
@@ -64,7 +65,18 @@ class FrameWriter:
         return self._writer.overtaken if self._writer else 0
 
     def publish(self, frames: Frames, window: Tensor) -> None:
-        """Put a tick's frame into the ring.
+        """Put a tick's frame into the ring and tell the readers; see `fill`."""
+        self.fill(frames, window)
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell the readers of the frame that was filled last; nothing where nobody reads."""
+        if self._filled and self._writer:
+            self._writer.announce()
+        self._filled = False
+
+    def fill(self, frames: Frames, window: Tensor) -> None:
+        """Put a tick's frame into the ring, for `announce` to tell of.
 
         Args:
             frames: of one tick.
@@ -83,7 +95,8 @@ class FrameWriter:
             self._writer = Writer(self._path, fields, slots=self._slots, device=self._device, meta=self._meta)
         if self._writer.readers:
             values: dict[str, Tensor | NDArray[Any]] = {WINDOW: window, VALID: self._valid, AGE: self._age_ns, **media}
-            self._writer.publish(int(frames.ticks_ns[0]), values)
+            self._writer.fill(int(frames.ticks_ns[0]), values)
+            self._filled = True
 
     def close(self) -> None:
         """Send the readers away and give the memory back."""
@@ -116,6 +129,18 @@ class FrameWriter:
         )
 
 
+def next_frame(reader: Reader, layout: Layout, timeout_s: float, after_ns: int | None) -> FusedFrame | None:
+    """The newest frame past `after_ns`, waiting for one; None at the timeout or when the node goes."""
+
+    def rehearse() -> None:
+        held = reader.latest()
+        if held:
+            fused_frame(held, layout)
+
+    held = reader.wait(timeout_s, after_ns, rehearse)
+    return fused_frame(held, layout) if held else None
+
+
 def fused_frame(held: HeldFrame, layout: Layout) -> FusedFrame:
     """The frame of a slot as a policy sees it; its tensors view the slot, and hold it as long as they live.
 
@@ -126,18 +151,16 @@ def fused_frame(held: HeldFrame, layout: Layout) -> FusedFrame:
     rate_hz = layout.spec.rate_hz
     window: Any = held.tensors[WINDOW]
     newest = grid.first_at_or_after(held.tick_ns, rate_hz)
-    widths = [stream.width for stream in layout.spec.vectors]
-    values = window.split([*widths, window.shape[1] - layout.width], dim=1)
+    values = window.split([*layout.widths, window.shape[1] - layout.width], dim=1)
     media = {name[len(MEDIA) :]: value for name, value in held.tensors.items() if name.startswith(MEDIA)}
-    names = [stream.name for stream in layout.spec.streams]
     return FusedFrame(
         held.tick_ns,
         torch.from_numpy(grid.ticks_ns(newest - len(window) + 1, len(window), rate_hz)),
         {**dict(zip(layout.slots, values, strict=False)), **media},  # behind the values: valid and age as in a message
-        _by_stream(held.host[VALID], names),
-        _by_stream(held.host[AGE], names),
+        _by_stream(held.host[VALID], layout.names),
+        _by_stream(held.host[AGE], layout.names),
     )
 
 
-def _by_stream(table: NDArray[np.generic], names: list[str]) -> dict[str, Tensor]:
+def _by_stream(table: NDArray[np.generic], names: Sequence[str]) -> dict[str, Tensor]:
     return dict(zip(names, torch.from_numpy(table).unbind(1), strict=True))

@@ -101,6 +101,16 @@ class RingLayout:
         return {**_place([*self.shared.values()])[0], **_place([*self.host.values()])[0]}
 
     @cached_property
+    def places(self) -> tuple[tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]:
+        """Of each field in the ring: name, dtype, shape, strides, and where in a slot it begins, in elements."""
+        found = []
+        for field in self.shared.values():
+            dtype = DTYPES[field.dtype]
+            strides = torch.empty(field.shape, dtype=dtype, device="meta").stride()
+            found.append((field.name, dtype, field.shape, strides, self.offsets[field.name] // dtype.itemsize))
+        return tuple(found)
+
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes of a slot in the ring."""
         return _place([*self.shared.values()])[1]

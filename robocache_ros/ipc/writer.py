@@ -17,7 +17,7 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ipc import memory, table
-from robocache_ros.ipc.layout import DTYPES, Field, RingLayout
+from robocache_ros.ipc.layout import Field, RingLayout
 from robocache_ros.ipc.server import Server
 
 ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
@@ -25,11 +25,14 @@ ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 
 def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
     """The tensors of a slot, over its bytes."""
-    return {
-        name: block[start : start + field.nbytes].view(DTYPES[field.dtype]).view(field.shape)
-        for name, field in layout.shared.items()
-        for start in [layout.offsets[name]]
-    }
+    views = {}
+    typed: dict[torch.dtype, Tensor] = {}
+    for name, dtype, shape, strides, at in layout.places:
+        whole = typed.get(dtype)
+        if whole is None:
+            whole = typed[dtype] = block.view(dtype)
+        views[name] = whole.as_strided(shape, strides, whole.storage_offset() + at)
+    return views
 
 
 class Writer:
@@ -95,25 +98,37 @@ class Writer:
         return self._server.refused
 
     def publish(self, tick_ns: int, values: Mapping[str, Tensor | NDArray[Any]]) -> None:
-        """Copy a frame into a slot and announce it.
+        """Copy a frame into a slot and announce it; see `fill`."""
+        self.fill(tick_ns, values)
+        self.announce()
+
+    def fill(self, tick_ns: int, values: Mapping[str, Tensor | NDArray[Any]]) -> None:
+        """Copy a frame into a slot, which no reader sees until `announce`.
 
         Args:
             tick_ns: the frame's tick.
             values: every field by name, in its shape and dtype: tensors for the ring's, arrays for the `host` ones.
 
         Raises:
-            RoboCacheError: a value is missing or of another shape or dtype; nothing was announced.
+            RoboCacheError: a value is missing or of another shape or dtype; nothing was filled.
         """
         for field in self.layout.fields:
             value = values.get(field.name)
             if value is None or value.shape != field.shape or str(value.dtype).rpartition(".")[2] != field.dtype:
                 raise _unfit(field, value)
-        with self.slot(tick_ns) as views:
+        with self._filling(tick_ns) as views:
             for name, view in views.items():
                 if isinstance(view, Tensor):
                     self._ring.copy(view, values[name])  # type: ignore[arg-type]
                 else:
                     view[...] = values[name]
+
+    def announce(self) -> None:
+        """Tell the readers of the frame that was filled last."""
+        slot, sequence, tick_ns = self._filled
+        self._table.commit(slot, sequence, tick_ns, time.time_ns())
+        self._server.announce(ANNOUNCEMENT.pack(sequence, tick_ns, slot))
+        self.published += 1
 
     @contextmanager
     def slot(self, tick_ns: int) -> Iterator[dict[str, Any]]:
@@ -121,6 +136,12 @@ class Writer:
 
         Yields tensors for the ring's fields and NumPy arrays for the `host` ones.
         """
+        with self._filling(tick_ns) as views:
+            yield views
+        self.announce()
+
+    @contextmanager
+    def _filling(self, tick_ns: int) -> Iterator[dict[str, Any]]:
         slot = self._take()
         sequence = self._sequence = self._sequence + 2
         try:
@@ -129,9 +150,7 @@ class Writer:
             self._table.abandon(slot, 0)  # half a frame: nobody may read it
             raise
         self._ring.record(slot)
-        self._table.commit(slot, sequence, tick_ns, time.time_ns())
-        self._server.announce(ANNOUNCEMENT.pack(sequence, tick_ns, slot))
-        self.published += 1
+        self._filled = (slot, sequence, tick_ns)
 
     def close(self) -> None:
         """Send the readers away and give the memory back. What they hold of host memory stays readable to them."""

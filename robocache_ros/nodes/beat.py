@@ -14,6 +14,8 @@ from robocache_ros.nodes import process
 from robocache_ros.nodes.drivers import Driver
 from robocache_ros.ops.select import HELD, NONE
 
+SPIN_NS = 80_000  # before a beat: a sleep ends some tens of microseconds after it was asked to
+
 
 class BeatStats:
     """Ticks sent, how evenly, and each stream's share of them."""
@@ -51,25 +53,28 @@ class Beat:
 
     Args:
         driver: what has come in and which ticks are due.
-        publish: called with the frames of due ticks.
+        publish: called with the frames of due ticks, and with what to call with a tick's time before it goes out.
         failed: called from the thread, once, where it ends with an error.
         stats: what to count in.
-        delay_ns: the beat is tick + delay; None where there is none to measure against (eager, sim time).
+        delay_ns: the beat is tick + delay; None where there is none to keep (eager, sim time).
+        lead_ns: a tick is made at most this long before its beat.
     """
 
     def __init__(
         self,
         driver: Driver,
-        publish: Callable[[Frames], None],
+        publish: Callable[[Frames, Callable[[int], None]], None],
         failed: Callable[[Exception], None],
         stats: BeatStats,
         delay_ns: int | None,
+        lead_ns: int = 0,
     ) -> None:
         self._driver = driver
         self._publish = publish
         self._failed = failed
         self._stats = stats
         self._delay_ns = delay_ns
+        self._lead_ns = lead_ns
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="robocache-beat", daemon=True)
 
@@ -92,12 +97,24 @@ class Beat:
             while not self._stopped.is_set():
                 for frames in self._driver.step():
                     if len(frames):
-                        self._publish(frames)
+                        self._publish(frames, self._hold)
                         self._stats.add(frames, self._lateness_ns(frames))
                 self._driver.wait()
         except Exception as error:
             if not self._stopped.is_set():
                 self._failed(error)
+
+    def _hold(self, tick_ns: int) -> None:
+        """Return at the beat of a tick that was made ahead of it; at once where it is past, or there is none."""
+        if self._delay_ns is None:
+            return
+        # By the monotonic clock and no longer than the lead: the node does not hang if the wall clock is set back.
+        left_ns = min(tick_ns + self._delay_ns - time.time_ns(), self._lead_ns)
+        end_ns = time.monotonic_ns() + left_ns
+        if left_ns > SPIN_NS:
+            time.sleep((left_ns - SPIN_NS) / 1e9)
+        while time.monotonic_ns() < end_ns:
+            pass
 
     def _lateness_ns(self, frames: Frames) -> int | None:
         if self._delay_ns is None:

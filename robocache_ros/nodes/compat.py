@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.guard_condition import GuardCondition
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 from rclpy.time import Time
@@ -18,14 +19,6 @@ except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 POLL_NS = 2_000_000  # where no wait set can be had
-
-
-class Taken(NamedTuple):
-    """A message as the middleware hands it out."""
-
-    data: bytes
-    source_ns: int  # when it was published; 0 where the middleware does not say
-    received_ns: int  # when it came in; 0 where the middleware does not say
 
 
 class OwnThread(CallbackGroup):
@@ -48,25 +41,34 @@ class OwnThread(CallbackGroup):
         """Nothing is held."""
 
 
-def take(subscription: Subscription[Any]) -> Taken | None:
-    """Take the next message of a raw subscription, None if there is none."""
-    with subscription.handle:
-        taken: Any = subscription.handle.take_message(subscription.msg_type, True)
-    if taken is None:
-        return None
-    data, info = taken
-    return Taken(data, info["source_timestamp"], info["received_timestamp"])
+class Signal:
+    """Wakes a Waiter from another thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._condition: Any = GuardCondition(lambda: None, None, node.context)
+        self.handle: Any = self._condition.handle
+
+    def send(self) -> None:
+        """Wake whoever waits, or the next who does."""
+        self._condition.trigger()
+
+    def destroy(self) -> None:
+        """Let go of the context."""
+        self._condition.destroy()
 
 
 class Waiter:
-    """Waits until one of some subscriptions has a message."""
+    """Waits until one of some subscriptions has a message, or a signal is sent."""
 
-    def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]]) -> None:
+    def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]], signal: Signal | None = None) -> None:
         self._subscriptions = list(subscriptions)
+        self._signal = signal
         try:
             # rclpy.wait_for_message does the same, in every distribution; there is no public way.
             rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
-            self._set: Any = rcl.WaitSet(len(self._subscriptions), 0, 0, 0, 0, 0, node.context.handle)
+            self._set: Any = rcl.WaitSet(
+                len(self._subscriptions), int(signal is not None), 0, 0, 0, 0, node.context.handle
+            )
         except (ImportError, AttributeError, TypeError):
             self._set = None
 
@@ -80,6 +82,8 @@ class Waiter:
         self._set.clear_entities()
         for subscription in self._subscriptions if among is None else among:
             self._set.add_subscription(subscription.handle)
+        if self._signal:
+            self._set.add_guard_condition(self._signal.handle)
         self._set.wait(timeout_ns)
 
     def destroy(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -16,6 +16,8 @@ from robocache_ros.engine import Frames, FusionEngine
 from robocache_ros.engine.engine import JUMP_BACK_NS
 from robocache_ros.nodes import compat, qos
 from robocache_ros.nodes.intake import Feed, Intake
+from robocache_ros.nodes.large import LargeMessages
+from robocache_ros.nodes.taking import Taken, Taker
 
 IDLE_NS = 100_000_000  # how often a thread looks whether it shall stop
 NEAR_NS = 200_000  # so near to a tick it is slept for: a wait set comes back later than it was asked to
@@ -44,9 +46,7 @@ def due_ticks(engine: FusionEngine, now_ns: int) -> Iterator[Frames]:
             return
 
 
-def feed_in_order(
-    engine: FusionEngine, intake: Intake, arrived: Iterable[tuple[int, Feed, compat.Taken]]
-) -> Iterator[Frames]:
+def feed_in_order(engine: FusionEngine, intake: Intake, arrived: Iterable[tuple[int, Feed, Taken]]) -> Iterator[Frames]:
     """Push messages by their arrival, with the ticks that were due between them: after a stall no ring overruns."""
     for arrival_ns, feed, message in arrived:
         due_ns = engine.next_due_ns
@@ -56,19 +56,27 @@ def feed_in_order(
 
 
 class WallDriver:
-    """By the system's clock: a message arrives when the middleware receives it."""
+    """By the system's clock: a message arrives when the middleware receives it.
 
-    def __init__(self, node: Node, intake: Intake, engine: FusionEngine) -> None:
+    An image or a cloud that was received before a tick, but not taken by the time it is made, arrives after it.
+    """
+
+    def __init__(self, node: Node, intake: Intake, engine: FusionEngine, failed: Callable[[Exception], None]) -> None:
         self._intake = intake
         self._engine = engine
         self._eager = engine.spec.emit == "eager"
-        self._waiter = compat.Waiter(node, (feed.subscription for feed in intake.feeds))
+        self._large = LargeMessages(node, intake, failed)
+        small = (feed.subscription for feed in intake.feeds if not feed.large)
+        self._waiter = compat.Waiter(node, small, self._large.news)
 
     def step(self) -> Iterator[Frames]:
         """Take in what has come, and give the ticks that are due."""
         now_ns = time.time_ns()  # before the messages: what arrived by now is among those taken
-        taken = self._intake.take(self._engine.next_due_ns)
-        arrived = [(message.received_ns or now_ns, feed, message) for feed, message in taken]
+        made_ns = self._engine.newest_cut_ns or 0
+        arrived = [(message.received_ns or now_ns, feed, message) for feed, message in self._intake.take(large=False)]
+        arrived += [
+            (max(message.received_ns or now_ns, made_ns + 1), feed, message) for feed, message in self._large.read()
+        ]
         arrived.sort(key=itemgetter(0))
         yield from feed_in_order(self._engine, self._intake, arrived)
         due_ns = self._engine.next_due_ns
@@ -80,13 +88,14 @@ class WallDriver:
         due_ns = self._engine.next_due_ns
         left_ns = IDLE_NS if due_ns is None else due_ns - time.time_ns()
         if left_ns > NEAR_NS:
-            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS), self._intake.waiting())
+            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS))
         elif left_ns > 0:
             time.sleep(left_ns / 1e9)
 
     def destroy(self) -> None:
-        """Give back the wait set."""
+        """Stop the thread and give back the wait sets."""
         self._waiter.destroy()
+        self._large.destroy()
 
 
 class SimTimeline:
@@ -130,8 +139,9 @@ class SimDriver:
         self._intake = intake
         self._engine = engine
         self._timeline = SimTimeline()
-        self._pending: list[tuple[Feed, compat.Taken]] = []  # published after the newest /clock message that was taken
+        self._pending: list[tuple[Feed, Taken]] = []  # published after the newest /clock message that was taken
         self._clock = compat.NodeClock(node)
+        self._taker = Taker()
         self._subscription: Any = node.create_subscription(
             Clock, "/clock", lambda _: None, qos.clock(), callback_group=compat.OwnThread(), raw=True
         )
@@ -183,13 +193,13 @@ class SimDriver:
     def _paused(self) -> bool:
         return time.monotonic_ns() - self._heard_ns > PAUSED_NS
 
-    def _feed(self, messages: list[tuple[Feed, compat.Taken]]) -> Iterator[Frames]:
+    def _feed(self, messages: list[tuple[Feed, Taken]]) -> Iterator[Frames]:
         arrived = ((self._timeline.arrival_ns(message.source_ns), feed, message) for feed, message in messages)
         return feed_in_order(self._engine, self._intake, arrived)
 
     def _take_clocks(self) -> list[tuple[int, int]]:
         clocks = []
-        while (message := compat.take(self._subscription)) is not None:
+        while (message := self._taker.take(self._subscription)) is not None:
             if len(message.data) < 12:
                 continue
             seconds, nanoseconds = struct.unpack_from("<iI" if message.data[1] & 1 else ">iI", message.data, 4)

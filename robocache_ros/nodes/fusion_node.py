@@ -54,9 +54,15 @@ def _said_aloud(transition: Transition) -> Transition:
 class Fusion:
     """All that exists between configure and cleanup."""
 
-    def __init__(self, node: LifecycleNode, spec: FusionSpec, device: str, base_frame: str) -> None:
+    def __init__(self, node: LifecycleNode, spec: FusionSpec, base_frame: str) -> None:
         self.spec = spec
-        self.engine = FusionEngine(spec, device)
+        self.engine = FusionEngine(
+            spec,
+            parameters.read(node, "device"),
+            normalized=parameters.read(node, "normalized"),
+            jpeg=parameters.read(node, "jpeg"),
+            payload_bytes=parameters.payload_bytes(node),
+        )
         self.ingest = Ingest(spec, self.engine, definitions(spec))
         self.stats = BeatStats(len(spec.streams))
         self.diagnostics = diagnostics.Diagnostics(spec, node.get_name())
@@ -71,9 +77,14 @@ class Fusion:
     def start(self, node: FusionNode, sim_time: bool) -> None:
         """Begin to take messages in and to send ticks out."""
         self.intake.discard()  # what came while the node was inactive is not of this run
-        driver: Driver = (SimDriver if sim_time else WallDriver)(node, self.intake, self.engine)
+        driver: Driver = (
+            SimDriver(node, self.intake, self.engine)
+            if sim_time
+            else WallDriver(node, self.intake, self.engine, node.fail)
+        )
         delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
-        self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns)
+        lead_ns = self.spec.delay_ns - self.spec.cut_ns
+        self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns, lead_ns)
         self.beat.start()
 
     def stop(self) -> None:
@@ -128,7 +139,7 @@ class FusionNode(LifecycleNode):
         if not path:
             raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
         spec = load_spec(path)
-        self._fusion = Fusion(self, spec, parameters.read(self, "device"), parameters.read(self, "base_frame"))
+        self._fusion = Fusion(self, spec, parameters.read(self, "base_frame"))
         engine = self._fusion.engine
         names = ", ".join(stream.name for stream in spec.streams)
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {engine.device}")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import struct
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from robocache_ros.decode import definitions_of
 from robocache_ros.engine import Ingest
+from robocache_ros.engine.rooms import room_for
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, qos
+from robocache_ros.nodes.taking import Taken, Taker
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-MOST_COST_NS = 5_000_000  # a message that costs more is put off no earlier
+FIRST_BYTES = 4096  # room for a large message until the first one has shown its size
+ROOMS = 2  # of a large feed: one for the message that is taken, one for the next
 _STAMP = {0: struct.Struct(">iI"), 1: struct.Struct("<iI")}  # by the encapsulation's byte order
 _LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}
 
@@ -65,14 +69,32 @@ class Feed:
     streams: tuple[StreamSpec, ...]
     depth: int
     short: set[bytes] = field(default_factory=set)  # publishers that offer less than is asked for
-    take_ns: int = 0  # what taking a large message costs
-    push_ns: int = 0  # and handing it on
-    put_off_ns: int = 0  # the tick that its messages were put off for
+    nbytes: int = FIRST_BYTES  # that a large message needs
+    rooms: deque[NDArray[np.uint8]] = field(default_factory=deque)  # that the next ones go into
 
     @property
     def large(self) -> bool:
-        """Whether a message is worth a look at the clock before it is taken."""
+        """Whether messages are images or clouds, and go where the engine wants them."""
         return self.streams[0].kind != "vector"
+
+    def take_all(self, taker: Taker) -> Iterator[Taken]:
+        """What has come in, at most a queue's depth, so that no topic starves the others."""
+        for _ in range(self.depth):
+            message = self._take_large(taker) if self.large else taker.take(self.subscription)
+            if message is None:
+                return
+            yield message
+
+    def _take_large(self, taker: Taker) -> Taken | None:
+        while self.rooms and len(self.rooms[0]) < self.nbytes:  # only here is one taken out: two threads share them
+            self.rooms.popleft()
+        room = self.rooms.popleft() if self.rooms else np.empty(self.nbytes, np.uint8)
+        message = taker.take_into(self.subscription, room)
+        if message is None:
+            self.rooms.appendleft(room)
+        else:
+            self.nbytes = max(self.nbytes, room_for(len(message.data)))
+        return message
 
 
 class Intake:
@@ -89,6 +111,7 @@ class Intake:
         self._node = node
         self._ingest = ingest
         self._group = compat.OwnThread()
+        self._taker = Taker()
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
             shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
@@ -96,40 +119,21 @@ class Intake:
         ordered = sorted(shared.values(), key=lambda streams: streams[0].kind != "vector")
         self.feeds = [self._subscribe(tuple(streams)) for streams in ordered]
 
-    def take(self, due_ns: int | None = None) -> list[tuple[Feed, compat.Taken]]:
-        """What has come in since, at most a queue's depth of each topic, so that no topic starves the beat.
+    def take(self, *, large: bool = True) -> list[tuple[Feed, Taken]]:
+        """What has come in since; without the large messages where a thread of their own takes them."""
+        self.provide()
+        return [(feed, taken) for feed in self.feeds if large or not feed.large for taken in feed.take_all(self._taker)]
 
-        An image or cloud that would not be in before the tick at `due_ns` is left in the middleware until the tick is
-        out, and counts as arrived after it; but no longer, whatever the next tick needs.
-        """
-        taken = []
-        planned_ns = 0
+    def provide(self) -> None:
+        """Get memory from the engine for the next large messages: in the thread that pushes them."""
         for feed in self.feeds:
-            for _ in range(feed.depth):
-                begin_ns = time.time_ns() if feed.large else 0
-                if feed.large and due_ns and _puts_off(feed, due_ns, begin_ns + planned_ns):
-                    feed.put_off_ns = due_ns
-                    break
-                message = compat.take(feed.subscription)
-                if message is None:
-                    feed.put_off_ns = 0
-                    break
-                if feed.large:
-                    feed.take_ns = _cost_ns(feed.take_ns, begin_ns)
-                    planned_ns += feed.push_ns
-                    if feed.put_off_ns >= message.received_ns > 0:
-                        message = message._replace(received_ns=feed.put_off_ns + 1)
-                taken.append((feed, message))
-        return taken
+            if feed.large and feed.nbytes > FIRST_BYTES:
+                while len(feed.rooms) < ROOMS:
+                    feed.rooms.append(self._ingest.engine.room(feed.streams[0].name, feed.nbytes))
 
-    def waiting(self) -> list[Subscription[Any]]:
-        """The subscriptions whose messages are not put off."""
-        return [feed.subscription for feed in self.feeds if not feed.put_off_ns]
-
-    def push(self, feed: Feed, message: compat.Taken, arrival_ns: int) -> None:
+    def push(self, feed: Feed, message: Taken, arrival_ns: int) -> None:
         """Hand a message to each of its streams; nothing in it can raise."""
         data, source_ns, received_ns = message
-        begin_ns = time.time_ns() if feed.large else 0
         for stream in feed.streams:
             state = self.states[stream.name]
             state.newest_arrival_ns = arrival_ns
@@ -144,8 +148,6 @@ class Intake:
                 if not state.crashed:
                     self._node.get_logger().error(f"{stream.name}: a message could not be taken in: {error!r}")
                 state.crashed += 1
-        if feed.large:
-            feed.push_ns = _cost_ns(feed.push_ns, begin_ns)
 
     def discard(self) -> None:
         """Throw away what waits in the middleware."""
@@ -225,21 +227,11 @@ def definitions(spec: FusionSpec) -> dict[str, str]:
     return texts
 
 
-def _puts_off(feed: Feed, due_ns: int, now_ns: int) -> bool:
-    in_time = now_ns + feed.take_ns + feed.push_ns <= due_ns
-    return not in_time and feed.put_off_ns in (0, due_ns)
-
-
-def _cost_ns(before_ns: int, begin_ns: int) -> int:
-    """The most that it costs, of late; what the first message needs to find its memory is not for ever."""
-    return min(max(time.time_ns() - begin_ns, before_ns * 9 // 10), MOST_COST_NS)
-
-
 def _never_called(data: bytes) -> None:
     """Stands where rclpy wants a callback; the messages are taken by `Intake.take`."""
 
 
-def _read_header(data: bytes, arrival_ns: int, state: StreamState, with_frame: bool) -> None:
+def _read_header(data: bytes | memoryview, arrival_ns: int, state: StreamState, with_frame: bool) -> None:
     """Read stamp and frame of the Header that a message begins with; one cut short is left to the decoder to count."""
     if len(data) < 16:
         return
@@ -249,4 +241,4 @@ def _read_header(data: bytes, arrival_ns: int, state: StreamState, with_frame: b
     if with_frame:
         (length,) = _LENGTH[order].unpack_from(data, 12)
         if 0 < length <= min(256, len(data) - 16):
-            state.frame_id = data[16 : 16 + length - 1].decode(errors="replace")
+            state.frame_id = str(data[16 : 16 + length - 1], errors="replace")

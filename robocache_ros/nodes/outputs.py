@@ -97,22 +97,28 @@ class Outputs:
         """Publish the layout, for all who come later too."""
         self._described.publish(String(data=self._layout.to_json()))
 
-    def publish(self, frames: Frames) -> None:
-        """Publish each tick of some frames."""
+    def publish(self, frames: Frames, hold: Callable[[int], None] = lambda tick_ns: None) -> None:
+        """Publish each tick of some frames: all is made ready before `hold(tick_ns)`, which returns when it is time."""
         if self.ring and frames.window is not None:
-            self.ring.publish(frames, frames.window)  # before the row is on the host: consumers wait for the GPU alone
+            self.ring.fill(frames, frames.window)
         rows = frames.rows().numpy()
         for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
             window = self._window.push(tick_ns, rows[index])
             if self.ring and frames.window is None:
-                self.ring.publish(frames[index : index + 1], torch.from_numpy(window))
-            self._fused.publish(messages.fused_cdr(tick_ns, window))
-            for stream in self._layout.spec.media:
-                publisher = self._media[stream.name]
-                if publisher.get_subscription_count():
-                    value = frames.media[stream.name][index]
-                    if value.numel():  # nothing has come yet to learn an undeclared size from
-                        publisher.publish(self._media_message(tick_ns, stream, value))
+                self.ring.fill(frames[index : index + 1], torch.from_numpy(window))
+            fused = messages.fused_cdr(tick_ns, window)
+            media = [
+                (self._media[stream.name], self._media_message(tick_ns, stream, frames.media[stream.name][index]))
+                for stream in self._layout.spec.media
+                if self._media[stream.name].get_subscription_count()
+                and frames.media[stream.name][index].numel()  # nothing has come yet to learn an undeclared size from
+            ]
+            hold(tick_ns)
+            if self.ring:
+                self.ring.announce()
+            self._fused.publish(fused)
+            for publisher, message in media:
+                publisher.publish(message)
 
     def counters(self) -> dict[str, int]:
         """What became of the frames, by name."""

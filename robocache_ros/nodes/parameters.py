@@ -7,6 +7,8 @@ from typing import Any
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.node import Node
 
+from robocache_ros.errors import RoboCacheError
+
 
 def declare(node: Node) -> None:
     """Declare every parameter with its description and its range."""
@@ -15,6 +17,25 @@ def declare(node: Node) -> None:
         "device",
         "auto",
         _described("Where ticks are computed. Read when the node is configured.", "auto | cpu | cuda | cuda:<index>"),
+    )
+    node.declare_parameter(
+        "normalized",
+        False,
+        _described("Images in frames as float32, normalised as the spec says; else 8-bit ones as uint8."),
+    )
+    node.declare_parameter(
+        "jpeg",
+        "cpu",
+        _described("Where jpeg images are decoded: gpu is faster, and differs by a few counts.", "cpu | gpu"),
+    )
+    node.declare_parameter(
+        "payload_bytes",
+        "",
+        _described(
+            "Bytes of the largest image or cloud of a stream, as stream=bytes with commas between: GPU memory is then"
+            " taken, and its size shown, when the node is configured, and not at the first message.",
+            "<stream>=<bytes>, ...",
+        ),
     )
     node.declare_parameter(
         "autostart",
@@ -40,6 +61,20 @@ def declare(node: Node) -> None:
 def read(node: Node, name: str) -> Any:
     """The value of a parameter."""
     return node.get_parameter(name).value
+
+
+def payload_bytes(node: Node) -> dict[str, int]:
+    """The parameter `payload_bytes` by stream; RoboCacheError where an entry is not name=bytes."""
+    sizes = {}
+    given = read(node, "payload_bytes")
+    for entry in given.split(",") if given.strip() else ():
+        name, _, size = (part.strip() for part in entry.partition("="))
+        if not size.isdecimal() or not int(size):
+            raise RoboCacheError(
+                f"parameter payload_bytes: {entry.strip()!r} is not <stream>=<bytes>, as in front=6220800,rear=6220800"
+            )
+        sizes[name] = int(size)
+    return sizes
 
 
 def _described(description: str, constraints: str = "", fixed: bool = False) -> ParameterDescriptor:

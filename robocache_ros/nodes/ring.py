@@ -14,7 +14,7 @@ from robocache_ros import ipc
 from robocache_ros.engine import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.frame import FusedFrame
-from robocache_ros.ipc.frames import FrameWriter, fused_frame
+from robocache_ros.ipc.frames import FrameWriter, next_frame
 from robocache_ros.layout import Layout
 from robocache_ros.spec import load_spec
 
@@ -41,13 +41,18 @@ class RingOutput:
         except RoboCacheError as error:
             self._give_up(error)
 
-    def publish(self, frames: Frames, window: torch.Tensor) -> None:
+    def fill(self, frames: Frames, window: torch.Tensor) -> None:
         """Put the frame of one tick into the ring; `window` are the (horizon, C) rows that end with it."""
         if self._writer:
             try:
-                self._writer.publish(frames, window)
+                self._writer.fill(frames, window)
             except RoboCacheError as error:
                 self._give_up(error)
+
+    def announce(self) -> None:
+        """Tell the consumers of the frame that was filled."""
+        if self._writer:
+            self._writer.announce()
 
     def counters(self) -> dict[str, int]:
         """`ring_readers` connected, and frames `ring_overtaken` while a reader held them."""
@@ -100,13 +105,11 @@ class RingFollower:
             self.connected = True
             newest = None
             while reader.alive and not self._stopped.is_set():
-                held = reader.wait(WAIT_S, newest)
-                if held:
-                    newest = held.tick_ns
-                    frame = fused_frame(held, layout)
-                    del held  # from here on the frame's tensors alone hold the slot
+                frame = next_frame(reader, layout, WAIT_S, newest)
+                if frame:
+                    newest = frame.tick_ns
                     self._deliver(frame, layout)
-                    del frame
+                    del frame  # its tensors hold the slot
             self.connected = False
         self._link.close()
 

@@ -316,6 +316,8 @@ class FusedSubscriber:
         if tensor is None:
             return torch.zeros(0)
         if stream.image and stream.image.normalize:
+            if tensor.dtype != torch.uint8:  # the node normalises
+                return tensor.to(self._dtype)
             return ops.normalize_image(tensor, stream.image.normalize, self._dtype)
         return tensor
 

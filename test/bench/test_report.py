@@ -32,10 +32,13 @@ def node() -> dict[str, Any]:
         "unnoted": 0,
         "messages.stream": np.zeros(10, np.int64),
         "messages.stamp_ns": TICKS,
+        "messages.arrival_ns": TICKS + MS,
         "messages.taken_ns": TICKS + 2 * MS,
         "ticks.tick_ns": TICKS,
         "ticks.made_ns": TICKS + 3 * MS,
         "ticks.asked_ns": TICKS + 3 * MS,
+        "ticks.ready_ns": TICKS + 3 * MS,
+        "ticks.newest_joint_ns": TICKS + MS,
         "ticks.shared_ns": TICKS + 3 * MS,
         "ticks.published_ns": TICKS + 4 * MS,
     }
@@ -43,7 +46,8 @@ def node() -> dict[str, Any]:
 
 @pytest.fixture
 def consumer() -> dict[str, Any]:
-    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "had_ns": TICKS + 5 * MS, "newest_joints_ns": TICKS - MS}
+    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "framed_ns": TICKS + 4 * MS,
+            "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}  # fmt: skip
 
 
 @pytest.fixture
@@ -71,7 +75,8 @@ def test_jitter_is_against_tick_and_delay(found: dict[str, Any]) -> None:
 def test_consumers_frames_are_joined_by_their_tick(found: dict[str, Any]) -> None:
     assert found["made_to_consumer_ms"]["p50"] == pytest.approx(2.0)
     assert found["beat_to_consumer_ms"]["p50"] == pytest.approx(2.0)
-    assert found["joints_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
+    assert found["newest_joint_age_in_consumer_ms"]["p50"] == pytest.approx(4.0)
+    assert found["earlier_joint_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
 
 
 def test_peer_is_held_to_the_even_beat_that_suits_it_best(node: dict[str, Any]) -> None:

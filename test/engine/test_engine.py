@@ -21,8 +21,9 @@ STAMPED = {
 }
 
 
-def spec(delay_ms=20.0, emit="fixed", **streams):
-    return load_spec({"robocache": 1, "rate_hz": 50, "delay_ms": delay_ms, "emit": emit, "streams": streams})
+def spec(delay_ms=20.0, emit="fixed", lead_ms=0.0, **streams):
+    timeline = {"rate_hz": 50, "delay_ms": delay_ms, "lead_ms": lead_ms, "emit": emit}
+    return load_spec({"robocache": 1, **timeline, "streams": streams})
 
 
 def value(number):
@@ -56,6 +57,25 @@ def test_a_tick_asked_for_late_sees_only_what_had_arrived_in_time():
     frames = advance(engine, 45)
     assert frames.fused[:, 0].tolist() == [1.0, 2.0]
     assert frames.age_ns[:, 0].tolist() == [1 * MS, 20 * MS]
+
+
+def test_what_arrives_between_a_ticks_making_and_its_going_out_is_not_in_it():
+    engine = FusionEngine(spec(delay_ms=20, lead_ms=5, v=STAMPED))
+    assert len(advance(engine, 0)) == 0
+    assert engine.next_due_ns == T0 + 15 * MS
+    push(engine, "v", -2, 15, 1.0)
+    assert push(engine, "v", 0, 15.001, 2.0) is Outcome.LATE
+    frames = advance(engine, 16)  # made ahead of its beat, at 20
+    assert frames.ticks_ns.tolist() == [T0]
+    assert frames.fused.tolist() == [[1.0]]
+
+
+def test_an_eager_tick_waits_no_longer_than_the_delay_less_the_lead():
+    engine = FusionEngine(spec(delay_ms=20, lead_ms=5, emit="eager", v=STAMPED, w=STAMPED))
+    advance(engine, 0)
+    push(engine, "v", 0, 1, 1.0)
+    assert len(advance(engine, 14.9)) == 0
+    assert advance(engine, 15).valid.tolist() == [[1, 0]]
 
 
 def test_a_late_sample_is_counted_and_serves_the_ticks_to_come():

@@ -25,8 +25,9 @@ STREAM = {
 NAMES = ("v", "w")
 
 
-def spec(emit):
-    return load_spec({"robocache": 1, "delay_ms": 20, "emit": emit, "streams": dict.fromkeys(NAMES, STREAM)})
+def spec(emit, lead_ms=0):
+    timeline = {"delay_ms": 20, "lead_ms": lead_ms, "emit": emit}
+    return load_spec({"robocache": 1, **timeline, "streams": dict.fromkeys(NAMES, STREAM)})
 
 
 class Pushes:
@@ -65,6 +66,14 @@ def test_frames_in_pieces_are_those_with_all_of_the_recording_at_hand(samples, e
     deadlines = whole.engine.deadlines(ticks) if visibility == "deployed" else None
     expected = whole.engine.resolve(ticks, deadlines)
     assert torch.equal(torch.cat([piece.rows() for piece in pieces]), expected.rows())
+
+
+@pytest.mark.parametrize(("visibility", "seen"), [("deployed", [0.0, 2.0]), ("ideal", [1.0, 2.0])])
+def test_a_deployed_tick_sees_what_a_robot_made_it_of(visibility, seen):
+    # The second of the first tick arrives 17 ms after it: before it goes out, at 20, but after it is made, at 15.
+    log = messages([("v", -5, 5), ("v", 0, 17), ("v", 20, 15)])
+    frames = list(offline.run(log, Pushes(spec("fixed", 5)), T0, T0 + 20 * MS, visibility=visibility))
+    assert torch.cat([f.fused for f in frames])[:, 0].tolist() == seen
 
 
 def test_memory_holds_the_samples_between_the_log_and_the_ticks_that_await_them():

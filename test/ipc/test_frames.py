@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from robocache_ros.engine import Frames
 from robocache_ros.frame import FusedFrame
 from robocache_ros.ipc.frames import FrameWriter, fused_frame
 from robocache_ros.layout import Layout
+from robocache_ros.ops.cuda import ipc as cuda_ipc
 from robocache_ros.spec import load_spec
 
 PERIOD_NS = 20_000_000
@@ -113,3 +115,18 @@ def test_image_that_shows_its_size_makes_the_ring_anew(writer: FrameWriter, path
     assert held
     assert fused_frame(held, LAYOUT)["front"].shape == (3, 2, 4)
     link.close()
+
+
+def test_blocks_of_a_slot_are_told_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch keeps of a block for ever is then no more with each frame."""
+    monkeypatch.setattr(cuda_ipc, "_as_tensor", lambda block: block)
+    ring = object.__new__(cuda_ipc.MappedRing)
+    ring._mapping = SimpleNamespace(pointer=4096)
+    ring._device = 0
+    ring._interfaces = {}
+
+    first, again, other = (ring.block(start, 256)[0] for start in (512, 512, 768))
+
+    assert first is not again  # each is the holder of a frame
+    assert first.__cuda_array_interface__ is again.__cuda_array_interface__
+    assert [block.__cuda_array_interface__["data"][0] for block in (first, other)] == [4096 + 512, 4096 + 768]

@@ -49,6 +49,52 @@ def test_tensors_view_the_writers_memory(writer: ipc.Writer, reader: ipc.Reader)
     assert held.tensors["fused"].unique().tolist() == [8]
 
 
+def test_frame_is_not_to_be_had_before_it_is_announced(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.publish(20, frame(5))
+    writer.fill(40, frame(6))
+    assert reader.latest().tick_ns == 20
+    assert reader.frame(40) is None
+
+    writer.announce()
+
+    assert torch.equal(reader.latest().tensors["fused"], torch.full((2, 3), 6.0))
+
+
+def test_frame_that_was_never_announced_is_overwritten(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.fill(20, frame(5))
+    for tick in range(40, 200, 20):
+        writer.publish(tick, frame(tick))
+
+    assert reader.latest().tick_ns == 180
+
+
+def test_reader_that_knows_the_beat_rehearses_before_the_next_frame(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    rehearsed: list[int] = []
+    waited: list[ipc.HeldFrame | None] = []
+
+    def rehearse() -> None:
+        rehearsed.append(len(waited))
+        writer.publish(300_000_000, frame(7))
+
+    for tick_ns in (100_000_000, 200_000_000):
+        writer.publish(tick_ns, frame(5))
+        waited.append(reader.wait(60.0, tick_ns - 1, rehearse))
+    waited.append(reader.wait(60.0, 200_000_000, rehearse))  # a tenth of a second after the one before
+
+    assert [held.tick_ns for held in waited if held] == [100_000_000, 200_000_000, 300_000_000]
+    assert rehearsed == [2]
+
+
+def test_reader_that_knows_no_beat_waits_as_ever(writer: ipc.Writer, reader: ipc.Reader) -> None:
+    writer.publish(20, frame(5))
+    rehearsed: list[None] = []
+    first = reader.wait(60.0, None, lambda: rehearsed.append(None))
+
+    assert first
+    assert reader.wait(0.01, first.tick_ns, lambda: rehearsed.append(None)) is None
+    assert not rehearsed
+
+
 def test_meta_reaches_the_reader(reader: ipc.Reader) -> None:
     assert reader.meta == "columns"
 

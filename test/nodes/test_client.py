@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -101,6 +102,20 @@ def test_images_come_normalized_as_the_spec_says(robot: Robot, spec: dict[str, A
     pixels = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3).permute(2, 0, 1).contiguous()
     normalize = load_spec(spec).stream("camera").image.normalize
     assert torch.equal(frame["camera"], ops.normalize_image(pixels, normalize, torch.float32))
+
+
+def test_images_that_the_node_normalizes_are_the_same(rig: Any, spec: dict[str, Any]) -> None:
+    rig.fusion(spec, normalized=True).autostart()
+    robot = Robot(rig)
+    pixels = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3).permute(2, 0, 1).contiguous()
+    normalize = load_spec(spec).stream("camera").image.normalize
+    try:
+        for dtype, transport in product((torch.float32, torch.bfloat16), ("auto", "message")):
+            with FusedSubscriber(images=["camera"], dtype=dtype, transport=transport) as subscriber:
+                frame = first_valid(subscriber)
+            assert torch.equal(frame["camera"], ops.normalize_image(pixels, normalize, dtype))
+    finally:
+        robot.stop()
 
 
 def test_voxels_come_as_the_dense_grid(robot: Robot) -> None:

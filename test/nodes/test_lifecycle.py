@@ -16,7 +16,7 @@ from rcl_interfaces.srv import DescribeParameters
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.layout import Layout
-from robocache_ros.nodes import messages
+from robocache_ros.nodes import fusion_node, messages
 from robocache_ros.spec import load_spec
 
 
@@ -116,9 +116,48 @@ def test_device_that_is_not_there_fails_configure(rig: Any, joint_spec: dict[str
     assert not rig.change_state("configure")
 
 
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"jpeg": "tpu"}, "jpeg: 'tpu' is not one of cpu, gpu"),
+        ({"jpeg": "gpu"}, "jpeg: 'gpu' needs a GPU"),
+        ({"payload_bytes": "joints"}, "payload_bytes: 'joints' is not <stream>=<bytes>"),
+        ({"payload_bytes": "front=0"}, "payload_bytes: 'front=0' is not <stream>=<bytes>"),
+        ({"payload_bytes": "joints = 100"}, "payload_bytes.joints: no image or cloud stream has that name"),
+    ],
+    ids=["unknown decoder", "no gpu", "no size", "size of nothing", "no image"],
+)
+def test_engine_parameter_that_cannot_be_fails_configure_with_one_line(
+    rig: Any, joint_spec: dict[str, Any], capfd: pytest.CaptureFixture[str], parameters: dict[str, str], said: str
+) -> None:
+    rig.fusion(joint_spec, **parameters)
+
+    assert not rig.change_state("configure")
+
+    errors = [line for line in capfd.readouterr().err.splitlines() if "[ERROR]" in line or "Traceback" in line]
+    assert len(errors) == 1
+    assert said in errors[0]
+
+
+def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    class Noted(fusion_node.FusionEngine):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            given.update(options)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(fusion_node, "FusionEngine", Noted)
+    rig.fusion(panda_spec, normalized=True, payload_bytes="wrist=57600, voxels=800000")
+
+    assert rig.change_state("configure")
+
+    assert given == {"normalized": True, "jpeg": "cpu", "payload_bytes": {"wrist": 57600, "voxels": 800000}}
+
+
 def test_parameters_are_described(rig: Any, joint_spec: dict[str, Any]) -> None:
     rig.fusion(joint_spec)
-    names = ["spec", "device", "autostart", "base_frame", "diagnostics_period_s"]
+    names = ["spec", "device", "autostart", "normalized", "jpeg", "payload_bytes", "base_frame", "diagnostics_period_s"]
 
     answer = rig.call(DescribeParameters, "/fusion_node/describe_parameters", DescribeParameters.Request(names=names))
 

@@ -74,7 +74,7 @@ def replay(
     wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
     rig.play(rate=rate, duration_s=SECONDS)
     with Bag(PANDA) as bag:
-        last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.delay_ns  # due before the last message
+        last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
     wait(lambda: len(fused) and messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
     wait(lambda: int(rig.status(diagnostics, "beat")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
     counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
@@ -135,10 +135,11 @@ def test_live_images_and_voxels_equal_the_offline_run(
         assert all(same), f"{name}: {same.count(False)} of {len(same)} ticks differ"
 
 
+@pytest.mark.parametrize("timeline", [{"delay_ms": 30}, {"delay_ms": 45, "lead_ms": 15}])
 def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
-    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
+    rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any], timeline: dict[str, float]
 ) -> None:
-    given = panda_spec | {"delay_ms": 30}  # the front camera takes 38 ms, the cloud 55 ms
+    given = panda_spec | timeline  # the front camera takes 38 ms, the cloud 55 ms
 
     live = replay(rig, wait, given, 1.0)
 

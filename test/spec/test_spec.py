@@ -102,6 +102,7 @@ def test_a_spec_is_read_from_a_file(tmp_path):
         ("streams", {}, "streams: expected at least one stream"),
         ("streams", {"Front": {}}, "streams: 'Front' as a name: 'Front' is not a stream name"),
         ("robocache", 2, "robocache: 2 is not a whole number from 1 to 1"),
+        ("lead_ms", 61, "lead_ms: 61 is above delay_ms, 60; a tick is made after its time"),
         ("emit", "soon", "emit: 'soon' is not one of fixed, eager"),
     ],
 )  # fmt: skip

@@ -56,7 +56,7 @@ class SharedRing:
                 raise RoboCacheError(
                     f"cuda:{device}: no ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
                 ) from None
-            self.tensor = _as_tensor(_Block(self._pointer, nbytes, device, self))
+            self.tensor = _as_tensor(_Block(_interface(self._pointer, nbytes), device, self))
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
         """(nbytes,) uint8 of the ring."""
@@ -122,11 +122,16 @@ class MappedRing:
         except runtime.CUDARuntimeError as error:
             raise RoboCacheError(f"GPU memory of process {where['pid']} cannot be mapped ({error})") from None
         self._mapping = _Mapping(pointer, runtime.ipcCloseMemHandle)
-        self.tensor = _as_tensor(_Block(pointer, nbytes, device, self._mapping))
+        self.tensor = _as_tensor(_Block(_interface(pointer, nbytes), device, self._mapping))
+        # torch (2.11 to 2.13 at least) never lets go of the shape and the address that it is given: one of each a slot.
+        self._interfaces: dict[tuple[int, int], dict[str, Any]] = {}
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
         """(nbytes,) uint8 of the ring, and the object that its tensors keep."""
-        owner = _Block(self._mapping.pointer + start, nbytes, self._device, self._mapping)
+        interface = self._interfaces.get((start, nbytes))
+        if interface is None:
+            interface = self._interfaces[start, nbytes] = _interface(self._mapping.pointer + start, nbytes)
+        owner = _Block(interface, self._device, self._mapping)
         return owner, _as_tensor(owner)
 
     def copy(self, target: Tensor, value: Tensor) -> None:
@@ -179,10 +184,14 @@ class _Mapping:
 class _Block:
     """A block of GPU memory as torch takes it; every tensor over it keeps it, and it keeps the memory."""
 
-    def __init__(self, pointer: int, nbytes: int, device: int, memory: object) -> None:
+    def __init__(self, interface: dict[str, Any], device: int, memory: object) -> None:
         self.device = device
         self._memory = memory
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+        self.__cuda_array_interface__ = interface
+
+
+def _interface(pointer: int, nbytes: int) -> dict[str, Any]:
+    return {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
 
 
 def _as_tensor(block: _Block) -> Tensor:
