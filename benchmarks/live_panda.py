@@ -24,7 +24,8 @@ import yaml
 from rclpy.qos import QoSProfile
 
 from robocache_ros.bags.player import play
-from robocache_ros.bags.reader import Bag, RawMessage
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.bench.children import Family
 from robocache_ros.bench.live import machine
 from robocache_ros.bench.monitor import Monitor

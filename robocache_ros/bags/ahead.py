@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 
-from robocache_ros.bags.reader import RawMessage
+from robocache_ros.bags.source import RawMessage
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 256

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from robocache_ros.bags.reader import Bag, RawMessage
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.payloads import ImagePayload

@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from robocache_ros.bags.reader import RawMessage, Topic
+from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError
 
 _MAGIC = b"\x89MCAP0\r\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Protocol
 
-from robocache_ros.bags.reader import RawMessage
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 
 CLOCK_PERIOD_NS = 5_000_000  # of /clock in silences, on the steady clock

@@ -7,50 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import yaml
 
+from robocache_ros.bags.mcap import McapFile
+from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.spec import TF_STATIC, FusionSpec
 
 SUFFIXES = (".mcap", ".db3")
-
-
-class RawMessage(NamedTuple):
-    """One recorded message, as its bytes went over the wire."""
-
-    topic: str
-    log_ns: int  # receive time
-    data: bytes  # CDR, with its encapsulation header
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic of a recording."""
-
-    name: str
-    type: str
-    count: int
-    definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
-
-
-class Source(Protocol):
-    """One storage: its topics and the messages of some of them in log order."""
-
-    topics: tuple[Topic, ...]
-    start_ns: int  # log time of the first message
-    stop_ns: int  # past the log time of the last one
-
-    def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
-        """Messages with start_ns <= log time < stop_ns."""
-
-    def close(self) -> None:
-        """Release the files."""
 
 
 class _Rosbags:
@@ -175,8 +144,6 @@ class Bag:
         if not file.stat().st_size:
             raise RoboCacheError(f"{file}: is empty; record it again")
         if file.suffix == ".mcap":
-            from robocache_ros.bags.mcap import McapFile
-
             mcap = McapFile(file)
             if mcap.note:
                 self.notes.append(f"{file}: {mcap.note}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.reader import Bag, RawMessage, Topic
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError
 
 if TYPE_CHECKING:

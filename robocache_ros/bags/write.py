@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.bags.reader import RawMessage
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 

@@ -37,7 +37,8 @@ def live(
     pose_hz: Annotated[float, typer.Option(help="Poses a second; 0: none.")] = _SIZE.pose_hz,
 ) -> None:
     """Put a robot's load through the node to a consumer: what is lost, how late it is, what it costs."""
-    from robocache_ros.bench.live import Options, main
+    from robocache_ros.bench.live import main
+    from robocache_ros.bench.options import Options
 
     load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
     if not load.sensors:

@@ -8,34 +8,19 @@ import platform
 import random
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from robocache_ros.bench.children import GO, STOP, Child, Family
-from robocache_ros.bench.load import Load
 from robocache_ros.bench.monitor import Monitor
+from robocache_ros.bench.options import WARM_UP_S, Options
 from robocache_ros.bench.report import print_report, summarize, write_plot
 from robocache_ros.resources import resource
 
-WARM_UP_S = 3.0  # published and counted, but not in the latencies: compilers and caches
 SETTLE_S = 0.5  # for what is on its way
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is measured."""
-
-    load: Load = field(default_factory=Load)
-    seconds: float = 60.0
-    device: str = "auto"
-    delay_ms: float = 3.0
-    lead_ms: float = 1.5  # of delay_ms: the tick is made this long before its beat
-    via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
-    reliability: str = "best_effort"
-    drivers_apart: bool = False  # publish from a process for each camera, one for clouds, one for the rest
 
 
 def main(options: Options, *, naive: bool = False, out: Path | None = None) -> dict[str, Any]:

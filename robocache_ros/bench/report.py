@@ -6,15 +6,13 @@ import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bench.options import WARM_UP_S, Options
 from robocache_ros.bench.record import percentiles
-
-if TYPE_CHECKING:
-    from robocache_ros.bench.live import Options
 
 Found = dict[str, Any]
 PERIOD_NS = 20_000_000
@@ -33,8 +31,6 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
     Returns:
         Plain values, latencies in ms; under `curves` arrays for the plot.
     """
-    from robocache_ros.bench.live import WARM_UP_S
-
     begin_ns = published["started_ns"] + round(WARM_UP_S * 1e9)
     span = (begin_ns, begin_ns + round(options.seconds * 1e9))
     found: Found = {"device": node["device"], "streams": {}, "costs": costs, "curves": {}}

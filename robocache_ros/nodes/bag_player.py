@@ -20,7 +20,8 @@ from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 
 from robocache_ros.bags.player import SteadyClock, check_rate, play
-from robocache_ros.bags.reader import Bag, RawMessage
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, process
 from robocache_ros.nodes.static_frames import latched

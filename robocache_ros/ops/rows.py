@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.arithmetic import ARITHMETIC, METHODS
+from robocache_ros.ops.arithmetic import ARITHMETIC
+from robocache_ros.ops.checks import check_method, check_source
+from robocache_ros.ops.cuda.resample import blend_cuda
 
-BLEND_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Rows = Tensor | NDArray[Any]
 
 
@@ -37,8 +38,6 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     check_method(method)
     check_source("source", source, method, dims=2)
     if source.device.type == "cuda":
-        from robocache_ros.ops.cuda.resample import blend_cuda  # it imports this module
-
         return blend_cuda(source, lower, upper, weight, method, out)
     lower, upper, weight = (torch.as_tensor(a).numpy() for a in (lower, upper, weight))
     for name, rows, dtype in (("lower", lower, np.int64), ("upper", upper, np.int64), ("weight", weight, np.float32)):
@@ -92,22 +91,3 @@ def canonical(values: Tensor) -> Tensor:
     if values.is_floating_point():  # all ones but for the sign, as GPUs round NaN to 16 bits
         values.view(torch.int16).masked_fill_(values.isnan(), 0x7FFF)
     return values
-
-
-def check_method(method: str) -> None:
-    """Refuse a method that is not one of the five."""
-    if method not in METHODS:
-        raise RoboCacheError(f"method: {method!r} is not one of {', '.join(METHODS)}")
-
-
-def check_source(name: str, source: Tensor, method: str, dims: int) -> None:
-    """Refuse a source whose shape or dtype the method cannot take."""
-    if source.dim() != dims:
-        raise RoboCacheError(f"{name}: expected {dims} dimensions, got shape {tuple(source.shape)}")
-    if source.dtype not in BLEND_DTYPES and not (source.dtype == torch.uint8 and method not in ARITHMETIC):
-        raise RoboCacheError(
-            f"{name}: dtype {source.dtype} cannot be aligned by {method}; float32, float16 and bfloat16 can, "
-            f"and uint8 by hold and nearest"
-        )
-    if method == "slerp" and source.shape[-1] % 4:
-        raise RoboCacheError(f"{name}: slerp takes quaternions, four columns each, got {source.shape[-1]} columns")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.rows import BLEND_DTYPES, check_method, check_source
+from robocache_ros.ops.checks import BLEND_DTYPES, check_method, check_source
 from robocache_ros.ops.times import TIME_DTYPES
 
 INT_LIMIT = 2**31

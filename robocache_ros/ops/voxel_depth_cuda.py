@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from robocache_ros.ops.depth_layout import COLORS, DEPTHS, DepthLayout
 from robocache_ros.ops.voxel_cuda import PIXELS, Clouds, pack_clouds
-from robocache_ros.ops.voxel_depth import COLORS, DEPTHS, DepthLayout
 from robocache_ros.ops.voxel_grid import Grid, Reduction
 
 _UINT8 = 2

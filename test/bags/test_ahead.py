@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from robocache_ros.bags.ahead import BATCH_BYTES, read_ahead
-from robocache_ros.bags.reader import RawMessage
+from robocache_ros.bags.source import RawMessage
 
 
 def messages(count: int, size: int = 10) -> Iterator[RawMessage]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.bags.reader import Bag, Topic
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import Topic
 from robocache_ros.bags.stats import Recorder, TopicStats, measure
 
 MS = 1_000_000

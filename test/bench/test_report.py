@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.bench.live import WARM_UP_S, Options
 from robocache_ros.bench.load import Load
+from robocache_ros.bench.options import WARM_UP_S, Options
 from robocache_ros.bench.report import print_report, summarize, write_plot
 
 MS = 1_000_000

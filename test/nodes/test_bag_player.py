@@ -15,7 +15,8 @@ from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
 
 from robocache_ros.bags.player import CLOCK_PERIOD_NS, play
-from robocache_ros.bags.reader import Bag, RawMessage
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player
 from robocache_ros.nodes.bag_player import BagPlayer, Options

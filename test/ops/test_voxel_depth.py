@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cuda, voxelize_cloud_bytes, voxelize_depth
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+from robocache_ros.ops.depth_layout import Color
 from robocache_ros.ops.voxel_cpu import place
-from robocache_ros.ops.voxel_depth import Color, check_depth, depth_columns
+from robocache_ros.ops.voxel_depth import check_depth, depth_columns
 from robocache_ros.ops.voxel_depth_cuda import of_depth
 from robocache_ros.ops.voxel_grid import checked_grid, checked_reduction
 

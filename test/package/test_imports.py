@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -86,6 +87,14 @@ def test_imports_point_one_way(module: Path) -> None:
     above = {name for name in own_parts(module) if LEVEL.get(name, -1) > level}
 
     assert not above, f"{module.name} is in {part(module)}, before {above}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {".".join(("robocache_ros", *m.relative_to(PACKAGE).with_suffix("").parts)): m for m in MODULES}
+
+    graph = {name: names.keys() & set(imports(module)) for name, module in names.items()}
+
+    TopologicalSorter(graph).prepare()  # CycleError names those of a circle
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
