@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -23,11 +22,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.frame import FusedFrame, split_window
 from robocache_ros.layout import Layout
 from robocache_ros.nodes import messages, qos
+from robocache_ros.nodes.assembly import Assembly
 from robocache_ros.nodes.own import OwnNode
 from robocache_ros.nodes.ring import RingFollower
 from robocache_ros.spec import NS_PER_S, StreamSpec, load_spec
 
-AWAITED = 8  # ticks whose images are waited for
 TRANSPORTS = ("auto", "message")
 
 
@@ -54,7 +53,6 @@ class FusedSubscriber:
     Attributes:
         overtaken: frames that a newer one replaced before they were looked at.
         missed: ticks that never came, by the gaps between those that did.
-        incomplete: frames given up because an image of theirs did not come in time.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class FusedSubscriber:
     ) -> None:
         if transport not in TRANSPORTS:
             raise RoboCacheError(f"transport: {transport!r} is not one of {', '.join(TRANSPORTS)}")
-        self.overtaken = self.missed = self.incomplete = 0
+        self.overtaken = self.missed = 0
         self._images = tuple(images)
         self._callback = callback
         self._device = torch.device(device)
@@ -80,8 +78,7 @@ class FusedSubscriber:
         self._layout: Layout | None = None
         self._newest: FusedFrame | None = None
         self._seen = True  # whether somebody has looked at the newest frame
-        self._waiting: deque[FusedFrame] = deque()
-        self._media: dict[str, dict[int, Tensor]] = {name: {} for name in self._images}
+        self._assembly = Assembly(self._images)
         self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._closed = False
         self._own = None if node else OwnNode("fused_subscriber", namespace)
@@ -103,6 +100,11 @@ class FusedSubscriber:
     def shared(self) -> bool:
         """Whether frames are read where the node keeps them."""
         return self._ring is not None and self._ring.connected
+
+    @property
+    def incomplete(self) -> int:
+        """Frames given up because an image of theirs did not come in time."""
+        return self._assembly.incomplete
 
     @property
     def layout(self) -> Layout | None:
@@ -202,7 +204,7 @@ class FusedSubscriber:
             )
         with self._changed:
             self._layout = layout
-            self._waiting.clear()
+            self._assembly.clear()
             self._changed.notify_all()
         self._want_images(not self.shared)
 
@@ -241,11 +243,7 @@ class FusedSubscriber:
             tick_ns = messages.stamp_ns(message.header)
             current = self._layout.spec.stream(stream.name) if self._layout else stream
             tensor = messages.read_voxels(message, current.voxels) if current.voxels else messages.read_image(message)
-            kept = self._media[stream.name]
-            kept[tick_ns] = tensor
-            for old in sorted(kept)[:-AWAITED]:
-                del kept[old]
-            self._deliver()
+            self._deliver(self._assembly.add_image(stream.name, tick_ns, tensor))
 
         kind = Image if stream.kind == "image" else PointCloud2
         return self._node.create_subscription(kind, f"{self._fusion}/{stream.name}/aligned", on_image, qos.reliable(5))
@@ -255,46 +253,23 @@ class FusedSubscriber:
             return  # without its columns a window says nothing; the layout is latched and on its way
         self._want_images(not self.shared)
         if self.shared:
-            self._waiting.clear()
+            self._assembly.clear()
             return
         tick_ns, window = messages.read_fused(deserialize_message(data, Float32MultiArray))
         if window.shape[1] != self._layout.row_width:
             return  # of the node before it was configured anew
-        self._waiting.append(split_window(self._layout, tick_ns, window))
-        self._deliver()
+        self._deliver(self._assembly.add_window(split_window(self._layout, tick_ns, window)))
 
-    def _deliver(self) -> None:
-        """Hand out the frames that are whole; an older one without its images is given up for a newer one with them."""
-        for index in range(len(self._waiting) - 1, -1, -1):
-            if self._whole(self._waiting[index]):
-                break
-        else:
-            while len(self._waiting) > AWAITED:
-                self._waiting.popleft()
-                self.incomplete += 1
-            return
-        for _ in range(index + 1):
-            frame = self._waiting.popleft()
-            if self._whole(frame):
-                self._add_images(frame)
-                self._hand_out(frame)
-            else:
-                self.incomplete += 1
-
-    def _whole(self, frame: FusedFrame) -> bool:
-        return all(
-            frame.tick_ns in self._media[name] or not frame.valid[name][-1]
-            for name in self._images
-            if name in frame.valid
-        )
-
-    def _add_images(self, frame: FusedFrame) -> None:
-        assert self._layout
-        for name in self._images:
-            if name in frame.valid:
-                stream = self._layout.spec.stream(name)
-                tensor = self._media[name].get(frame.tick_ns)
-                frame.tensors[name] = self._finished(stream, messages.blank(stream) if tensor is None else tensor)
+    def _deliver(self, frames: list[FusedFrame]) -> None:
+        """Hand out frames that were put together from messages."""
+        layout = self._layout
+        for frame in frames:
+            assert layout  # windows are taken in once it is known
+            for name in self._images:
+                if name in frame.valid:
+                    stream, tensor = layout.spec.stream(name), frame.tensors.get(name)
+                    frame.tensors[name] = self._finished(stream, messages.blank(stream) if tensor is None else tensor)
+            self._hand_out(frame)
 
     def _hand_out(self, frame: FusedFrame) -> None:
         assert self._layout

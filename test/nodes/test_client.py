@@ -83,7 +83,7 @@ def first_valid(subscriber: FusedSubscriber) -> FusedFrame:
     raise AssertionError("the subscriber was closed")
 
 
-def test_frame_has_the_window_of_each_vector_stream(robot: Robot) -> None:
+def test_frame_has_the_window_of_each_vector_stream(robot: Robot, spec: dict[str, Any]) -> None:
     with FusedSubscriber() as subscriber:
         frame = first_valid(subscriber)
 
@@ -91,7 +91,7 @@ def test_frame_has_the_window_of_each_vector_stream(robot: Robot) -> None:
     assert frame["joints"][-1].tolist() == [0.25, -0.5]
     assert frame.ticks_ns[-1] == frame.tick_ns
     assert (frame.ticks_ns.diff() == 20_000_000).all()
-    assert 0 <= frame.age_ns["joints"][-1] < 10_000_000
+    assert 0 <= frame.age_ns["joints"][-1] < load_spec(spec).stream("joints").max_age_ns  # a busy machine's may be old
     assert frame.valid["command"].tolist() == [0, 0, 0, 0]
 
 
