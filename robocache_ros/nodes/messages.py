@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
 import sys
 from array import array
@@ -20,6 +19,7 @@ from robocache_ros.spec import NS_PER_S, StreamSpec, VoxelSpec
 
 TICK_LABEL = "tick_ns="
 _ENCODINGS = {(3, torch.uint8): "rgb8", (1, torch.uint8): "mono8", (1, torch.float32): "32FC1"}
+_CENTRE = ("x", "y", "z")
 _FLOATS = struct.Struct("<III")  # stride, data_offset, data length
 
 
@@ -88,15 +88,17 @@ def read_image(message: Image) -> Tensor:
 
 
 def value_names(grid: VoxelSpec) -> tuple[str, ...]:
-    """The fields that a voxel cloud has after x, y, z."""
-    return ("count",) if grid.reduce == "count" else grid.features
+    """The fields that a voxel cloud has after x, y, z; these are its cells' centres, so the feature `z` is `mean_z`."""
+    if grid.reduce == "count":
+        return ("count",)
+    return tuple([f"{grid.reduce}_{name}" if name in _CENTRE else name for name in grid.features])
 
 
 def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) -> PointCloud2:
     """The cells of a (X, Y, Z) or (F, X, Y, Z) grid that hold something, as points at their centres."""
     values = (voxels if voxels.ndim == 4 else voxels[None]).cpu().numpy()
     cells = np.argwhere(values.any(axis=0))
-    names = ("x", "y", "z", *value_names(grid))
+    names = (*_CENTRE, *value_names(grid))
     points = np.empty((len(cells), len(names)), np.float32)
     points[:, :3] = np.array(grid.origin_m) + (cells + 0.5) * np.array(grid.size_m)
     if len(names) > 3:
@@ -118,23 +120,11 @@ def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
 
 
 def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.float32]) -> PointCloud2:
-    """An (N, F) float32 array as a cloud of N points."""
+    """An (N, F) float32 array as a cloud of N points, byte for byte what sensor_msgs_py's create_cloud makes."""
     fields = [
         PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
         for index, name in enumerate(names)
     ]
-    try:
-        build: Any = importlib.import_module("sensor_msgs_py.point_cloud2").create_cloud
-    except ImportError:  # it is not on PyPI
-        return own_cloud_message(header, fields, points)
-    # Only a structured array is taken as a block; of any other each point is packed on its own.
-    structured = points.view([(name, np.float32) for name in names]).reshape(-1) if len(points) else points
-    cloud: PointCloud2 = build(header, fields, structured)
-    return cloud
-
-
-def own_cloud_message(header: Header, fields: list[PointField], points: NDArray[np.float32]) -> PointCloud2:
-    """What sensor_msgs_py.point_cloud2.create_cloud makes, byte for byte, without it."""
     message = PointCloud2(header=header, height=1, width=len(points), fields=fields)
     message.is_dense = False
     message.is_bigendian = sys.byteorder == "big"
