@@ -35,26 +35,40 @@ def environment() -> list[SetEnvironmentVariable]:
     return [SetEnvironmentVariable(name, value) for name, value in settings.items()]
 
 
-def nodes(context: LaunchContext) -> list[LifecycleNode]:
-    given = {name: LaunchConfiguration(name).perform(context) for name in ("spec", "params_file", "name", "namespace")}
-    parameters: list[object] = [given["params_file"]] if given["params_file"] else []
+PARAMETERS = {  # launch arguments that are parameters of the node
+    "device": str,
+    "normalized": bool,
+    "jpeg": str,
+    "payload_bytes": str,
+    "autostart": bool,
+    "use_sim_time": bool,
+}
+
+
+def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
+    """The node; of an argument that is not in `given` the parameter file decides, if it says anything."""
+    values = {name: LaunchConfiguration(name).perform(context) for name in ("spec", "params_file", "name", "namespace")}
+    parameters: list[object] = []
+    if values["params_file"]:
+        parameters.append(file := os.path.abspath(os.path.expanduser(values["params_file"])))
+        if not os.path.isfile(file):  # of which launch_ros only warns
+            raise ValueError(f"params_file: {file} is not there; give the path of a parameter file (YAML), or none")
     parameters.append(
-        {
-            "spec": ParameterValue(os.path.abspath(os.path.expanduser(given["spec"])), value_type=str),
-            "device": ParameterValue(LaunchConfiguration("device"), value_type=str),
-            "normalized": ParameterValue(LaunchConfiguration("normalized"), value_type=bool),
-            "jpeg": ParameterValue(LaunchConfiguration("jpeg"), value_type=str),
-            "payload_bytes": ParameterValue(LaunchConfiguration("payload_bytes"), value_type=str),
-            "autostart": ParameterValue(LaunchConfiguration("autostart"), value_type=bool),
-            "use_sim_time": ParameterValue(LaunchConfiguration("use_sim_time"), value_type=bool),
+        {"spec": ParameterValue(os.path.abspath(os.path.expanduser(values["spec"])), value_type=str)}
+        | {
+            name: ParameterValue(LaunchConfiguration(name), value_type=kind)
+            for name, kind in PARAMETERS.items()
+            if name in given
         }
     )
     return [
         LifecycleNode(
             package="robocache_ros",
             executable="fusion_node",
-            name=given["name"],
-            namespace=given["namespace"],
+            name=values["name"],
+            namespace=values["namespace"],
+            # The one default that is not the node's own; among `parameters` it would beat a file's `/**`.
+            ros_arguments=["-p", ["autostart:=", LaunchConfiguration("autostart")]],
             parameters=parameters,
             output="both",
             emulate_tty=True,
@@ -63,8 +77,10 @@ def nodes(context: LaunchContext) -> list[LifecycleNode]:
 
 
 def generate_launch_description() -> LaunchDescription:
+    given: set[str] = set()
     return LaunchDescription(
         [
+            OpaqueFunction(function=lambda context: given.update(context.launch_configurations)),  # no defaults yet
             DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
             DeclareLaunchArgument("device", default_value="auto", description="auto, cpu, cuda or cuda:<index>."),
             DeclareLaunchArgument(
@@ -96,9 +112,11 @@ def generate_launch_description() -> LaunchDescription:
                 description="Go by /clock, for replays and simulations.",
             ),
             DeclareLaunchArgument(
-                "params_file", default_value="", description="A parameter file, such as config/fusion_node.yaml."
+                "params_file",
+                default_value="",
+                description="A parameter file, such as config/fusion_node.yaml; arguments that are given win over it.",
             ),
             *environment(),
-            OpaqueFunction(function=nodes),
+            OpaqueFunction(function=nodes, args=[given]),
         ]
     )

@@ -20,9 +20,11 @@ def make_backend(
     layout: Layout, capacities: Mapping[str, int], device: str, unbounded: bool, options: Options
 ) -> Backend:
     """The backend of a device; `capacities` are slots by stream, the rest is as FusionEngine's."""
+    media = [stream.name for stream in layout.spec.media]
     for name in options.payload_bytes:
-        if name not in {s.name for s in layout.spec.media}:
-            raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name")
+        if name not in media:
+            known = ", ".join(media) or "none"
+            raise RoboCacheError(f"payload_bytes.{name}: no image or cloud stream has that name; the spec has {known}")
     if options.jpeg not in ("cpu", "gpu"):
         raise RoboCacheError(f"jpeg: {options.jpeg!r} is not one of cpu, gpu")
     chosen = resolve_device(device)

@@ -16,6 +16,7 @@ pytest.importorskip("rclpy")
 pytest.importorskip("launch_ros")
 pytest.importorskip("ros2launch")
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+from rcl_interfaces.srv import GetParameters
 from std_msgs.msg import Float32MultiArray, String
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,30 @@ def test_without_autostart_the_node_waits_to_be_configured(rig: Any, launched: C
 
     assert rig.state(timeout_s=PATIENCE_S) == "unconfigured"
     assert rig.change_state("configure")
+
+
+def test_parameter_file_decides_what_no_argument_says(
+    rig: Any, launched: Callable[..., Launch], tmp_path: Path
+) -> None:
+    file = tmp_path / "node.yaml"
+    file.write_text("/**: {ros__parameters: {device: cpu, jpeg: gpu, normalized: true, autostart: false}}")
+
+    launched("fusion.launch.py", f"spec:={SPEC}", f"params_file:={file}", "jpeg:=cpu")
+
+    names = ["device", "jpeg", "normalized", "autostart", "spec"]
+    request = GetParameters.Request(names=names)
+    found = rig.call(GetParameters, "/fusion_node/get_parameters", request, PATIENCE_S).values
+    device, jpeg, normalized, autostart, spec = found
+    assert (device.string_value, jpeg.string_value, spec.string_value) == ("cpu", "cpu", str(SPEC))
+    assert (normalized.bool_value, autostart.bool_value) == (True, False)
+    assert rig.state() == "unconfigured"
+
+
+def test_parameter_file_that_is_not_there_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
+    launch = launched("fusion.launch.py", f"spec:={SPEC}", "params_file:=/nowhere/node.yaml")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "params_file: /nowhere/node.yaml is not there" in launch.said
 
 
 def test_replay_launch_plays_the_recording_and_ends(

@@ -123,7 +123,7 @@ def test_device_that_is_not_there_fails_configure(rig: Any, joint_spec: dict[str
         ({"jpeg": "gpu"}, "jpeg: 'gpu' needs a GPU"),
         ({"payload_bytes": "joints"}, "payload_bytes: 'joints' is not <stream>=<bytes>"),
         ({"payload_bytes": "front=0"}, "payload_bytes: 'front=0' is not <stream>=<bytes>"),
-        ({"payload_bytes": "joints = 100"}, "payload_bytes.joints: no image or cloud stream has that name"),
+        ({"payload_bytes": "joints = 100"}, "payload_bytes.joints: no image or cloud stream has that name; the"),
     ],
     ids=["unknown decoder", "no gpu", "no size", "size of nothing", "no image"],
 )
