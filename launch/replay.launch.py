@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction, Shutdown
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -14,6 +15,13 @@ from launch_ros.actions import Node
 from launch import LaunchContext, LaunchDescription
 
 HERE = Path(__file__).resolve().parent
+
+
+def over(event: ProcessExited, context: LaunchContext) -> Shutdown:
+    """End the launch with the player; as failed, where it has: what runs the launch shall know."""
+    if event.returncode:
+        raise RuntimeError(f"{event.process_name} has failed (exit code {event.returncode}); it says above why")
+    return Shutdown(reason="the replay is over")
 
 
 def player(context: LaunchContext) -> list[Node]:
@@ -24,7 +32,6 @@ def player(context: LaunchContext) -> list[Node]:
     arguments += ["--wait-for-subscribers"]
     if given("loop") == "true":
         arguments.append("--loop")
-    ends = [Shutdown(reason="the replay is over")] if given("shutdown") == "true" else None
     return [
         Node(
             package="robocache_ros",
@@ -32,7 +39,7 @@ def player(context: LaunchContext) -> list[Node]:
             arguments=arguments,
             output="both",
             emulate_tty=True,
-            on_exit=ends,
+            on_exit=over if given("shutdown") == "true" else None,
         )
     ]
 

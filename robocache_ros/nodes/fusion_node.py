@@ -11,8 +11,10 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # where Humble has it
+from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.logging import get_logger
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from robocache_ros.engine import FusionEngine, Ingest
@@ -119,9 +121,9 @@ class FusionNode(LifecycleNode):
     def __init__(self, name: str = "fusion_node", **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self._log = logs.attach(self.get_logger())
-        parameters.declare(self)
         self._fusion: Fusion | None = None
         self._failure: Exception | None = None
+        parameters.declare(self)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics go on while a simulation is paused
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
@@ -131,6 +133,9 @@ class FusionNode(LifecycleNode):
         """Configure and activate."""
         if self.trigger_configure() == SUCCESS:
             self.trigger_activate()
+        else:
+            command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
+            self.get_logger().warning(f"stays unconfigured; once that is mended: {command} configure, and activate")
 
     @_said_aloud
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -227,14 +232,19 @@ def memory_lines(engine: FusionEngine) -> list[str]:
     places: dict[str, int] = {}
     for row in engine.memory():
         places[row.place] = places.get(row.place, 0) + row.total_bytes
-    return [f"memory ({place}): {total / 2**20:.1f} MiB" for place, total in places.items()]
+    return [f"memory ({place}): {total / 2**20:.3f} MiB" for place, total in places.items()]
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until it is told to end."""
     process.prepare()
     rclpy.init(args=args)
-    node = FusionNode()
+    try:
+        node = FusionNode()
+    except ParameterException as error:
+        get_logger("fusion_node").fatal(parameters.refusal(error))
+        rclpy.try_shutdown()
+        return 1
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:

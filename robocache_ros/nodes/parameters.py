@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.exceptions import InvalidParameterTypeException, ParameterException
 from rclpy.node import Node
 
 from robocache_ros.errors import RoboCacheError
@@ -61,6 +62,12 @@ def declare(node: Node) -> None:
 def read(node: Node, name: str) -> Any:
     """The value of a parameter."""
     return node.get_parameter(name).value
+
+
+def refusal(error: ParameterException) -> str:
+    """Why a parameter could not be declared: rclpy names it, its value and what it takes; this adds how to write it."""
+    by_type = isinstance(error, InvalidParameterTypeException)
+    return f"{error}{'; a DOUBLE has a point, a STRING of digits quotes' if by_type else ''}"
 
 
 def payload_bytes(node: Node) -> dict[str, int]:

@@ -122,6 +122,14 @@ def test_replay_launch_plays_the_recording_and_ends(
     assert len(fused) > 400
 
 
+def test_replay_that_cannot_be_fails_the_launch(launched: Callable[..., Launch]) -> None:
+    launch = launched("replay.launch.py", f"spec:={SPEC}", "bag:=/nowhere/bag", "device:=cpu")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "/nowhere/bag: no such recording" in launch.said
+    assert "Traceback" not in launch.said
+
+
 def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = runpy.run_path(str(ROOT / "launch" / "fusion.launch.py"))["environment"]
 

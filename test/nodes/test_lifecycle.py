@@ -116,6 +116,32 @@ def test_device_that_is_not_there_fails_configure(rig: Any, joint_spec: dict[str
     assert not rig.change_state("configure")
 
 
+def test_node_that_cannot_start_by_itself_says_how_to_start_it(rig: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    rig.fusion("/nowhere/spec.yaml").autostart()
+
+    assert rig.state() == "unconfigured"
+    assert "ros2 lifecycle set /fusion_node configure" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"diagnostics_period_s": 1}, "'diagnostics_period_s' to '1' of type 'INTEGER', expecting type 'DOUBLE'"),
+        ({"ring_slots": 5000}, "ring_slots out of range"),
+    ],
+    ids=["type", "range"],
+)
+def test_parameter_that_the_node_does_not_take_ends_it_with_one_line(
+    rig: Any, joint_spec: dict[str, Any], given: dict[str, Any], said: str
+) -> None:
+    process = rig.start(joint_spec, **given)
+
+    assert process.popen.wait(60) == 1
+    log = process.log.read_text()
+    assert said in log
+    assert "Traceback" not in log
+
+
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
