@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from functools import cache
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# The pytest plugin of launch, which every ROS brings, lets no logger that is made after it hand on what it is told.
+logging.setLoggerClass(logging.Logger)
 
 
 @cache
