@@ -7,6 +7,7 @@ message once and skips the others, which is what reading a recording mostly cost
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 import sys
 import zlib
@@ -57,7 +58,7 @@ class McapFile:
         self._file = path.open("rb")
         self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._schemas: dict[int, tuple[str, str]] = {}
-        self._channels: dict[int, tuple[int, str]] = {}
+        self._channels: dict[int, tuple[int, str, bool]] = {}
         self._parts: list[_Part] = []
         self.note = ""
         try:
@@ -68,8 +69,8 @@ class McapFile:
         self.start_ns = min((part.first_ns for part in self._parts), default=2**63 - 1)
         self.stop_ns = max((part.last_ns + 1 for part in self._parts), default=0)
         self.topics = tuple(
-            Topic(name, kind, counts[key], definition)
-            for key, (schema, name) in self._channels.items()
+            Topic(name, kind, counts[key], definition, latched)
+            for key, (schema, name, latched) in self._channels.items()
             for kind, definition in [self._schemas.get(schema, ("", ""))]
         )
 
@@ -77,7 +78,7 @@ class McapFile:
         """Messages in log order; chunks that overlap in time are merged."""
         low = start_ns if start_ns is not None else 0
         high = stop_ns if stop_ns is not None else 2**63
-        names = {key: name for key, (_, name) in self._channels.items() if name in topics}
+        names = {key: name for key, (_, name, _) in self._channels.items() if name in topics}
         parts = sorted(
             part
             for part in self._parts
@@ -216,8 +217,9 @@ class McapFile:
         elif op == _CHANNEL:
             key, schema = struct.unpack_from("<HH", body)
             name, at = _string(body, 4)
-            if _string(body, at)[0] == "cdr":
-                self._channels[key] = (schema, name)
+            encoding, at = _string(body, at)
+            if encoding == "cdr":
+                self._channels[key] = (schema, name, is_latched(_map(body, at).get("offered_qos_profiles", "")))
 
 
 def _records(data: bytes | mmap.mmap, at: int) -> Iterator[tuple[int, int, int]]:
@@ -235,6 +237,20 @@ def _records(data: bytes | mmap.mmap, at: int) -> Iterator[tuple[int, int, int]]
 def _string(body: bytes, at: int) -> tuple[str, int]:
     (size,) = struct.unpack_from("<I", body, at)
     return body[at + 4 : at + 4 + size].decode(), at + 4 + size
+
+
+def _map(body: bytes, at: int) -> dict[str, str]:
+    (size,) = struct.unpack_from("<I", body, at)
+    at, end, found = at + 4, at + 4 + size, dict[str, str]()
+    while at < end:
+        key, at = _string(body, at)
+        found[key], at = _string(body, at)
+    return found
+
+
+def is_latched(profiles: str) -> bool:
+    """Whether one of rosbag2's offered_qos_profiles (YAML) keeps messages for later subscribers; a number in Humble."""
+    return bool(re.search(r"^[\s-]*durability:\s*(1|transient_local)\s*$", profiles, re.MULTILINE))
 
 
 def _decompress(compression: str, data: bytes) -> bytes:

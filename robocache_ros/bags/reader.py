@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,10 @@ class _Rosbags:
         self.start_ns: int = self._reader.start_time
         self.stop_ns: int = self._reader.end_time
         self.topics = tuple(
-            Topic(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef.format.name == "MSG" else "")
+            Topic(
+                *(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef.format.name == "MSG" else ""),
+                any(qos.durability.name == "TRANSIENT_LOCAL" for qos in c.ext.offered_qos_profiles),
+            )
             for c in self._reader.connections
             if isinstance(c.topic, str) and isinstance(c.msgtype, str)  # a damaged table may hold anything
         )
@@ -194,11 +198,13 @@ def _merge(sources: list[Source]) -> dict[str, Topic]:
     for topic in sorted((t for source in sources for t in source.topics), key=lambda t: t.name):
         counts[topic.name] += topic.count
         known = found.setdefault(topic.name, topic)
+        if topic.latched:
+            found[topic.name] = replace(known, latched=True)
         if known.type != topic.type:
             raise RoboCacheError(
                 f"{topic.name}: is {known.type} and {topic.type} in one recording; it cannot be decoded"
             )
-    return {name: Topic(name, t.type, counts[name], t.definition) for name, t in found.items()}
+    return {name: replace(topic, count=counts[name]) for name, topic in found.items()}
 
 
 def _damage() -> tuple[type[BaseException], ...]:

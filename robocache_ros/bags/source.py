@@ -23,6 +23,7 @@ class Topic:
     type: str
     count: int
     definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
+    latched: bool = False  # a publisher kept messages for those who came later (durability transient_local)
 
 
 class Source(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def write_bag(
     *,
     storage: str = "mcap",
     compression: str = "none",
+    latched: Collection[str] = (),
 ) -> Path:
     """Write messages into a new recording.
 
@@ -30,6 +31,7 @@ def write_bag(
         messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
         storage: mcap or sqlite3.
         compression: none, message, file or storage (mcap's chunks); always zstd.
+        latched: topics whose publishers kept messages for those who came later.
     """
     for name, value, choices in (("storage", storage, STORAGES), ("compression", compression, COMPRESSIONS)):
         if value not in choices:
@@ -44,7 +46,21 @@ def write_bag(
     if compression != "none":
         writer.set_compression(rosbag2.CompressionMode[compression.upper()], rosbag2.CompressionFormat.ZSTD)
     with writer:
-        topics = {name: writer.add_connection(name, kind, typestore=store) for name, kind in types.items()}
+        topics = {
+            name: writer.add_connection(
+                name, kind, typestore=store, offered_qos_profiles=_kept() if name in latched else ()
+            )
+            for name, kind in types.items()
+        }
         for topic, log_ns, data in messages:
             writer.write(topics[topic], log_ns, data)
     return path
+
+
+def _kept() -> list[Any]:
+    """Reliable and transient_local, as latched topics are offered."""
+    qos = need("rosbags.interfaces", "bags")
+    never = qos.QosTime(0, 0)
+    how = (qos.QosReliability.RELIABLE, qos.QosDurability.TRANSIENT_LOCAL)
+    alive = (qos.QosLiveliness.AUTOMATIC, never, False)
+    return [qos.Qos(qos.QosHistory.KEEP_LAST, 1, *how, never, never, *alive)]

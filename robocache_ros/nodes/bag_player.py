@@ -24,7 +24,6 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat, process
-from robocache_ros.nodes.static_frames import latched
 from robocache_ros.spec import TF_STATIC
 
 NS_PER_S = 1_000_000_000
@@ -82,7 +81,7 @@ class BagPlayer:
         self._first_ns, self._stop_ns = self._span()
         classes = {name: _message_class(bag, name) for name in names}
         self._publishers: dict[str, Any] = {
-            name: node.create_publisher(found, name, latched() if name == TF_STATIC else self._qos())
+            name: node.create_publisher(found, name, self._qos(name == TF_STATIC or bag.topics[name].latched))
             for name, found in classes.items()
         }
         self._clock: Any = node.create_publisher(Clock, "/clock", self._qos()) if options.clock else None
@@ -142,9 +141,10 @@ class BagPlayer:
             )
         return first_ns, stop_ns
 
-    def _qos(self) -> QoSProfile:
-        # Reliable, which subscribers of either kind match.
-        return QoSProfile(depth=DEPTH, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+    def _qos(self, keeping: bool = False) -> QoSProfile:
+        # Reliable, which subscribers of either kind match; what was kept for later subscribers is kept again.
+        durability = DurabilityPolicy.TRANSIENT_LOCAL if keeping else DurabilityPolicy.VOLATILE
+        return QoSProfile(depth=DEPTH, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
     def _wait_for_subscribers(self) -> tuple[str, ...]:
         """Wait until every topic has a subscriber; returns those that have none when the time is up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ TYPES = {"/arm/command": "std_msgs/msg/Float64MultiArray", "/arm/pose": "geometr
 def make_bag(tmp_path: Path) -> Callable[..., Path]:
     """Writes two seconds of a 50 Hz pose, logged 5 ms late, and a 20 Hz command."""
 
-    def make(name: str = "bag", **options: str) -> Path:
+    def make(name: str = "bag", **options: Any) -> Path:
         messages = [
             ("/arm/pose", START_NS + (20 * k + 5) * MS, pose(START_NS + 20 * k * MS, 0.1 * k)) for k in range(100)
         ]

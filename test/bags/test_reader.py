@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from robocache_ros.bags.mcap import is_latched
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
@@ -72,6 +73,32 @@ def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path])
     assert {message.topic for message in chosen} == {"/arm/pose"}
     assert len(chosen) == 5
     assert all(start <= message.log_ns < start + 100_000_000 for message in chosen)
+
+
+@pytest.mark.parametrize("options", [{"storage": "mcap"}, {"storage": "sqlite3"}, {"compression": "file"}])
+def test_topics_that_were_kept_for_later_subscribers_are_told(
+    make_bag: Callable[..., Path], options: dict[str, str]
+) -> None:
+    with Bag(make_bag(latched=["/arm/pose"], **options)) as bag:
+        assert {name: topic.latched for name, topic in bag.topics.items()} == {"/arm/pose": True, "/arm/command": False}
+
+
+@pytest.mark.parametrize(
+    ("profiles", "latched"),
+    [
+        ("- history: 1\n  depth: 1\n  durability: 1\n  reliability: 1", True),  # Humble
+        ("- history: keep_last\n  depth: 1\n  durability: transient_local\n", True),
+        (
+            "- durability: volatile\n  reliability: reliable\n- reliability: reliable\n  durability: transient_local",
+            True,
+        ),
+        ("- history: 3\n  durability: 2\n  lifespan:\n    sec: 1\n    nsec: 1", False),
+        ("- durability: volatile", False),
+        ("", False),
+    ],
+)
+def test_durability_is_read_as_every_distribution_writes_it(profiles: str, latched: bool) -> None:
+    assert is_latched(profiles) == latched
 
 
 def test_messages_are_those_that_rosbags_reads(panda_lift: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +14,12 @@ pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
+from std_msgs.msg import String
 
 from robocache_ros.bags.player import CLOCK_PERIOD_NS, play
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player
 from robocache_ros.nodes.bag_player import BagPlayer, Options
@@ -135,6 +138,19 @@ def test_clock_covers_what_is_played(rig: Any, wait: Callable[..., Any]) -> None
     times = [_ns(message) for message in clock.messages]
     assert times == sorted(times)
     assert times[0] == first_ns
+
+
+def test_what_was_latched_reaches_those_who_come_later(rig: Any, wait: Callable[..., Any], tmp_path: Path) -> None:
+    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
+    types = {"/map_name": "std_msgs/msg/String", "/said": "std_msgs/msg/String"}
+    messages = [("/map_name", 10**18, text), ("/said", 10**18 + MS, text)]
+    path = write_bag(tmp_path / "bag", types, messages, latched=["/map_name"])
+    with Bag(path) as bag:
+        player = BagPlayer(rig.node, bag, Options())
+        player.run()
+        kept = rig.listen(String, "/map_name", latched=True)
+        wait(lambda: len(kept), "the message that went out before anybody listened")
+    assert kept.newest.data == "map"
 
 
 def test_loops_reset_the_node_and_it_goes_on(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
