@@ -13,9 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# The pytest plugin of launch, which every ROS brings, lets no logger that is made after it hand on what it is told.
-logging.setLoggerClass(logging.Logger)
-
 
 @cache
 def missing(marker: str) -> str:
@@ -36,6 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("gpu", "ros", "lerobot"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup() -> None:
+    # ROS's launch, once a test has imported it, lets no logger that is made later hand its records on to caplog.
+    logging.setLoggerClass(logging.Logger)
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,15 @@ import runpy
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("rclpy")
-pytest.importorskip("launch_ros")
-pytest.importorskip("ros2launch")
+if not (find_spec("launch_ros") and find_spec("ros2launch")):
+    pytest.skip("launch_ros and ros2launch are packages of ROS", allow_module_level=True)
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from rcl_interfaces.srv import GetParameters
 from std_msgs.msg import Float32MultiArray, String
