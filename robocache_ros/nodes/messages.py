@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 import sys
 from array import array
@@ -120,11 +121,23 @@ def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
 
 
 def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.float32]) -> PointCloud2:
-    """An (N, F) float32 array as a cloud of N points, byte for byte what sensor_msgs_py's create_cloud makes."""
+    """An (N, F) float32 array as a cloud of N points, by sensor_msgs_py where it is installed."""
     fields = [
         PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
         for index, name in enumerate(names)
     ]
+    try:
+        build: Any = importlib.import_module("sensor_msgs_py.point_cloud2").create_cloud
+    except ImportError:  # it is not on PyPI
+        return own_cloud_message(header, fields, points)
+    # Only a structured array is taken as a block; of any other each point is packed on its own.
+    structured = points.view([(name, np.float32) for name in names]).reshape(-1) if len(points) else points
+    cloud: PointCloud2 = build(header, fields, structured)
+    return cloud
+
+
+def own_cloud_message(header: Header, fields: list[PointField], points: NDArray[np.float32]) -> PointCloud2:
+    """What sensor_msgs_py.point_cloud2.create_cloud makes, byte for byte, without it."""
     message = PointCloud2(header=header, height=1, width=len(points), fields=fields)
     message.is_dense = False
     message.is_bigendian = sys.byteorder == "big"

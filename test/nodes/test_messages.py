@@ -104,13 +104,14 @@ def test_empty_grid_is_a_cloud_of_no_points() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_cloud_is_that_of_sensor_msgs_py(count: int) -> None:
+def test_own_cloud_is_that_of_sensor_msgs_py(count: int) -> None:
     point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2")
     points = np.random.default_rng(0).standard_normal((count, 3), np.float32)
     fields = [PointField(name=n, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, n in enumerate("xyz")]
 
     theirs = point_cloud2.create_cloud(Header(), fields, points)
 
+    assert messages.own_cloud_message(Header(), fields, points) == theirs
     assert messages.cloud_message(Header(), ("x", "y", "z"), points) == theirs
 
 
