@@ -40,13 +40,12 @@ def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
     newest = -(-tick_ns * rate_hz // NS_PER_S)
     horizon = len(window)
     ticks = [(newest - back) * NS_PER_S // rate_hz for back in range(horizon - 1, -1, -1)]
-    names = [stream.name for stream in layout.spec.streams]
-    valid = window[:, layout.width : layout.width + len(names)].to(torch.uint8)
-    age_ns = (window[:, layout.width + len(names) :].double() * NS_PER_MS).round().to(torch.int64)
+    valid = window[:, layout.width : layout.width + len(layout.names)].to(torch.uint8)
+    age_ns = (window[:, layout.width + len(layout.names) :].double() * NS_PER_MS).round().to(torch.int64)
     return FusedFrame(
         tick_ns,
         torch.tensor(ticks),
         {name: window[:, slot] for name, slot in layout.slots.items()},
-        {name: valid[:, index] for index, name in enumerate(names)},
-        {name: age_ns[:, index] for index, name in enumerate(names)},
+        {name: valid[:, index] for index, name in enumerate(layout.names)},
+        {name: age_ns[:, index] for index, name in enumerate(layout.names)},
     )

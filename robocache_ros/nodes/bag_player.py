@@ -14,7 +14,6 @@ from typing import Any
 import rclpy
 from rclpy.duration import Duration
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
@@ -23,7 +22,7 @@ from robocache_ros.bags.player import SteadyClock, check_rate, play
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes import compat, process
+from robocache_ros.nodes import compat, process, qos
 from robocache_ros.spec import TF_STATIC
 
 NS_PER_S = 1_000_000_000
@@ -80,11 +79,15 @@ class BagPlayer:
             raise RoboCacheError(f"{bag.path}: does not hold {', '.join(missing)}; it holds {', '.join(bag.topics)}")
         self._first_ns, self._stop_ns = self._span()
         classes = {name: _message_class(bag, name) for name in names}
+        # What was kept for later subscribers is kept again.
+        reliable, latched = qos.reliable(DEPTH), qos.latched(DEPTH)
         self._publishers: dict[str, Any] = {
-            name: node.create_publisher(found, name, self._qos(name == TF_STATIC or bag.topics[name].latched))
+            name: node.create_publisher(
+                found, name, latched if name == TF_STATIC or bag.topics[name].latched else reliable
+            )
             for name, found in classes.items()
         }
-        self._clock: Any = node.create_publisher(Clock, "/clock", self._qos()) if options.clock else None
+        self._clock: Any = node.create_publisher(Clock, "/clock", reliable) if options.clock else None
 
     def run(self) -> Played:
         """Replay, until the end, or until ROS is shut down."""
@@ -140,11 +143,6 @@ class BagPlayer:
                 f"of the {whole_s:.3f} s of {self._bag.path}"
             )
         return first_ns, stop_ns
-
-    def _qos(self, keeping: bool = False) -> QoSProfile:
-        # Reliable, which subscribers of either kind match; what was kept for later subscribers is kept again.
-        durability = DurabilityPolicy.TRANSIENT_LOCAL if keeping else DurabilityPolicy.VOLATILE
-        return QoSProfile(depth=DEPTH, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
     def _wait_for_subscribers(self) -> tuple[str, ...]:
         """Wait until every topic has a subscriber; returns those that have none when the time is up."""

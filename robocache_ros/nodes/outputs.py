@@ -107,11 +107,12 @@ class Outputs:
             if self.ring and frames.window is None:
                 self.ring.fill(frames[index : index + 1], torch.from_numpy(window))
             fused = messages.fused_cdr(tick_ns, window)
+            # A value without elements: nothing has come yet to learn an undeclared size from.
             media = [
-                (self._media[stream.name], self._media_message(tick_ns, stream, frames.media[stream.name][index]))
+                (self._media[stream.name], self._media_message(tick_ns, stream, value))
                 for stream in self._layout.spec.media
                 if self._media[stream.name].get_subscription_count()
-                and frames.media[stream.name][index].numel()  # nothing has come yet to learn an undeclared size from
+                and (value := frames.media[stream.name][index]).numel()
             ]
             hold(tick_ns)
             if self.ring:

@@ -33,9 +33,9 @@ def reliable(depth: int) -> QoSProfile:
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
 
 
-def latched() -> QoSProfile:
-    """The last message, for whoever comes later."""
-    return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+def latched(depth: int = 1) -> QoSProfile:
+    """The last messages, for whoever comes later."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 def clock() -> QoSProfile:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from robocache_ros.engine import Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes import compat
+from robocache_ros.nodes import compat, qos
 from robocache_ros.spec import TF_STATIC, FusionSpec
 
 TF_TYPE = "tf2_msgs/msg/TFMessage"
 DEPTH = 100  # every publisher of static transforms keeps a message for us
-
-
-def latched() -> QoSProfile:
-    """What publishers of /tf_static offer and its listeners ask for."""
-    return QoSProfile(depth=DEPTH, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class StaticFrames:
@@ -42,7 +36,9 @@ class StaticFrames:
                 f"streams.{spec.framed[0].name}.voxels.frame: {TF_STATIC} cannot be read, as tf2_msgs is not "
                 f"installed; install it, or give voxels.extrinsic"
             )
-        self._subscription = node.create_subscription(found, TF_STATIC, ingest.static_transforms, latched(), raw=True)
+        self._subscription = node.create_subscription(
+            found, TF_STATIC, ingest.static_transforms, qos.latched(DEPTH), raw=True
+        )
 
     def destroy(self) -> None:
         """Give the subscription back."""

@@ -16,7 +16,8 @@ from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.engine.transforms import StaticTransforms
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import compat
-from robocache_ros.nodes.static_frames import TF_TYPE, StaticFrames, latched
+from robocache_ros.nodes.qos import latched
+from robocache_ros.nodes.static_frames import DEPTH, TF_TYPE, StaticFrames
 from robocache_ros.spec import load_spec
 
 SPEC = {
@@ -51,7 +52,7 @@ def test_latched_transforms_give_the_bits_of_a_recording(
     load = compat.load_message_class
     monkeypatch.setattr(compat, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
     data = [message(*pose) for pose in POSES]
-    profile = latched()
+    profile = latched(DEPTH)
     publishers = []  # of a node each, as robots have them; and before the fusion node listens
     for one in data:
         publishers.append(rig.stranger().create_publisher(String, "/tf_static", profile))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -106,18 +107,18 @@ def make_plan(key: Key, tuning: Tuning | None = None) -> Plan:
     """Plan a launch for checked inputs with at least one batch and one target."""
     part = key.part
     pitch = sum(stream.width for stream in key.streams) if part.pitch is None else part.pitch
+    cuts = _cuts(key, pitch, tuning or TUNING)
     if tuning is None:
         tuning = TUNING
-        if all(_cut(key, stream, pitch, part.column, tuning).staged for stream in key.streams):
+        if all(cut.staged for cut in cuts):
             tuning = TUNING_STAGED
-    cuts, streams, kinds, column, first_block = [], [], list[str](), part.column, 0
-    for stream in key.streams:
-        cut = _cut(key, stream, pitch, column, tuning)
+            cuts = _cuts(key, pitch, tuning)
+    streams, kinds, column, first_block = [], list[str](), part.column, 0
+    for stream, cut in zip(key.streams, cuts, strict=True):
         if cut.kind not in kinds:
             kinds.append(cut.kind)
         places = (stream.samples, stream.width, column, *cut.fields, first_block, kinds.index(cut.kind))
         streams.append(STREAM_FIELDS.pack(*places, cut.lanes, *cut.step, _magic(max(stream.width, 1))))
-        cuts.append(cut)
         column += stream.width
         first_block += cut.blocks
     # Threads may have more registers where there are few blocks anyway, and need them where streams differ in kind.
@@ -137,6 +138,12 @@ def make_plan(key: Key, tuning: Tuning | None = None) -> Plan:
     letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
     shared = max(cut.shared for cut in cuts)
     return Plan(defines, letters, first_block, tuning.threads, shared, job, tuple(streams))
+
+
+def _cuts(key: Key, pitch: int, tuning: Tuning) -> list[_Cut]:
+    """How each stream is cut, side by side in a row."""
+    columns = accumulate((stream.width for stream in key.streams), initial=key.part.column)
+    return [_cut(key, stream, pitch, column, tuning) for stream, column in zip(key.streams, columns, strict=False)]
 
 
 def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -> _Cut:

@@ -38,9 +38,8 @@ class _Launch(NamedTuple):
 class _Ready(NamedTuple):
     shape: Shape
     launches: tuple[_Launch, ...]  # none where there is nothing to compute
-    marks: tuple[
-        Tensor, Tensor
-    ]  # of the shape of valid and age, and one element each: `empty_like` is the shortest call
+    # Of the shape of valid and age, and one element each: `empty_like` is the shortest call.
+    marks: tuple[Tensor, Tensor]
     gradient: bool  # wanted by an input, were it not for no_grad
 
 
