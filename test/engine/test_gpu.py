@@ -192,6 +192,9 @@ def test_a_gpu_without_the_memory_refuses_at_configure_and_tells_how_much(mixtur
 
 
 def test_an_engine_that_is_let_go_gives_its_memory_back_at_once(mixture):
+    engine, step = steady(mixture)
+    step(0)
+    del engine, step  # what is kept for all engines is there now
     gc.collect()
     gc.disable()  # a cycle would keep it until Python happens to look, and Python does not see the GPU's memory
     try:
