@@ -1,16 +1,12 @@
-// Area means of packed images whose data and rows are aligned to 16 bytes, each byte read about once. Compiled for PIXEL_BYTES
-// and for one KIND of result, which keeps the code short: fetching it counts in a kernel of 4 us.
+// Area means of packed images whose data and rows are aligned to 16 bytes, each byte read about once. Compiled for the PIXEL_BYTES
+// of a source, for one KIND of result, which keeps the code short (fetching it counts in a kernel of 4 us), and for blocks of
+// THREADS.
 #include "area.cuh"
 #include "dependent.cuh"
 
-#ifndef PIXEL_BYTES
-#define PIXEL_BYTES 3
-#define KIND KIND_BF16
-#endif
-
 using namespace robocache;
 
-constexpr int THREADS = 96, CHANNELS = PIXEL_BYTES == 1 ? 1 : 3;
+constexpr int CHANNELS = PIXEL_BYTES == 1 ? 1 : 3;
 
 // A block makes `per_block` columns of one output row: first, in shared memory, the sums over the rows of every byte of these
 // columns, sixteen to a thread; then of these the means over columns.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def convert_image(
         crop: (top, left, height, width) in source pixels.
         resize: bilinear (without antialiasing, like OpenCV's), nearest, or area (the exact mean of the source's area;
             the one to take when shrinking a lot). Depth has edges that a mean would invent surfaces between: nearest.
-        normalize: None, "imagenet", a mapping with mean and std, or an object with those attributes.
+        normalize: None, "imagenet", (mean, std) with a value for each channel, or a mapping or an object with those.
         dtype: uint8 (of 8-bit encodings), float32, float16 or bfloat16. By default float32 where `normalize` is given
             or the encoding is not an 8-bit one, else uint8.
         out: (C, H, W) contiguous, on `data`'s device, written and returned.
@@ -115,18 +116,26 @@ def mean_std(normalize: Any, channels: int) -> Affine | None:
     if isinstance(normalize, str):
         if normalize != "imagenet":
             raise RoboCacheError(f"normalize: {normalize!r} is not 'imagenet'; or give mean and std")
-        mean, std = IMAGENET
+        given = IMAGENET
     elif isinstance(normalize, Mapping):
         if set(normalize) != {"mean", "std"}:
             raise RoboCacheError(f"normalize: has the keys {sorted(normalize)}; give mean and std")
-        mean, std = normalize["mean"], normalize["std"]
+        given = normalize["mean"], normalize["std"]
+    elif hasattr(normalize, "mean") and hasattr(normalize, "std") and not isinstance(normalize, Tensor | np.ndarray):
+        given = normalize.mean, normalize.std
     else:
-        mean, std = normalize.mean, normalize.std
+        given = normalize
+    try:
+        mean, std = (tuple(map(float, values)) for values in given)
+    except (TypeError, ValueError) as error:
+        raise RoboCacheError(
+            f"normalize: {normalize!r} is not the mean and the std of each channel: {error}"
+        ) from error
     if len(mean) != channels or len(std) != channels:
         raise RoboCacheError(f"normalize: {len(mean)} means and {len(std)} stds for an image of {channels} channels")
-    if not all(value > 0 for value in std):
-        raise RoboCacheError(f"normalize: std {tuple(std)} must be above 0")
-    return tuple(map(float, mean)), tuple(map(float, std))
+    if not all(map(math.isfinite, mean)) or not all(value > 0 and math.isfinite(value) for value in std):
+        raise RoboCacheError(f"normalize: expected finite means and stds above 0, got {mean} and {std}")
+    return mean, std
 
 
 def _convert_cpu(

@@ -1,5 +1,7 @@
 """Images: cases worked by hand, the float64 reference, and what is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import convert_image, normalize_image, oracle_spatial
 from robocache_ros.ops.image_formats import FORMATS, NV12
+from robocache_ros.streams import IMAGENET
 
 
 def tensor(values, dtype=np.uint8):
@@ -121,6 +124,22 @@ def test_normalising_rounds_each_operation_to_float32():
     assert image[0, 0, 0].item() == expected
 
 
+@pytest.mark.parametrize(
+    "normalize",
+    [
+        IMAGENET,
+        np.array(IMAGENET),
+        torch.tensor(IMAGENET),
+        {"mean": IMAGENET[0], "std": IMAGENET[1]},
+        SimpleNamespace(mean=IMAGENET[0], std=IMAGENET[1]),
+    ],
+    ids=["pair", "array", "tensor", "mapping", "object"],
+)
+def test_mean_and_std_are_taken_in_any_form(normalize):
+    image = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
+    assert torch.equal(normalize_image(image, normalize), normalize_image(image, "imagenet"))
+
+
 def test_without_normalisation_floats_are_from_0_to_1():
     image = convert_image(tensor([255, 51]), encoding="mono8", width=2, height=1, step=2, dtype=torch.float32)
     assert image.tolist() == [[[1.0, np.float32(51) / np.float32(255)]]]
@@ -153,6 +172,10 @@ def test_out_is_written_and_returned():
         ({"normalize": {"mean": [0.5], "std": [0.5]}}, ["normalize", "1 means", "3 channels"]),
         ({"normalize": {"mean": [0.5] * 3, "std": [0.5, 0, 1]}}, ["std", "above 0"]),
         ({"normalize": {"mean": [0.5] * 3}}, ["normalize", "std"]),
+        ({"normalize": {"mean": 0.5, "std": 0.5}}, ["normalize", "each channel"]),
+        ({"normalize": ([0.5] * 3, [float("nan")] * 3)}, ["normalize", "nan"]),
+        ({"normalize": ([float("inf")] * 3, [1] * 3)}, ["normalize", "inf"]),
+        ({"normalize": 0.5}, ["normalize", "0.5", "each channel"]),
         ({"normalize": "imagenet", "dtype": torch.uint8}, ["dtype", "uint8"]),
         ({"encoding": "16UC1", "dtype": torch.uint8}, ["dtype", "uint8"]),
         ({"dtype": torch.int32}, ["dtype", "int32"]),

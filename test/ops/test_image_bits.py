@@ -275,6 +275,7 @@ def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
 @pytest.mark.parametrize("kind", [0, 3])
 def test_areas_compile_without_a_warning(nvrtc, architecture, pixel_bytes, kind):
     from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+    from robocache_ros.ops.image_cuda import area_defines
 
-    options = compile_options(architecture, (f"PIXEL_BYTES={pixel_bytes}", f"KIND={kind}"))
+    options = compile_options(architecture, area_defines(pixel_bytes, kind))
     assert compile_cubin(nvrtc, load_source("area.cu"), options)[1] == ""

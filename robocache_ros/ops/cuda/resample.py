@@ -58,23 +58,26 @@ def run_streams_cuda(
     age: Tensor | bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
-    signature: list[Any] = [
-        dtype,
-        _signature(targets),
-        None if out is None else (_signature(out), out.data_ptr() & 15),
-        valid if isinstance(valid, bool) else _signature(valid),
-        age if isinstance(age, bool) else _signature(age),
-    ]
+    # Flat, and written out: this is most of what a call costs.
+    signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
+    if out is None:
+        signature.append(None)
+    else:
+        signature += (out.data_ptr() & 15, out.shape, out.dtype, out.get_device(), out.is_contiguous())
+    for mark in (valid, age):
+        if isinstance(mark, bool):
+            signature.append(mark)
+        else:
+            signature += (mark.shape, mark.dtype, mark.get_device(), mark.is_contiguous())
     addresses: list[tuple[int, int, int, int, int]] = []
     for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
         address = data.data_ptr()
-        signature.append(
-            (
-                *(method, address & 15, data.requires_grad, None if lengths is None else _signature(lengths)),
-                *(data.shape, data.dtype, data.get_device(), data.is_contiguous()),
-                *(times.shape, times.dtype, times.get_device(), times.is_contiguous()),
-            )
-        )
+        signature += (method, address & 15, data.requires_grad, data.shape, data.dtype, data.get_device())
+        signature += (data.is_contiguous(), times.shape, times.dtype, times.get_device(), times.is_contiguous())
+        if lengths is None:
+            signature.append(None)
+        else:
+            signature += (lengths.shape, lengths.dtype, lengths.get_device(), lengths.is_contiguous())
         addresses.append(
             (
                 address,
@@ -150,10 +153,6 @@ def plan_keys(
         times, both = targets.dtype, targets.dim() == 2
         sizes = (shape.batches, shape.targets)
         yield some, Key(keys[some], *sizes, times, both, shape.dtype, skew, processors, marked, part)
-
-
-def _signature(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.get_device(), tensor.is_contiguous()
 
 
 def _prepare(
