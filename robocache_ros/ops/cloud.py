@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cpu
+from robocache_ros.ops.checks import checked_whole
 
 MAX_FEATURES = 16  # as many as a kernel's parameters have places for
 # PointField's datatypes: 1 to 8.
@@ -45,17 +44,17 @@ class CloudLayout:
 
 
 def check_cloud(
-    data: Tensor, width: int, height: int, point_step: int, row_step: int, fields: Sequence[Any], big_endian: bool
+    nbytes: int, width: int, height: int, point_step: int, row_step: int, fields: Sequence[Any], big_endian: bool
 ) -> CloudLayout:
-    """The layout of a cloud's bytes; raises RoboCacheError where a point or a field would lie outside them."""
-    if data.dtype != torch.uint8 or data.ndim != 1 or not data.is_contiguous():
-        raise RoboCacheError(f"data: expected contiguous (nbytes,) uint8, got {tuple(data.shape)} {data.dtype}")
+    """The layout of a cloud of `nbytes` bytes; raises RoboCacheError where a point or field would lie outside them."""
+    sizes = (("width", width), ("height", height), ("point_step", point_step), ("row_step", row_step))
+    width, height, point_step, row_step = (checked_whole(name, value) for name, value in sizes)
     if width < 0 or height < 0 or point_step < 1 or row_step < 0:
         raise RoboCacheError(
             f"cloud: width {width}, height {height}, point_step {point_step}, row_step {row_step}; none can be negative"
         )
     known: dict[str, CloudField] = {}
-    for field in fields:
+    for field in _checked_fields(fields):
         if not 1 <= field.datatype <= len(DATATYPES) or field.count > 1:
             continue  # not a scalar: an error only for one who asks for it
         size = np.dtype(DATATYPES[field.datatype - 1]).itemsize
@@ -68,11 +67,23 @@ def check_cloud(
         if height > 1 and row_step < width * point_step:
             raise RoboCacheError(f"row_step: {row_step} bytes is less than a row of {width} points of {point_step}")
         needed = (height - 1) * row_step + width * point_step
-        if needed > data.numel():
+        if needed > nbytes:
             raise RoboCacheError(
-                f"data: {data.numel()} bytes, but {height} rows of {width} points need {needed}; it is cut short"
+                f"data: {nbytes} bytes, but {height} rows of {width} points need {needed}; it is cut short"
             )
     return CloudLayout(width, height, point_step, row_step, big_endian, known)
+
+
+def _checked_fields(fields: Sequence[Any]) -> list[Any]:
+    """The fields, each of which says what a PointField does."""
+    try:
+        listed = list(fields)
+    except TypeError:
+        raise RoboCacheError(f"fields: expected a sequence of PointFields, got {fields!r}") from None
+    for field in listed:
+        if not all(hasattr(field, name) for name in ("name", "offset", "datatype", "count")):
+            raise RoboCacheError(f"fields: {field!r} has no name, offset, datatype and count, as a PointField has")
+    return listed
 
 
 def column_sources(layout: CloudLayout, features: Sequence[str]) -> list[int | CloudField]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,10 @@ def fuse(
     Raises:
         RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
     """
-    streams = [stream if isinstance(stream, Stream) else Stream(*stream) for stream in streams]
+    try:
+        streams = [stream if isinstance(stream, Stream) else _as_stream(stream) for stream in streams]
+    except TypeError as error:
+        raise RoboCacheError(f"streams: expected Streams or (data, times[, method, ...]) tuples: {error}") from error
     if isinstance(out, Fused):
         values, valid, age = run_streams(streams, target_times, dtype, out.values, valid=out.valid, age=out.age)
     else:
@@ -55,6 +59,12 @@ def fuse(
     assert valid is not None
     assert age is not None
     return Fused(values, valid, age)
+
+
+def _as_stream(fields: Sequence[Any]) -> Stream:
+    if not isinstance(fields, tuple | list):
+        raise TypeError(f"got {type(fields).__name__}")
+    return Stream(*fields)
 
 
 def fuse_multimodal_alignment(
@@ -114,7 +124,7 @@ def run_streams(
     age: Tensor | bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Check, make what is to be returned and not given, and fill it on the device of the streams."""
-    if streams and streams[0].data.is_cuda:
+    if streams and isinstance(streams[0].data, Tensor) and streams[0].data.is_cuda:
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     shape = check_streams(streams, targets, dtype, out, label)
     check_marks(shape, len(streams), valid, age)

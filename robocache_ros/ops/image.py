@@ -12,6 +12,15 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import image_cpu
+from robocache_ros.ops.checks import (
+    check_bytes,
+    check_dtype,
+    check_tensor,
+    checked_out,
+    checked_whole,
+    checked_wholes,
+    described,
+)
 from robocache_ros.ops.image_formats import MAX_PIXELS, Format, check_image, image_format
 from robocache_ros.spec import IMAGENET
 
@@ -65,15 +74,16 @@ def convert_image(
         RoboCacheError: an unknown encoding, bytes too few for it, a crop outside, a wrong dtype or `out`.
     """
     fmt = image_format(encoding)
-    _check_bytes(data)
+    check_bytes("data", data)
+    width, height, step = (checked_whole(*pair) for pair in (("width", width), ("height", height), ("step", step)))
     check_image(fmt, width, height, step, data.numel())
     box = checked_crop(crop, width, height)
     shape = checked_size(size, box)
-    if resize not in RESIZE_METHODS:
+    if not isinstance(resize, str) or resize not in RESIZE_METHODS:
         raise RoboCacheError(f"resize: {resize!r} is not one of {', '.join(RESIZE_METHODS)}")
     affine = mean_std(normalize, fmt.channels)
     dtype = checked_dtype(dtype, fmt, affine is not None)
-    out = _checked_out(out, (fmt.channels, *shape), dtype, data.device)
+    out = checked_out(out, (fmt.channels, *shape), dtype, data.device)
     backend = _convert_cpu
     if data.is_cuda:
         from robocache_ros.ops import image_cuda
@@ -96,8 +106,10 @@ def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = t
     Raises:
         RoboCacheError: not uint8, not contiguous, fewer than three dimensions or another `dtype`.
     """
+    check_tensor("image", image)
     if image.dtype != torch.uint8 or image.ndim < 3 or not image.is_contiguous():
-        raise RoboCacheError(f"image: expected contiguous (..., C, H, W) uint8, got {_described(image)}")
+        raise RoboCacheError(f"image: expected contiguous (..., C, H, W) uint8, got {described(image)}")
+    check_dtype(dtype)
     if dtype not in FLOAT_DTYPES:
         raise RoboCacheError(f"dtype: {dtype} is not one of float32, float16, bfloat16")
     affine = mean_std(normalize, image.shape[-3])
@@ -127,7 +139,7 @@ def mean_std(normalize: Any, channels: int) -> Affine | None:
         given = normalize
     try:
         mean, std = (tuple(map(float, values)) for values in given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise RoboCacheError(
             f"normalize: {normalize!r} is not the mean and the std of each channel: {error}"
         ) from error
@@ -171,27 +183,21 @@ def _finish(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
     return out
 
 
-def _check_bytes(data: Tensor) -> None:
-    if data.dtype != torch.uint8 or data.ndim != 1 or not data.is_contiguous():
-        raise RoboCacheError(f"data: expected contiguous (nbytes,) uint8, got {_described(data)}")
-
-
 def checked_crop(crop: Sequence[int] | None, width: int, height: int) -> tuple[int, int, int, int]:
     """The crop, or the whole image; raises RoboCacheError where it leaves the image."""
     if crop is None:
         return 0, 0, height, width
-    top, left, rows, columns = crop
+    top, left, rows, columns = checked_wholes("crop", crop, ("top", "left", "height", "width"))
     inside = top >= 0 and left >= 0 and top + rows <= height and left + columns <= width
     if not inside or rows < 1 or columns < 1:
-        raise RoboCacheError(
-            f"crop: (top, left, height, width) = {tuple(crop)} does not lie in an image of {height} x {width}"
-        )
+        form = "(top, left, height, width)"
+        raise RoboCacheError(f"crop: {form} = {tuple(crop)} does not lie in an image of {height} x {width}")
     return top, left, rows, columns
 
 
 def checked_size(size: Sequence[int] | None, box: tuple[int, int, int, int]) -> tuple[int, int]:
     """Height and width of the result, the crop's own where none is given."""
-    rows, columns = box[2:] if size is None else size
+    rows, columns = box[2:] if size is None else checked_wholes("size", size, ("height", "width"))
     if not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
         raise RoboCacheError(f"size: (height, width) = ({rows}, {columns}) is not in 1..{MAX_PIXELS}")
     return rows, columns
@@ -199,6 +205,7 @@ def checked_size(size: Sequence[int] | None, box: tuple[int, int, int, int]) -> 
 
 def checked_dtype(dtype: torch.dtype | None, fmt: Format, normalized: bool) -> torch.dtype:
     """The type of the result; raises RoboCacheError where its values cannot be held."""
+    check_dtype(dtype)
     if dtype is None:
         return torch.float32 if normalized or fmt.is_float else torch.uint8
     if dtype == torch.uint8 and (normalized or fmt.is_float):
@@ -206,16 +213,3 @@ def checked_dtype(dtype: torch.dtype | None, fmt: Format, normalized: bool) -> t
     if dtype != torch.uint8 and dtype not in FLOAT_DTYPES:
         raise RoboCacheError(f"dtype: {dtype} is not one of uint8, float32, float16, bfloat16")
     return dtype
-
-
-def _checked_out(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
-    if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous():
-        raise RoboCacheError(f"out: expected contiguous {shape} {dtype} on {device}, got {_described(out)}")
-    return out
-
-
-def _described(tensor: Tensor) -> str:
-    contiguous = "contiguous" if tensor.is_contiguous() else "strided"
-    return f"{contiguous} {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"

@@ -59,10 +59,9 @@ FORMATS: dict[str, Format] = {
 
 def image_format(encoding: str) -> Format:
     """The format of a ROS encoding; raises RoboCacheError naming those there are."""
-    try:
-        return FORMATS[encoding]
-    except KeyError:
-        raise RoboCacheError(f"encoding: {encoding!r} is not one of {', '.join(FORMATS)}") from None
+    if not isinstance(encoding, str) or encoding not in FORMATS:
+        raise RoboCacheError(f"encoding: {encoding!r} is not one of {', '.join(FORMATS)}")
+    return FORMATS[encoding]
 
 
 def check_image(fmt: Format, width: int, height: int, step: int, nbytes: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import check_tensor
 from robocache_ros.ops.fusion import pick_stream, run_streams
 from robocache_ros.ops.streams import Stream
 
@@ -59,6 +60,7 @@ def resample_trajectories(
         RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
     """
     stream = Stream(source, source_times, method, lengths, max_gap, max_age)
+    check_tensor("source", source)
     if source.requires_grad and torch.is_grad_enabled():
         if method not in _DIFFERENTIABLE:
             raise RoboCacheError(f"method: {method} has no gradient in source; source.detach() resamples without one")

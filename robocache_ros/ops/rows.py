@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.arithmetic import ARITHMETIC
-from robocache_ros.ops.checks import check_method, check_source
+from robocache_ros.ops.checks import check_method, check_source, check_tensor
 from robocache_ros.ops.cuda.resample import blend_cuda
 
 Rows = Tensor | NDArray[Any]
@@ -39,7 +39,7 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     check_source("source", source, method, dims=2)
     if source.device.type == "cuda":
         return blend_cuda(source, lower, upper, weight, method, out)
-    lower, upper, weight = (torch.as_tensor(a).numpy() for a in (lower, upper, weight))
+    lower, upper, weight = _array("lower", lower), _array("upper", upper), _array("weight", weight)
     for name, rows, dtype in (("lower", lower, np.int64), ("upper", upper, np.int64), ("weight", weight, np.float32)):
         if rows.dtype != dtype or rows.shape != lower.shape or rows.ndim != 1:
             raise RoboCacheError(f"{name}: expected ({lower.size},) {np.dtype(dtype)}, got {rows.shape} {rows.dtype}")
@@ -53,6 +53,14 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     if lower.size and max(lower.max(), upper.max(where=lower >= 0, initial=-1)) >= len(source):
         raise RoboCacheError(f"lower, upper: rows must be below {len(source)}, the rows of source")
     return out.copy_(blend_rows(source, lower, upper, weight, method, source.dtype))
+
+
+def _array(name: str, rows: Any) -> NDArray[Any]:
+    if not isinstance(rows, np.ndarray):
+        check_tensor(name, rows)
+        if rows.is_cuda:
+            raise RoboCacheError(f"{name}: is on {rows.device}, and source on the CPU")
+    return torch.as_tensor(rows).detach().numpy()
 
 
 def blend_rows(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.checks import BLEND_DTYPES, check_method, check_source
+from robocache_ros.ops.checks import BLEND_DTYPES, check_dtype, check_method, check_source, check_tensor
 from robocache_ros.ops.times import TIME_DTYPES
 
 INT_LIMIT = 2**31
@@ -67,17 +67,18 @@ def check_streams(
     """
     if not streams:
         raise RoboCacheError("streams: expected at least one")
+    check_dtype(dtype)
+    check_tensor(label(0, "targets"), targets)
+    _check_times(label(0, "targets"), targets)
     for index, stream in enumerate(streams):
         check_method(stream.method)
+        check_tensor(label(index, "times"), stream.times)
         check_source(label(index, "data"), stream.data, stream.method, dims=3)
     batches, device = streams[0].data.shape[0], streams[0].data.device
     for index, stream in enumerate(streams):
         size = stream.data.shape[1]
         _expect(label(index, "data"), stream.data, [(batches, *stream.data.shape[1:])], stream.data.dtype, device)
-        if stream.times.dtype not in TIME_DTYPES:
-            raise RoboCacheError(
-                f"{label(index, 'times')}: {stream.times.dtype} is not int64 ns, float64 s or float32 s"
-            )
+        _check_times(label(index, "times"), stream.times)
         shapes = [(size,), (batches, size)]
         _expect(label(index, "times"), stream.times, shapes, targets.dtype, device, "dtype of the target times")
         if stream.lengths is not None:
@@ -93,6 +94,11 @@ def check_streams(
     return shape
 
 
+def _check_times(name: str, times: Tensor) -> None:
+    if times.dtype not in TIME_DTYPES:
+        raise RoboCacheError(f"{name}: {times.dtype} is not int64 ns, float64 s or float32 s")
+
+
 def check_marks(shape: Shape, streams: int, valid: Tensor | bool, age: Tensor | bool) -> None:
     """Check valid and age, where they are given to be filled.
 
@@ -100,7 +106,7 @@ def check_marks(shape: Shape, streams: int, valid: Tensor | bool, age: Tensor | 
         RoboCacheError: one of them is not what a fusion of this shape fills.
     """
     for name, tensor, dtype in (("valid", valid, torch.uint8), ("age", age, torch.int64)):
-        if isinstance(tensor, Tensor):
+        if not isinstance(tensor, bool):
             _expect(f"out.{name}", tensor, [(shape.batches, shape.targets, streams)], dtype, shape.device)
 
 
@@ -117,6 +123,7 @@ def _output_dtype(
 def _expect(
     name: str, tensor: Tensor, shapes: list[tuple[int, ...]], dtype: torch.dtype, device: torch.device, why: str = ""
 ) -> None:
+    check_tensor(name, tensor)
     if tuple(tensor.shape) in shapes and tensor.dtype == dtype and tensor.device == device and tensor.is_contiguous():
         return
     expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))

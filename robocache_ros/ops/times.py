@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -28,6 +29,10 @@ def limit_ns(name: str, limit: float | None, dtype: torch.dtype) -> int:
     """A limit in the unit of its times (ns beside int64, seconds beside floats) as ns; None is no limit."""
     if limit is None:
         return FOREVER
+    try:
+        limit = float(limit) if dtype != torch.int64 or isinstance(limit, float) else operator.index(limit)
+    except (TypeError, ValueError):
+        raise RoboCacheError(f"{name}: expected a number or None, got {limit!r}") from None
     if math.isnan(limit) or limit < 0 or (dtype == torch.int64 and limit != int(min(limit, FOREVER))):
         unit = "a whole number of ns" if dtype == torch.int64 else "seconds"
         raise RoboCacheError(f"{name}: expected {unit}, not negative, beside {dtype} times, got {limit}")

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cpu, voxel_segments
+from robocache_ros.ops.checks import check_bytes, check_names, check_tensor, checked_out
 from robocache_ros.ops.cloud import check_cloud, cloud_columns, column_sources
 from robocache_ros.ops.voxel_grid import (
     FRACTION_BITS,
     Grid,
     Reduction,
     Voxels,
-    checked_dense_out,
     checked_grid,
     checked_lengths,
     checked_reduction,
@@ -72,6 +72,7 @@ def voxelize_pointcloud(
         RoboCacheError: a wrong shape, dtype, stride, grid, mode or `out`.
     """
     grid = checked_grid(grid_min, voxel_size, grid_size)
+    check_tensor("points", points)
     if points.dtype != torch.float32 or points.ndim not in (2, 3) or points.shape[-1] < 3:
         raise RoboCacheError(
             f"points: expected (N, 3 + F) or (B, N, 3 + F) float32, got {tuple(points.shape)} {points.dtype}"
@@ -91,7 +92,7 @@ def voxelize_pointcloud(
 
         source = voxel_cuda.of_tensor(clouds, lengths, grid, reduction)
         return voxelize_source(source, grid, reduction, batch if batched else None, sparse, out)
-    rows = clouds.reshape(batch * count, columns).numpy()
+    rows = clouds.detach().reshape(batch * count, columns).numpy()
     return voxelize_columns(list(rows.T), grid, reduction, batch if batched else None, lengths, sparse, out)
 
 
@@ -144,8 +145,10 @@ def voxelize_cloud_bytes(
         RoboCacheError: bytes too few for the layout, a field missing or outside its point, and as above.
     """
     grid = checked_grid(grid_min, voxel_size, grid_size)
+    check_names("features", features)
     reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
-    layout = check_cloud(data, width, height, point_step, row_step, fields, big_endian)
+    check_bytes("data", data)
+    layout = check_cloud(data.numel(), width, height, point_step, row_step, fields, big_endian)
     sources = column_sources(layout, features)
     matrix = checked_transform(transform)
     if data.is_cuda:
@@ -195,7 +198,7 @@ def voxelize_source(
 
 def _dense_out(out: Tensor | None, grid: Grid, reduction: Reduction, batch: int | None, device: torch.device) -> Tensor:
     shape = reduction.dense_shape(grid)
-    return checked_dense_out(out, shape if batch is None else (batch, *shape), reduction.dense_dtype, device)
+    return checked_out(out, shape if batch is None else (batch, *shape), reduction.dense_dtype, device)
 
 
 def _sparse(
@@ -223,6 +226,7 @@ def checked_transform(transform: Tensor | None) -> Any:
     """(3, 4) float32 in NumPy; raises RoboCacheError where it is no rigid transform on the CPU."""
     if transform is None:
         return None
+    check_tensor("transform", transform)
     if tuple(transform.shape) not in ((3, 4), (4, 4)) or transform.dtype != torch.float32 or transform.is_cuda:
         raise RoboCacheError(
             f"transform: expected (3, 4) or (4, 4) float32 on the CPU, got {tuple(transform.shape)} {transform.dtype}"
@@ -231,4 +235,4 @@ def checked_transform(transform: Tensor | None) -> Any:
         raise RoboCacheError(f"transform: {transform.tolist()} is not finite")
     if len(transform) == 4 and transform[3].tolist() != [0, 0, 0, 1]:
         raise RoboCacheError(f"transform: last row {transform[3].tolist()} is not 0, 0, 0, 1; give a rigid transform")
-    return transform[:3].numpy()
+    return transform[:3].detach().numpy()

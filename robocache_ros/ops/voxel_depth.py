@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel, voxel_cpu
+from robocache_ros.ops.checks import check_bytes, check_names, checked_floats, checked_whole
 from robocache_ros.ops.cloud import MAX_FEATURES
 from robocache_ros.ops.depth_layout import COLORS, DEPTHS, Color, DepthLayout
 from robocache_ros.ops.voxel_grid import FRACTION_BITS, Voxels, checked_grid, checked_reduction
@@ -83,10 +83,11 @@ def voxelize_depth(
             `voxelize_cloud_bytes`.
     """
     grid = checked_grid(grid_min, voxel_size, grid_size)
+    check_names("features", features)
     reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
     for name, tensor in (("data", data), ("color", color)):
-        if tensor is not None and (tensor.dtype != torch.uint8 or tensor.ndim != 1 or not tensor.is_contiguous()):
-            raise RoboCacheError(f"{name}: expected contiguous (nbytes,) uint8, got {tensor.shape} {tensor.dtype}")
+        if name == "data" or tensor is not None:
+            check_bytes(name, tensor)
     if color is not None and color.device != data.device:
         raise RoboCacheError(f"color: is on {color.device} and data on {data.device}; both must be on one device")
     over = None if color is None else checked_color(color.numel(), color_encoding, width, height, color_step, 0)
@@ -114,12 +115,12 @@ def check_depth(
     features: Sequence[str],
 ) -> DepthLayout:
     """The layout of a depth image of `nbytes` bytes; raises RoboCacheError where a pixel would lie outside them."""
-    if encoding not in DEPTHS:
+    if not isinstance(encoding, str) or encoding not in DEPTHS:
         raise RoboCacheError(f"encoding: {encoding!r} is no depth; it is one of {', '.join(DEPTHS)}")
     step = _checked_step("data", nbytes, width, height, step, np.dtype(DEPTHS[encoding][0]).itemsize)
     with np.errstate(over="ignore"):
-        rounded = [float(np.float32(value)) for value in camera]
-    if len(rounded) != 4 or not all(map(math.isfinite, rounded)) or min(rounded[:2]) <= 0:
+        rounded = [float(np.float32(value)) for value in checked_floats("camera", camera, ("fx", "fy", "cx", "cy"))]
+    if not all(map(math.isfinite, rounded)) or min(rounded[:2]) <= 0:
         raise RoboCacheError(f"camera: {tuple(camera)} is not fx, fy, cx, cy, finite and the first two above 0")
     if len(features) > MAX_FEATURES:
         raise RoboCacheError(f"features: {len(features)} are given; at most {MAX_FEATURES} can be")
@@ -136,14 +137,16 @@ def check_depth(
 
 def checked_color(nbytes: int, encoding: str, width: int, height: int, step: int, at: int) -> Color:
     """A colour image of `nbytes` bytes; raises RoboCacheError where a pixel would lie outside them."""
-    if encoding not in COLORS:
+    if not isinstance(encoding, str) or encoding not in COLORS:
         raise RoboCacheError(f"color_encoding: {encoding!r} is not one of {', '.join(COLORS)}")
     pixel = COLORS[encoding][0]
-    return Color(at, _checked_step("color", nbytes, width, height, step or width * pixel, pixel), encoding)
+    step = checked_whole("color_step", step) or width * pixel
+    return Color(at, _checked_step("color", nbytes, width, height, step, pixel), encoding)
 
 
 def _checked_step(name: str, nbytes: int, width: int, height: int, step: int, pixel: int) -> int:
     """The step, where every pixel lies inside the bytes; of a single row, which may claim any, the row's bytes."""
+    width, height, step = (checked_whole(*pair) for pair in (("width", width), ("height", height), ("step", step)))
     if width < 1 or height < 1 or step < width * pixel:
         raise RoboCacheError(f"{name}: {height} rows of {width} pixels of {pixel} bytes do not fit a step of {step}")
     needed = (height - 1) * step + width * pixel

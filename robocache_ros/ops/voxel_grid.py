@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import check_tensor, checked_floats, checked_whole, checked_wholes
 
+AXES = ("x", "y", "z")
 MODES = ("occupancy", "occupancy_bits", "count", "mean", "max", "first")
 FEATURE_MODES = ("mean", "max")
 # A feature is summed as round(value * 2**fraction_bits) in int64; |value| saturates at 2**(FIXED_BITS - fraction_bits):
@@ -109,34 +111,31 @@ class Voxels:
 
 def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float], grid_size: Sequence[int]) -> Grid:
     """The grid, its numbers rounded to float32; raises RoboCacheError on one that cannot be."""
-    sizes: list[float] = np.ravel(voxel_size).tolist() * (3 if np.ndim(voxel_size) == 0 else 1)
-    for name, values in (("grid_min", grid_min), ("voxel_size", sizes), ("grid_size", grid_size)):
-        if len(values) != 3:
-            raise RoboCacheError(f"{name}: {tuple(values)} has {len(values)} values; give one for x, y and z")
+    edges = voxel_size if np.ndim(voxel_size) else (voxel_size,) * 3
     with np.errstate(over="ignore"):
-        minimum = [float(np.float32(value)) for value in grid_min]
-        sizes = [float(np.float32(value)) for value in sizes]
+        minimum = [float(np.float32(value)) for value in checked_floats("grid_min", grid_min, AXES)]
+        sizes = [float(np.float32(value)) for value in checked_floats("voxel_size", edges, AXES)]
     if not all(math.isfinite(value) for value in minimum):
-        raise RoboCacheError(f"grid_min: {tuple(grid_min)} is not finite in float32")
+        raise RoboCacheError(f"grid_min: {grid_min} is not finite in float32")
     if not all(math.isfinite(value) and value > 0 for value in sizes):
         raise RoboCacheError(f"voxel_size: {voxel_size} is not finite and above 0 in float32")
-    shape = [int(value) for value in grid_size]
+    shape = checked_wholes("grid_size", grid_size, AXES)
     if not all(1 <= value <= 1 << 24 for value in shape) or math.prod(shape) > MAX_VOXELS:
-        raise RoboCacheError(f"grid_size: {tuple(grid_size)}; each of x, y and z is 1..2**24, and 2**31 - 1 together")
+        raise RoboCacheError(f"grid_size: {shape}; each of x, y and z is 1..2**24, and 2**31 - 1 together")
     return Grid((minimum[0], minimum[1], minimum[2]), (sizes[0], sizes[1], sizes[2]), (shape[0], shape[1], shape[2]))
 
 
 def checked_reduction(mode: str, features: int, max_points: int | None, fraction_bits: int) -> Reduction:
     """What the voxels hold; raises RoboCacheError on a combination that means nothing."""
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise RoboCacheError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if mode in FEATURE_MODES and not features:
         raise RoboCacheError(f"mode: {mode!r} needs features besides x, y and z; give points (..., 3 + F) or features")
     if (mode == "first") != (max_points is not None):
         raise RoboCacheError(f"max_points: {max_points} with mode {mode!r}; give it with 'first', and only there")
-    if max_points is not None and max_points < 1:
+    if max_points is not None and checked_whole("max_points", max_points) < 1:
         raise RoboCacheError(f"max_points: {max_points} is not 1 or more")
-    if not 0 <= fraction_bits <= FIXED_BITS:
+    if not 0 <= checked_whole("fraction_bits", fraction_bits) <= FIXED_BITS:
         raise RoboCacheError(f"fraction_bits: {fraction_bits} is not in 0..{FIXED_BITS}")
     return Reduction(mode, features, max_points or 0, fraction_bits)
 
@@ -145,6 +144,7 @@ def checked_lengths(lengths: Tensor | None, batch: int, count: int, device: torc
     """(B,) int64 on the points' device; on a GPU their values are not read here, as that would synchronise."""
     if lengths is None:
         return None
+    check_tensor("lengths", lengths)
     if lengths.shape != (batch,) or lengths.dtype != torch.int64 or lengths.device != device:
         raise RoboCacheError(
             f"lengths: expected ({batch},) int64 on {device}, got {tuple(lengths.shape)} {lengths.dtype}"
@@ -153,14 +153,3 @@ def checked_lengths(lengths: Tensor | None, batch: int, count: int, device: torc
     if device.type == "cpu" and batch and not (int(lengths.min()) >= 0 and int(lengths.max()) <= count):
         raise RoboCacheError(f"lengths: {lengths.tolist()} are not all in 0..{count}")
     return lengths.contiguous()
-
-
-def checked_dense_out(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`out`, or a new tensor, not yet cleared."""
-    if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
-    if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous():
-        raise RoboCacheError(
-            f"out: expected contiguous {shape} {dtype} on {device}, got {tuple(out.shape)} {out.dtype} on {out.device}"
-        )
-    return out

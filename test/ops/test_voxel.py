@@ -201,7 +201,7 @@ def test_out_is_cleared_written_and_returned(mode):
         ({"mode": "first"}, ["max_points", "None"]),
         ({"max_points": 3}, ["max_points", "3", "first"]),
         ({"mode": "first", "max_points": 0}, ["max_points", "0"]),
-        ({"grid_min": (0, 0)}, ["grid_min", "2 values"]),
+        ({"grid_min": (0, 0)}, ["grid_min", "(x, y, z)", "(0, 0)"]),
         ({"grid_min": (0, 0, NAN)}, ["grid_min", "nan"]),
         ({"voxel_size": 0}, ["voxel_size", "0"]),
         ({"voxel_size": (1, 1e-50, 1)}, ["voxel_size", "1e-50"]),

@@ -83,11 +83,10 @@ def prepare_cloud(
     """
     grid = checked_grid(grid_min, voxel_size, grid_size)
     reduction = checked_reduction(mode, len(features), None, FRACTION_BITS)
-    data = _nowhere(nbytes)
-    layout = check_cloud(data, width, height, point_step, row_step, fields, big_endian)
+    layout = check_cloud(nbytes, width, height, point_step, row_step, fields, big_endian)
     sources = column_sources(layout, features)
     matrix = voxel.checked_transform(transform)
-    clouds = voxel_cuda.of_bytes(data, layout, sources, matrix, grid, reduction)
+    clouds = voxel_cuda.of_bytes(_nowhere(nbytes), layout, sources, matrix, grid, reduction)
     return _prepared(clouds, grid, reduction, sums, 0)
 
 

@@ -27,6 +27,7 @@ from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_m
 from robocache_ros.ops.times import FOREVER, limit_ns
 
 BLEND_LETTERS = "PPPPPqiiii"
+Address = tuple[int, int, int, int, int]  # the first fields of kernels/tile.cuh's Stream
 
 
 class _Launch(NamedTuple):
@@ -58,37 +59,41 @@ def run_streams_cuda(
     age: Tensor | bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
-    # Flat, and written out: this is most of what a call costs.
-    signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
-    if out is None:
-        signature.append(None)
-    else:
-        signature += (out.data_ptr() & 15, out.shape, out.dtype, out.get_device(), out.is_contiguous())
-    for mark in (valid, age):
-        if isinstance(mark, bool):
-            signature.append(mark)
-        else:
-            signature += (mark.shape, mark.dtype, mark.get_device(), mark.is_contiguous())
-    addresses: list[tuple[int, int, int, int, int]] = []
-    for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
-        address = data.data_ptr()
-        signature += (method, address & 15, data.requires_grad, data.shape, data.dtype, data.get_device())
-        signature += (data.is_contiguous(), times.shape, times.dtype, times.get_device(), times.is_contiguous())
-        if lengths is None:
+    try:
+        # All that the checks and the plan depend on; flat and written out, for it is most of what a call costs.
+        signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
+        if out is None:
             signature.append(None)
         else:
-            signature += (lengths.shape, lengths.dtype, lengths.get_device(), lengths.is_contiguous())
-        addresses.append(
-            (
-                address,
-                times.data_ptr(),
-                0 if lengths is None else lengths.data_ptr(),
-                FOREVER if max_gap is None else limit_ns(label(index, "max_gap"), max_gap, times.dtype),
-                FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
+            signature += (out.data_ptr() & 15, out.shape, out.dtype, out.get_device(), out.is_contiguous())
+        for mark in (valid, age):
+            if isinstance(mark, bool):
+                signature.append(mark)
+            else:
+                signature += (mark.shape, mark.dtype, mark.get_device(), mark.is_contiguous())
+        addresses: list[Address] = []
+        for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
+            address = data.data_ptr()
+            signature += (method, address & 15, data.requires_grad, data.shape, data.dtype, data.get_device())
+            signature += (data.is_contiguous(), times.shape, times.dtype, times.get_device(), times.is_contiguous())
+            if lengths is None:
+                signature.append(None)
+            else:
+                signature += (lengths.shape, lengths.dtype, lengths.get_device(), lengths.is_contiguous())
+            addresses.append(
+                (
+                    address,
+                    times.data_ptr(),
+                    0 if lengths is None else lengths.data_ptr(),
+                    FOREVER if max_gap is None else limit_ns(label(index, "max_gap"), max_gap, times.dtype),
+                    FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
+                )
             )
-        )
-    key = tuple(signature)
-    ready = _ready.get(key)
+        key = tuple(signature)
+        ready = _ready.get(key)
+    except (AttributeError, TypeError):  # what is no tensor: the checks say which
+        check_streams(streams, targets, dtype, out, label)
+        raise
     if ready is None:
         ready = _prepare(streams, targets, dtype, out, label, valid, age)
         if len(_ready) >= _MOST_READY:
@@ -109,7 +114,7 @@ def run_streams_cuda(
 
 def launch_arguments(
     plan: Plan,
-    addresses: Sequence[tuple[int, int, int, int, int]],
+    addresses: Sequence[Address],
     targets: Tensor,
     out: Tensor,
     valid: Tensor | None,
