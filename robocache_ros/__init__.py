@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from robocache_ros.errors import RoboCacheError
     from robocache_ros.layout import Layout
     from robocache_ros.ops import (
+        Fused,
+        Stream,
+        Voxels,
         blend,
         convert_image,
         enable_jit_cache,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         self_test,
         set_device,
         voxelize_cloud_bytes,
+        voxelize_depth,
         voxelize_pointcloud,
     )
     from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
@@ -37,6 +41,9 @@ _HOMES = {
     "errors": ("RoboCacheError",),
     "layout": ("Layout",),
     "ops": (
+        "Fused",
+        "Stream",
+        "Voxels",
         "blend",
         "convert_image",
         "enable_jit_cache",
@@ -48,6 +55,7 @@ _HOMES = {
         "self_test",
         "set_device",
         "voxelize_cloud_bytes",
+        "voxelize_depth",
         "voxelize_pointcloud",
     ),
     "spec": ("FusionSpec", "StreamSpec", "load_spec"),
@@ -56,6 +64,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Frames",
+    "Fused",
     "FusedFrame",
     "FusedSubscriber",
     "FusionEngine",
@@ -64,7 +73,9 @@ __all__ = [
     "Layout",
     "Outcome",
     "RoboCacheError",
+    "Stream",
     "StreamSpec",
+    "Voxels",
     "__version__",
     "blend",
     "convert_image",
@@ -78,6 +89,7 @@ __all__ = [
     "self_test",
     "set_device",
     "voxelize_cloud_bytes",
+    "voxelize_depth",
     "voxelize_pointcloud",
 ]
 

@@ -12,6 +12,7 @@ from robocache_ros.spec_docs import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 YAML = re.compile(r"```yaml\n(robocache: 1\n.*?)```", re.DOTALL)
 
 
@@ -32,3 +33,9 @@ def test_fusion_specs_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None
         path = tmp_path / f"{i}.yaml"
         path.write_text(text, encoding="utf-8")
         assert load_spec(path).streams
+
+
+def test_operations_page_runs_as_it_stands() -> None:
+    code = "\n".join(PYTHON.findall((ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
+
+    exec(compile(code, "operations.md", "exec"), {})
