@@ -12,20 +12,16 @@ import yaml
 from robocache_ros import declare
 from robocache_ros.declare import choice, integer, key, number
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.media_spec import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
 from robocache_ros.streams import (
     CAMERA_INFO_TYPE,
     CLOUD_TYPE,
     IMAGE_TYPES,
-    IMAGENET,
     JOINT_TYPE,
     NS_PER_MS,
     TF_STATIC,
-    Extrinsic,
-    ImageSpec,
-    Normalize,
     QosSpec,
     StreamSpec,
-    VoxelSpec,
     pattern,
 )
 

@@ -23,7 +23,7 @@ INTRODUCTION = """\
 # The fusion spec
 
 Every key that a fusion spec can have, with what it accepts and its default. This page is written by
-`python -m robocache_ros.spec_docs` from the declarations in `robocache_ros/spec.py` and `streams.py`.
+`python -m robocache_ros.spec_docs` from the declarations in `robocache_ros/spec.py`, `streams.py` and `media_spec.py`.
 `robocache check SPEC` shows a spec resolved; `robocache schema` prints the JSON schema for editors.
 """
 

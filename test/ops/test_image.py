@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import convert_image, normalize_image, oracle_spatial
 from robocache_ros.ops.image_formats import FORMATS, NV12
-from robocache_ros.streams import IMAGENET
+from robocache_ros.spec import IMAGENET
 
 
 def tensor(values, dtype=np.uint8):

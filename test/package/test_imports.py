@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports what stands in its own row or in one before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "extras", "malloc", "resources", "sourced", "declare"),
+    ("media_spec",),
     ("streams",),
     ("spec",),
     ("layout",),
