@@ -152,6 +152,7 @@ class Bag:
             if mcap.note:
                 self.notes.append(f"{file}: {mcap.note}")
             return mcap
+        _check_length(file)
         try:
             return _Rosbags(file)
         except _damage() as error:
@@ -180,6 +181,20 @@ def _metadata(file: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError):
         return {}
     return {"relative_file_paths": names, "compression_mode": "" if mode == "none" else mode}
+
+
+def _check_length(file: Path) -> None:
+    """Refuse an SQLite file that has fewer pages than its header says: SQLite reads some of those as empty tables."""
+    with file.open("rb") as opened:
+        head = opened.read(100)
+    page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
+    length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
+    current = head[24:28] == head[92:96]  # else an old SQLite wrote last, which does not keep the count
+    if head.startswith(b"SQLite format 3\0") and current and file.stat().st_size < length:
+        raise RoboCacheError(
+            f"{file}: is cut short, {file.stat().st_size:,} of {length:,} bytes are there; copy it again, "
+            f"or recover what is left: sqlite3 {file.name} .recover | sqlite3 whole.db3"
+        )
 
 
 def storage_files(path: Path) -> tuple[Path, ...]:
