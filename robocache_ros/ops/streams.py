@@ -68,6 +68,8 @@ def check_streams(
     if not streams:
         raise RoboCacheError("streams: expected at least one")
     check_dtype(dtype)
+    if out is not None:
+        check_tensor(label(0, "out"), out)
     check_tensor(label(0, "targets"), targets)
     _check_times(label(0, "targets"), targets)
     for index, stream in enumerate(streams):

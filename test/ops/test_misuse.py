@@ -134,6 +134,8 @@ def test_an_array_in_place_of_a_tensor_is_told_what_makes_one(value):
 
 
 def test_a_result_that_is_none_of_tensors_is_refused():
+    with pytest.raises(RoboCacheError, match=r"out: expected a tensor, got ndarray"):
+        fuse([Stream(torch.zeros(2, 10, 4), TIMES)], TIMES, out=np.zeros((2, 10, 4), np.float32))
     with pytest.raises(RoboCacheError, match=r"out.valid: expected a tensor, got NoneType"):
         fuse([Stream(torch.zeros(2, 10, 4), TIMES)], TIMES, out=Fused(torch.zeros(2, 10, 4), None, None))
 
