@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +31,15 @@ def limit_ns(name: str, limit: float | None, dtype: torch.dtype) -> int:
     """A limit in the unit of its times (ns beside int64, seconds beside floats) as ns; None is no limit."""
     if limit is None:
         return FOREVER
-    try:
-        limit = float(limit) if dtype != torch.int64 or isinstance(limit, float) else operator.index(limit)
-    except (TypeError, ValueError):
-        raise RoboCacheError(f"{name}: expected a number or None, got {limit!r}") from None
+    limit = _number(name, limit)
     if math.isnan(limit) or limit < 0 or (dtype == torch.int64 and limit != int(min(limit, FOREVER))):
         unit = "a whole number of ns" if dtype == torch.int64 else "seconds"
         raise RoboCacheError(f"{name}: expected {unit}, not negative, beside {dtype} times, got {limit}")
     return min(int(limit) if dtype == torch.int64 else round(min(limit, 9e9) * 1e9), FOREVER)
+
+
+def _number(name: str, value: Any) -> float:
+    for kind in (operator.index, float):  # whole ones of any kind stay exact
+        with suppress(TypeError, ValueError):
+            return kind(value)
+    raise RoboCacheError(f"{name}: expected a number or None, got {value!r}")

@@ -140,6 +140,13 @@ def test_a_result_that_is_none_of_tensors_is_refused():
         fuse([Stream(torch.zeros(2, 10, 4), TIMES)], TIMES, out=Fused(torch.zeros(2, 10, 4), None, None))
 
 
+@pytest.mark.parametrize("limit", [5, 5.0, np.float32(5), np.int16(5), torch.tensor(5), torch.tensor(5.0)])
+def test_a_limit_is_a_number_of_any_kind(limit):
+    stream = Stream(torch.randn(2, 10, 4), TIMES * 6)
+    got, expected = (fuse([stream._replace(max_gap=gap)], TIMES) for gap in (limit, 5))
+    assert torch.equal(got.valid, expected.valid)
+
+
 def test_points_may_want_a_gradient():
     voxels = voxelize_pointcloud(torch.rand(50, 4, requires_grad=True), mode="mean", **GRID)
     assert not voxels.grid.requires_grad
