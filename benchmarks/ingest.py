@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import signal
 import struct
 import subprocess
@@ -33,7 +32,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
 from robocache_ros.bench.children import GO, READY, STOP, Family, await_word, say_ready
-from robocache_ros.bench.live import machine
+from robocache_ros.bench.live import environment, machine
 from robocache_ros.bench.load import Load
 from robocache_ros.bench.record import percentiles
 from robocache_ros.engine import FusionEngine, Ingest
@@ -44,7 +43,6 @@ from robocache_ros.nodes.taking import Taker
 from robocache_ros.spec import load_spec
 
 RESULTS = Path(__file__).parent / "results"
-PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 STAMP = struct.Struct("<iI")
 LOAD = Load(cameras=2, width=640, height=480, cloud_hz=0)
 PERIOD_NS = 20_000_000
@@ -163,16 +161,17 @@ def child(way: str) -> None:
     process.prepare()
     rclpy.init()
     node = rclpy.create_node("ingest")
-    taken, began = Taken(), [0.0, 0.0, 0, 0]
+    taken = Taken()
 
     def listen() -> None:
         say_ready()
         await_word(GO)
-        began[:] = [time.process_time(), time.monotonic(), len(taken.latency_ns), len(taken.beats_ns)]
+        messages, beats = len(taken.latency_ns), len(taken.beats_ns)
+        cpu_begin_s, begin_s = time.process_time(), time.monotonic()
         await_word(STOP)
-        cpu_s, wall_s = time.process_time() - began[0], time.monotonic() - began[1]
-        latency_ns, beats_ns = taken.latency_ns[int(began[2]) :], taken.beats_ns[int(began[3]) :]
-        gaps_ms = [abs(b - a - PERIOD_NS) / 1e6 for a, b in itertools.pairwise(beats_ns)]
+        cpu_s, wall_s = time.process_time() - cpu_begin_s, time.monotonic() - begin_s
+        latency_ns = taken.latency_ns[messages:]
+        gaps_ms = [abs(b - a - PERIOD_NS) / 1e6 for a, b in itertools.pairwise(taken.beats_ns[beats:])]
         found = {
             "taken": len(latency_ns),
             "cpu_cores": cpu_s / wall_s,
@@ -191,8 +190,7 @@ def child(way: str) -> None:
 
 def measure(way: str, seconds: float) -> dict[str, Any]:
     """One run."""
-    env = {"ROS_DOMAIN_ID": str(random.randint(1, 101)), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-    env |= {"FASTDDS_DEFAULT_PROFILES_FILE": str(PROFILE), "FASTRTPS_DEFAULT_PROFILES_FILE": str(PROFILE)}
+    env = environment(tuned=True)
     with tempfile.TemporaryDirectory() as folder, Family(Path(folder), env) as family:
         taker = subprocess.Popen(
             [sys.executable, __file__, "--way", way],

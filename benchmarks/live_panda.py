@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import struct
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from robocache_ros.bags.player import play
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bench.children import Family
-from robocache_ros.bench.live import machine
+from robocache_ros.bench.live import environment, machine
 from robocache_ros.bench.monitor import Monitor
 from robocache_ros.bench.record import percentiles
 from robocache_ros.nodes import compat, process
@@ -79,9 +78,7 @@ def main() -> None:
     spec = yaml.safe_load((ROOT / "config" / "panda_lift.yaml").read_text())
     if arguments.lead_ms is not None:
         spec["lead_ms"] = arguments.lead_ms
-    profile = str(ROOT / "config" / "fastdds.xml")
-    own = {"ROS_DOMAIN_ID": str(random.randint(1, 101)), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-    own |= {"FASTDDS_DEFAULT_PROFILES_FILE": profile}
+    own = environment(tuned=True)
     os.environ.update(own)
     rclpy.init()
     load_before = os.getloadavg()[0]

@@ -208,10 +208,9 @@ def main() -> None:
             rows.append(row(name, "fuse", made, goal if dtype == torch.bfloat16 else None, rate, peers))
             del made
     extra: dict[str, Any] = {"copy rate TB/s": round(rate / 1e12, 3)}
-    harness.write("vectors", "Resample and fuse", rows, extra, given.out)
     if not given.no_curves:
         extra["curves"] = curves(torch.bfloat16)
-        harness.write("vectors", "Resample and fuse", rows, extra, given.out)
+    harness.write("vectors", "Resample and fuse", rows, extra, given.out)
 
 
 if __name__ == "__main__":

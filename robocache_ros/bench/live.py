@@ -18,6 +18,7 @@ from robocache_ros.bench.children import GO, STOP, Child, Family
 from robocache_ros.bench.monitor import Monitor
 from robocache_ros.bench.options import WARM_UP_S, Options
 from robocache_ros.bench.report import print_report, summarize, write_plot
+from robocache_ros.nodes import transport
 from robocache_ros.resources import resource
 
 SETTLE_S = 0.5  # for what is on its way
@@ -51,13 +52,11 @@ def main(options: Options, *, naive: bool = False, out: Path | None = None) -> d
 
 def measure_node(options: Options, folder: Path) -> dict[str, Any]:
     """The fusion node with the shipped transport profile."""
-    profile = str(resource("config", "fastdds.xml"))
-    env = {"FASTRTPS_DEFAULT_PROFILES_FILE": profile, "FASTDDS_DEFAULT_PROFILES_FILE": profile}
     place = _subfolder(folder, "node")
     spec = place / "spec.yaml"
     spec.write_text(yaml.safe_dump(_spec(options), sort_keys=False))
     rows = _rows(options)
-    with Family(place, _environment(env)) as family:
+    with Family(place, environment(tuned=True)) as family:
         node = family.start("node", "traced_node", spec=str(spec), device=options.device, rows=rows)
         node.await_ready()
         images = [s.name for s in options.load.sensors if s.name.startswith(("camera", "cloud"))]
@@ -74,7 +73,7 @@ def measure_node(options: Options, folder: Path) -> dict[str, Any]:
 def measure_naive(options: Options, folder: Path) -> dict[str, Any]:
     """The peer with the middleware's defaults, as a tutorial leaves them."""
     place = _subfolder(folder, "naive")
-    with Family(place, _environment({})) as family:
+    with Family(place, environment(tuned=False)) as family:
         device = _torch_device(options.device)
         node = family.start("naive", "naive_node", load=asdict(options.load), device=device, rows=_rows(options))
         node.await_ready()
@@ -129,9 +128,11 @@ def _spec(options: Options) -> dict[str, Any]:
     return {**spec, "lead_ms": options.lead_ms}
 
 
-def _environment(env: dict[str, str]) -> dict[str, str]:
-    domain = random.randint(1, 101)
-    return {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "PYTHONUNBUFFERED": "1", **env}
+def environment(*, tuned: bool) -> dict[str, str]:
+    """Of what is measured: a domain of its own on this machine, with the shipped transport profile or without one."""
+    own = {"ROS_DOMAIN_ID": str(random.randint(1, 101)), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    profile = dict.fromkeys(transport.PROFILES, str(resource("config", "fastdds.xml"))) if tuned else {}
+    return {**own, **profile, "PYTHONUNBUFFERED": "1"}
 
 
 def _torch_device(device: str) -> str:

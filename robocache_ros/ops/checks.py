@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -58,39 +59,49 @@ def checked_whole(name: str, value: Any) -> int:
         raise RoboCacheError(f"{name}: expected a whole number, got {value!r}") from None
 
 
+def checked_sizes(**sizes: Any) -> tuple[int, ...]:
+    """Whole numbers, each by the name of its argument."""
+    return tuple(checked_whole(name, value) for name, value in sizes.items())
+
+
 def checked_wholes(name: str, values: Any, form: tuple[str, ...]) -> tuple[int, ...]:
     """Whole numbers, one for each of the names in `form`."""
-    try:
-        found = tuple(map(operator.index, values))
-    except TypeError:
-        found = ()
-    if len(found) != len(form):
-        raise RoboCacheError(f"{name}: expected the whole numbers ({', '.join(form)}), got {values!r}")
-    return found
+    return tuple(_checked_each(name, values, form, operator.index, "whole numbers"))
 
 
 def checked_floats(name: str, values: Any, form: tuple[str, ...]) -> list[float]:
     """Numbers, one for each of the names in `form`."""
+    return _checked_each(name, values, form, float, "numbers")
+
+
+def _checked_each(name: str, values: Any, form: tuple[str, ...], kind: Callable[[Any], Any], what: str) -> list[Any]:
     try:
-        found = list(map(float, values))
+        found = list(map(kind, values))
     except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several values
         found = []
     if len(found) != len(form):
-        raise RoboCacheError(f"{name}: expected the numbers ({', '.join(form)}), got {values!r}")
+        raise RoboCacheError(f"{name}: expected the {what} ({', '.join(form)}), got {values!r}")
     return found
 
 
-def check_names(name: str, values: Any) -> None:
-    """Refuse what is no sequence of strings, such as a single one."""
-    if isinstance(values, str) or not all(isinstance(value, str) for value in _listed(name, values)):
-        raise RoboCacheError(f"{name}: expected a sequence of names, got {values!r}")
+def check_choice(name: str, value: Any, among: Collection[str]) -> None:
+    """Refuse what is not one of some words."""
+    if not isinstance(value, str) or value not in among:
+        raise RoboCacheError(f"{name}: {value!r} is not one of {', '.join(among)}")
 
 
-def _listed(name: str, values: Any) -> list[Any]:
+def checked_list(name: str, values: Any) -> list[Any]:
+    """What a sequence holds."""
     try:
         return list(values)
     except TypeError:
         raise RoboCacheError(f"{name}: expected a sequence, got {values!r}") from None
+
+
+def check_names(name: str, values: Any) -> None:
+    """Refuse what is no sequence of strings, such as a single one."""
+    if isinstance(values, str) or not all(isinstance(value, str) for value in checked_list(name, values)):
+        raise RoboCacheError(f"{name}: expected a sequence of names, got {values!r}")
 
 
 def check_dtype(dtype: Any) -> None:
@@ -101,8 +112,7 @@ def check_dtype(dtype: Any) -> None:
 
 def check_method(method: str) -> None:
     """Refuse a method that is not one of the five."""
-    if not isinstance(method, str) or method not in METHODS:
-        raise RoboCacheError(f"method: {method!r} is not one of {', '.join(METHODS)}")
+    check_choice("method", method, METHODS)
 
 
 def check_source(name: str, source: Tensor, method: str, dims: int) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cpu
-from robocache_ros.ops.checks import checked_whole
+from robocache_ros.ops.checks import checked_list
 
 MAX_FEATURES = 16  # as many as a kernel's parameters have places for
 # PointField's datatypes: 1 to 8.
@@ -47,14 +47,12 @@ def check_cloud(
     nbytes: int, width: int, height: int, point_step: int, row_step: int, fields: Sequence[Any], big_endian: bool
 ) -> CloudLayout:
     """The layout of a cloud of `nbytes` bytes; raises RoboCacheError where a point or field would lie outside them."""
-    sizes = (("width", width), ("height", height), ("point_step", point_step), ("row_step", row_step))
-    width, height, point_step, row_step = (checked_whole(name, value) for name, value in sizes)
     if width < 0 or height < 0 or point_step < 1 or row_step < 0:
         raise RoboCacheError(
             f"cloud: width {width}, height {height}, point_step {point_step}, row_step {row_step}; none can be negative"
         )
     known: dict[str, CloudField] = {}
-    for field in _checked_fields(fields):
+    for field in fields:
         if not 1 <= field.datatype <= len(DATATYPES) or field.count > 1:
             continue  # not a scalar: an error only for one who asks for it
         size = np.dtype(DATATYPES[field.datatype - 1]).itemsize
@@ -74,12 +72,9 @@ def check_cloud(
     return CloudLayout(width, height, point_step, row_step, big_endian, known)
 
 
-def _checked_fields(fields: Sequence[Any]) -> list[Any]:
+def checked_fields(fields: Any) -> list[Any]:
     """The fields, each of which says what a PointField does."""
-    try:
-        listed = list(fields)
-    except TypeError:
-        raise RoboCacheError(f"fields: expected a sequence of PointFields, got {fields!r}") from None
+    listed = checked_list("fields", fields)
     for field in listed:
         if not all(hasattr(field, name) for name in ("name", "offset", "datatype", "count")):
             raise RoboCacheError(f"fields: {field!r} has no name, offset, datatype and count, as a PointField has")

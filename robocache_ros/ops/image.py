@@ -14,10 +14,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import image_cpu
 from robocache_ros.ops.checks import (
     check_bytes,
+    check_choice,
     check_dtype,
     check_tensor,
     checked_out,
-    checked_whole,
+    checked_sizes,
     checked_wholes,
     described,
 )
@@ -75,12 +76,11 @@ def convert_image(
     """
     fmt = image_format(encoding)
     check_bytes("data", data)
-    width, height, step = (checked_whole(*pair) for pair in (("width", width), ("height", height), ("step", step)))
+    width, height, step = checked_sizes(width=width, height=height, step=step)
     check_image(fmt, width, height, step, data.numel())
     box = checked_crop(crop, width, height)
     shape = checked_size(size, box)
-    if not isinstance(resize, str) or resize not in RESIZE_METHODS:
-        raise RoboCacheError(f"resize: {resize!r} is not one of {', '.join(RESIZE_METHODS)}")
+    check_choice("resize", resize, RESIZE_METHODS)
     affine = mean_std(normalize, fmt.channels)
     dtype = checked_dtype(dtype, fmt, affine is not None)
     out = checked_out(out, (fmt.channels, *shape), dtype, data.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import check_choice
 
 MAX_PIXELS = 16384  # a side; keeps the resize weights and positions of both backends inside 32 bits
 
@@ -59,8 +60,7 @@ FORMATS: dict[str, Format] = {
 
 def image_format(encoding: str) -> Format:
     """The format of a ROS encoding; raises RoboCacheError naming those there are."""
-    if not isinstance(encoding, str) or encoding not in FORMATS:
-        raise RoboCacheError(f"encoding: {encoding!r} is not one of {', '.join(FORMATS)}")
+    check_choice("encoding", encoding, FORMATS)
     return FORMATS[encoding]
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel_cpu, voxel_segments
-from robocache_ros.ops.checks import check_bytes, check_names, check_tensor, checked_out
-from robocache_ros.ops.cloud import check_cloud, cloud_columns, column_sources
+from robocache_ros.ops.checks import check_bytes, check_names, check_tensor, checked_out, checked_sizes
+from robocache_ros.ops.cloud import check_cloud, checked_fields, cloud_columns, column_sources
 from robocache_ros.ops.voxel_grid import (
     FRACTION_BITS,
     Grid,
@@ -148,7 +148,10 @@ def voxelize_cloud_bytes(
     check_names("features", features)
     reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
     check_bytes("data", data)
-    layout = check_cloud(data.numel(), width, height, point_step, row_step, fields, big_endian)
+    width, height, point_step, row_step = checked_sizes(
+        width=width, height=height, point_step=point_step, row_step=row_step
+    )
+    layout = check_cloud(data.numel(), width, height, point_step, row_step, checked_fields(fields), big_endian)
     sources = column_sources(layout, features)
     matrix = checked_transform(transform)
     if data.is_cuda:

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxel, voxel_cpu
-from robocache_ros.ops.checks import check_bytes, check_names, checked_floats, checked_whole
+from robocache_ros.ops.checks import (
+    check_bytes,
+    check_choice,
+    check_names,
+    checked_floats,
+    checked_sizes,
+    checked_whole,
+)
 from robocache_ros.ops.cloud import MAX_FEATURES
 from robocache_ros.ops.depth_layout import COLORS, DEPTHS, Color, DepthLayout
 from robocache_ros.ops.voxel_grid import FRACTION_BITS, Voxels, checked_grid, checked_reduction
@@ -85,11 +92,13 @@ def voxelize_depth(
     grid = checked_grid(grid_min, voxel_size, grid_size)
     check_names("features", features)
     reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
-    for name, tensor in (("data", data), ("color", color)):
-        if name == "data" or tensor is not None:
-            check_bytes(name, tensor)
-    if color is not None and color.device != data.device:
-        raise RoboCacheError(f"color: is on {color.device} and data on {data.device}; both must be on one device")
+    check_bytes("data", data)
+    if color is not None:
+        check_bytes("color", color)
+        if color.device != data.device:
+            raise RoboCacheError(f"color: is on {color.device} and data on {data.device}; both must be on one device")
+    width, height, step = checked_sizes(width=width, height=height, step=step)
+    color_step = checked_whole("color_step", color_step)
     over = None if color is None else checked_color(color.numel(), color_encoding, width, height, color_step, 0)
     layout = check_depth(data.numel(), encoding, width, height, step, big_endian, camera, over, features)
     matrix = voxel.checked_transform(transform)
@@ -137,16 +146,13 @@ def check_depth(
 
 def checked_color(nbytes: int, encoding: str, width: int, height: int, step: int, at: int) -> Color:
     """A colour image of `nbytes` bytes; raises RoboCacheError where a pixel would lie outside them."""
-    if not isinstance(encoding, str) or encoding not in COLORS:
-        raise RoboCacheError(f"color_encoding: {encoding!r} is not one of {', '.join(COLORS)}")
+    check_choice("color_encoding", encoding, COLORS)
     pixel = COLORS[encoding][0]
-    step = checked_whole("color_step", step) or width * pixel
-    return Color(at, _checked_step("color", nbytes, width, height, step, pixel), encoding)
+    return Color(at, _checked_step("color", nbytes, width, height, step or width * pixel, pixel), encoding)
 
 
 def _checked_step(name: str, nbytes: int, width: int, height: int, step: int, pixel: int) -> int:
     """The step, where every pixel lies inside the bytes; of a single row, which may claim any, the row's bytes."""
-    width, height, step = (checked_whole(*pair) for pair in (("width", width), ("height", height), ("step", step)))
     if width < 1 or height < 1 or step < width * pixel:
         raise RoboCacheError(f"{name}: {height} rows of {width} pixels of {pixel} bytes do not fit a step of {step}")
     needed = (height - 1) * step + width * pixel

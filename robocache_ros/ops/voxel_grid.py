@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.checks import check_tensor, checked_floats, checked_whole, checked_wholes
+from robocache_ros.ops.checks import check_choice, check_tensor, checked_floats, checked_whole, checked_wholes
 
 AXES = ("x", "y", "z")
 MODES = ("occupancy", "occupancy_bits", "count", "mean", "max", "first")
@@ -127,8 +127,7 @@ def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float],
 
 def checked_reduction(mode: str, features: int, max_points: int | None, fraction_bits: int) -> Reduction:
     """What the voxels hold; raises RoboCacheError on a combination that means nothing."""
-    if not isinstance(mode, str) or mode not in MODES:
-        raise RoboCacheError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
+    check_choice("mode", mode, MODES)
     if mode in FEATURE_MODES and not features:
         raise RoboCacheError(f"mode: {mode!r} needs features besides x, y and z; give points (..., 3 + F) or features")
     if (mode == "first") != (max_points is not None):

@@ -113,6 +113,8 @@ def test_results_that_differ_are_checked_anew(launches):
         run(streams, targets, None, values, valid.bool(), age)
     with pytest.raises(RoboCacheError, match=r"out\.age: expected contiguous"):
         run(streams, targets, None, values, valid, age[:, ::2])
+    with pytest.raises(RoboCacheError, match=r"out\.valid: expected a tensor, got NoneType"):
+        run(streams, targets, None, values, None, age)
     with pytest.raises(RoboCacheError, match="out: expected a tensor, got list"):
         run(streams, targets, None, [], valid, age)
     assert len(launches) == 1

@@ -92,7 +92,7 @@ def run_streams_cuda(
         key = tuple(signature)
         ready = _ready.get(key)
     except (AttributeError, TypeError):  # what is no tensor: the checks say which
-        check_streams(streams, targets, dtype, out, label)
+        check_marks(check_streams(streams, targets, dtype, out, label), len(streams), valid, age)
         raise
     if ready is None:
         ready = _prepare(streams, targets, dtype, out, label, valid, age)
