@@ -25,6 +25,7 @@ enum Form {
   WHOLE = 64,      // samples of every batch begin and end at a multiple of 16 bytes
   TWICE = 128,     // an item reaches over two rows at most
   MARKED = 256,    // valid or age are wanted
+  PARTED = 512,    // a tile has some of its columns; then it is staged too
 };
 
 // How a stream is read and written; sizes are powers of two.
@@ -41,7 +42,7 @@ struct Kind {
   static constexpr int LOAD = LOAD_, UNIT = UNIT_, STORE = STORE_, ITEM = ITEM_, STEPS = STEPS_;
   static constexpr bool staged = FORM_ & STAGED, each_times = FORM_ & EACH_TIMES, ragged = FORM_ & RAGGED;
   static constexpr bool whole = FORM_ & WHOLE, grouped = FORM_ & GROUPED, wide = FORM_ & WIDE, even = FORM_ & EVEN, staged_times = STEPS_ > 0;
-  static constexpr bool twice = FORM_ & TWICE, marked = FORM_ & MARKED;
+  static constexpr bool twice = FORM_ & TWICE, marked = FORM_ & MARKED, parted = FORM_ & PARTED;
   static constexpr bool blends = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE, spans = ITEM_ > UNIT_;
 };
 

@@ -17,16 +17,16 @@ struct Stream {          // one source, in device memory; the host packs these f
   const int64* lengths;  // (B) samples that count, or null: all S
   Limits limits;
   int samples;           // S
-  int width;             // D
+  int width;             // columns of a tile: all D, or as many of them as one of 2^part_bits parts has
+  int part_bits;
   int column;            // its first column in a row of the output
   int group;             // batches in a tile
   int span;              // targets in a tile: all T of them where group > 1
-  int tiles;             // that a batch is cut into
-  int first_block;       // its first block in the grid
+  int tiles;             // that a batch, or a part of it, is cut into
   int kind;              // how it is read and written
   int lanes;             // threads that write
   int step, rest;        // rows and columns from a thread's item to its next
-  uint32 width_magic;    // for division by D
+  uint32 width_magic;    // for division by width
 };
 
 struct Job {            // what all streams share
@@ -39,6 +39,8 @@ struct Job {            // what all streams share
   int pitch;            // elements of a row of the output
   int marks, mark;      // streams that the output has, and which the first one here is
   uint32 count_magic;   // for division by T, where there are several batches in a tile
+  int turn;             // blocks of all streams for as many batches as the largest tile has
+  uint32 turn_magic;    // for division by it; 0 where there is but one turn
 };
 
 struct Chosen {         // rows of one source, chosen already
@@ -57,6 +59,7 @@ struct Chosen {         // rows of one source, chosen already
 struct Tile {
   int64 row;  // its first row of the output
   int batch, batches, start, rows;
+  int column;  // its first of the stream's columns
 };
 
 struct Room {  // a block's shared memory, each part at a multiple of 16 bytes
@@ -70,11 +73,16 @@ HD int at_most(int64 a, int b) { return a < b ? (int)a : b; }
 template <class K>
 HD Tile make_tile(const Stream& stream, const Job& job, int block) {
   Tile tile;
-  int group = block, part = 0;
-  if (stream.tiles > 1) group = (uint32)block / (uint32)stream.tiles, part = block - group * stream.tiles;
+  int group = block, number = 0;
+  tile.column = 0;
+  if constexpr (K::parted) {
+    group = block >> stream.part_bits;
+    tile.column = (block - (group << stream.part_bits)) * stream.width;
+  }
+  if (stream.tiles > 1) number = group, group = (uint32)group / (uint32)stream.tiles, number -= group * stream.tiles;
   tile.batch = K::grouped ? group * stream.group : group;
   tile.batches = K::grouped ? at_most(job.batches - tile.batch, stream.group) : 1;
-  tile.start = part * stream.span;
+  tile.start = number * stream.span;
   int targets = at_most(job.count - tile.start, stream.span);
   tile.rows = tile.batches * targets;
   tile.row = (int64)tile.batch * job.count + tile.start;
@@ -85,8 +93,10 @@ HD Tile make_tile(const Stream& stream, const Job& job, int block) {
 template <class K>
 HD const typename K::In* data_of(const Stream& stream, const Tile& tile) {
   auto data = (const typename K::In*)stream.data;
-  if constexpr (K::wide) data += (int64)tile.batch * stream.samples * stream.width;
-  else data += (int64)tile.batch * (stream.samples * stream.width);
+  const int pitch = K::parted ? stream.width << stream.part_bits : stream.width;
+  if constexpr (K::wide) data += (int64)tile.batch * stream.samples * pitch;
+  else data += (int64)tile.batch * (stream.samples * pitch);
+  if constexpr (K::parted) data += tile.column;
   hold(data);
   return data;
 }
@@ -98,6 +108,26 @@ HD Room make_room(const Stream& stream, char* shared) {
   room.times = (int64*)(room.picks + stream.group * stream.span);
   room.data = (char*)(room.times + (K::staged_times ? (K::each_times ? stream.group : 1) << K::STEPS : 0));
   return room;
+}
+
+// A tile's samples into shared memory, by all threads; there, from where it returns, after `await_copies`.
+template <class K>
+HD const typename K::In* stage_samples(const Stream& stream, const Tile& tile, char* to, const typename K::In* data,
+                                       int thread, int threads) {
+  typedef typename K::In In;
+  if constexpr (K::parted) {
+    constexpr int EACH = 16 / sizeof(In);  // that a copy moves
+    const int total = stream.samples * stream.width, pitch = stream.width << stream.part_bits;
+    ROLLED
+    for (int i = thread * EACH; i < total; i += threads * EACH) {
+      const int row = divided(i, stream.width, stream.width_magic);
+      copy_async(to + i * sizeof(In), data + ((int64)row * (pitch - stream.width) + i));
+    }
+    return (const In*)to;
+  } else {
+    const int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
+    return (const In*)stage<K::whole>(to, (const char*)data, bytes, thread, threads);
+  }
 }
 
 template <class K>
@@ -113,9 +143,10 @@ HD const Time* times_of(const Stream& stream, int batch) {
 }
 
 // Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise.
-template <class K, class Time>
-HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
-  constexpr int DEPTH = K::grouped ? 1 : K::STEPS >= 10 ? 4 : K::STEPS == 9 ? 2 : 1;  // places that a thread loads at once
+template <class K, class Time, int THREADS_>
+HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread) {
+  constexpr int threads = THREADS_, EACH = (1 << K::STEPS) / THREADS_;
+  constexpr int DEPTH = K::grouped || EACH < 2 ? 1 : EACH > 4 ? 4 : EACH;  // places that a thread loads at once
   const Time* times = times_of<K, Time>(stream, tile.batch);
   const int rows = K::each_times && K::grouped ? tile.batches : 1;
   const int total = K::staged_times ? rows << K::STEPS : stream.samples;
@@ -155,14 +186,31 @@ HD int64 target_of(const Job& job, const Tile& tile, int row) {
   return nanoseconds(targets[tile.start + row]);
 }
 
-// Each row's samples into `picks`, counted from the tile's first batch; valid and age to the output. `target` is that of the
-// thread's first row: it is loaded before the barrier that the times need.
-template <class K, class Time, bool EACH_TARGET>
+// The thread's next targets, loaded before they are needed.
+template <int AHEAD>
+struct Targets {
+  int64 at[AHEAD];
+};
+
+template <class K, class Time, bool EACH_TARGET, int AHEAD>
+HD Targets<AHEAD> first_targets(const Job& job, const Tile& tile, int thread, int threads) {
+  Targets<AHEAD> targets;
+  UNROLL
+  for (int n = 0; n < AHEAD; ++n) targets.at[n] = target_of<K, Time, EACH_TARGET>(job, tile, thread + n * threads);
+  return targets;
+}
+
+// Each row's samples into `picks`, counted from the tile's first batch; valid and age to the output. `targets` are those of
+// the thread's first rows: they are loaded before the barrier that the times need.
+template <class K, class Time, bool EACH_TARGET, int AHEAD>
 HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Room& room, bool rising, int index,
-               int64 target, int thread, int threads) {
+               Targets<AHEAD> targets, int thread, int threads) {
   ROLLED
   for (int row = thread; row < tile.rows; row += threads) {
-    if (row != thread) target = target_of<K, Time, EACH_TARGET>(job, tile, row);
+    const int64 target = targets.at[0];
+    UNROLL
+    for (int n = 1; n < AHEAD; ++n) targets.at[n - 1] = targets.at[n];
+    targets.at[AHEAD - 1] = target_of<K, Time, EACH_TARGET>(job, tile, row + AHEAD * threads);
     int batch = K::grouped ? divided(row, job.count, job.count_magic) : 0;
     int size = samples_of<K>(stream, tile.batch + batch);
     int64 age;
@@ -174,7 +222,7 @@ HD void choose(const Stream& stream, const Job& job, const Tile& tile, const Roo
       Stamps<Time> stamps = {times_of<K, Time>(stream, tile.batch + batch)};
       found = pick<K::METHOD>(stamps, size, rising, target, stream.limits, age);
     }
-    if constexpr (K::marked) {
+    if (K::marked && tile.column == 0) {
       int64 place = (tile.row + row) * job.marks + job.mark + index;
       if (job.valid) job.valid[place] = (uint8)found.valid;
       if (job.age) job.age[place] = age;

@@ -9,6 +9,7 @@ using namespace robocache;
 struct Arguments {
   Job job;
   Stream streams[STREAMS];
+  int first[STREAMS];
 };
 
 template <class K>
@@ -18,19 +19,19 @@ static void resample(const Job& job, const Stream& stream, int index, int block,
   const Tile tile = make_tile<K>(stream, job, block);
   const Room room = make_room<K>(stream, shared);
   const In* data = data_of<K>(stream, tile);
+  if (STREAMS > 1 && tile.batch >= job.batches) return;
   if constexpr (K::staged) {
-    const char* from = (const char*)data;
-    int bytes = tile.batches * stream.samples * stream.width * (int)sizeof(In);
-    for (int t = 0; t < THREADS; ++t) data = (const In*)stage<K::whole>(room.data, from, bytes, t, THREADS);
+    const In* from = data;
+    for (int t = 0; t < THREADS; ++t) data = stage_samples<K>(stream, tile, room.data, from, t, THREADS);
   }
   bool rising = true;
-  for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME>(stream, tile, room.times, t, THREADS) && rising;
+  for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME, THREADS>(stream, tile, room.times, t) && rising;
   for (int t = 0; t < THREADS; ++t) {
-    int64 target = target_of<K, TIME, EACH_TARGETS>(job, tile, t);
-    choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, target, t, THREADS);
+    auto targets = first_targets<K, TIME, EACH_TARGETS, 2>(job, tile, t, THREADS);
+    choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, targets, t, THREADS);
   }
   if (stream.width == 0) return;
-  Out* out = (Out*)job.out + tile.row * job.pitch + stream.column;
+  Out* out = (Out*)job.out + tile.row * job.pitch + stream.column + tile.column;
   for (int t = 0; t < stream.lanes; ++t) {
     int row = divided(t * K::ITEM, stream.width, stream.width_magic), d = t * K::ITEM - row * stream.width;
     write<K, (K::staged ? 1 : IN_FLIGHT)>(data, stream.width, room.picks, tile.rows, out, job.pitch, row, d, stream.step, stream.rest);
@@ -43,12 +44,14 @@ extern "C" int run(const Arguments* arguments, int blocks, int bytes) {
   std::vector<char> memory(bytes + 64 + 16, guard);
   char* shared = memory.data() + (16 - (unsigned long long)memory.data() % 16) % 16;
   for (int number = 0; number < blocks; ++number) {
-    int index = 0;
-    while (index + 1 < STREAMS && number >= arguments->streams[index + 1].first_block) ++index;
+    const Job& job = arguments->job;
+    int index = 0, turn = STREAMS > 1 ? divided(number, job.turn, job.turn_magic) : 0, block = number - turn * job.turn;
+    while (index + 1 < STREAMS && block >= arguments->first[index + 1]) ++index;
     const Stream& stream = arguments->streams[index];
-    int block = number - stream.first_block;
+    int end = index + 1 < STREAMS ? arguments->first[index + 1] : job.turn;
+    block += turn * (end - arguments->first[index]) - arguments->first[index];
 #define CASE(NUMBER, ...) \
-  if (stream.kind == NUMBER) resample<Kind<__VA_ARGS__>>(arguments->job, stream, index, block, shared);
+  if (stream.kind == NUMBER) resample<Kind<__VA_ARGS__>>(job, stream, index, block, shared);
     KINDS
 #undef CASE
   }

@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from robocache_ros.ops.cuda.plan import (
+    BLEND_THREADS,
+    JOB_FIELDS,
     MOST_STREAMS,
-    TUNING,
+    PARTED,
     WIDE,
+    Key,
+    StreamKey,
     item_kind,
     make_plan,
 )
@@ -175,6 +179,31 @@ def test_batches_enough_for_several_rows_in_a_tile_of_many_streams(backend):
     check(backend, streams, torch.arange(20) * 20_000_000)
 
 
+@pytest.mark.parametrize("method", ["linear", "slerp", "hold"])
+def test_wide_streams_cut_by_columns(backend, method):
+    wide = Stream(values(BF16, 9, 60, 256), rising(9, 60), method, torch.tensor([60, 0, 1, 59, 30, 60, 60, 2, 60]))
+    narrow = Stream(values(F32, 9, 20, 12), rising(9, 20))
+    targets = rising(9, 50, seed=2)
+    ((_, key),) = plan_keys([wide], targets, check_streams([wide], targets), skew=0, processors=4)
+    kinds = make_plan(key).defines[0]
+    assert int(kinds.split(",")[-2]) & PARTED, kinds
+    check(backend, [wide], targets)
+    check(backend, [narrow, wide, narrow], targets, BF16)
+
+
+def test_turns_too_long_for_a_division_by_multiplying_are_one():
+    def turn_and_magic(targets):
+        stream = StreamKey(3, 64, F32, "linear", each_times=False, ragged=False, skew=0)
+        plan = make_plan(Key((stream, stream), 2, targets, torch.int64, False, F32, 0, processors=4))
+        return plan.grid, *JOB_FIELDS.unpack(plan.job)[-2:]
+
+    grid, turn, magic = turn_and_magic(1000)
+    assert turn == grid // 2
+    assert magic == -(-(1 << 32) // turn)
+    grid, turn, magic = turn_and_magic(100_000_000)
+    assert (turn, magic) == (grid, 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_float_seconds(backend, dtype):
     times, targets = rising(3, 20) / 1e9, rising(3, 30, seed=2) / 1e9
@@ -210,7 +239,7 @@ def emulated_blend(host_library, source, lower, upper, weight, method):
     out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
     kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    library = host_library(TEXT, (f"KIND={kind},{WIDE},0", f"THREADS={TUNING.threads}", "IN_FLIGHT=2"))
+    library = host_library(TEXT, (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", "IN_FLIGHT=2"))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
     fields = (*pointers, count, len(source), width, rows, 0)
     library.run_blend(struct.pack("@" + BLEND_LETTERS, *fields), -(-count // rows))

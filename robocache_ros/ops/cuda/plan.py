@@ -14,29 +14,30 @@ from typing import NamedTuple
 import torch
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
-JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iI"), struct.Struct("11iI")
+JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iI")
 JOB_LETTERS, STREAM_LETTERS = f"PPPP{JOB_FIELDS.size}s", f"PPPqq{STREAM_FIELDS.size}s"
 MOST_STREAMS = 40  # of a launch, whose parameters have 4 KiB
 
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
 MOST_ROWS, MOST_TIMES_BYTES, MOST_DATA_BYTES = 500, 8 * 1024, 31 * 1024
+PART_BYTES, LEAST_PART = 16 * 1024, 64  # of samples that are cut by columns down to, and of a row of them
 GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
 TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
 # item.cuh's Form
-STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE, MARKED = (1 << bit for bit in range(9))
+STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE, MARKED, PARTED = (1 << bit for bit in range(10))
 
 
 class Tuning(NamedTuple):
-    """How a kernel is compiled, by what was fastest."""
+    """How a kernel is compiled and its tiles are cut, by what was fastest."""
 
-    threads: int = 256  # of a block
-    blocks: int = 6  # that a multiprocessor should hold, where there are so many
+    threads: int  # of a block
+    blocks: int  # that a multiprocessor should hold, where there are so many
+    most: float = math.inf  # bytes of a tile, samples and output; if fewer than inf, all samples must be staged
     in_flight: int = 2  # items that a thread loads before it stores the first
-    rows: int = 256  # that batches are put together up to where their samples are staged
 
 
-TUNING = Tuning()
-TUNING_STAGED = Tuning(threads=128, blocks=12, rows=128)  # where the samples of every stream are staged
+TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6))  # the first that fits is taken
+BLEND_THREADS = 256  # of a block of blend.cu
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "float"}
 
@@ -91,39 +92,44 @@ class Plan:
     shared: int  # bytes
     job: bytes  # the planned fields of Job
     streams: tuple[bytes, ...]  # and of each Stream
+    first: bytes  # the first block of each in a turn
 
 
 class _Cut(NamedTuple):
     kind: str
     staged: bool
-    fields: tuple[int, ...]  # group, span, tiles
-    blocks: int
+    bytes: int  # of a tile, samples and output
+    width: int  # of a part
+    parts: int
+    group: int
+    span: int
+    tiles: int
     shared: int
     lanes: int  # threads that write
     step: tuple[int, int]  # rows and columns from a thread's item to its next
 
 
-def make_plan(key: Key, tuning: Tuning | None = None) -> Plan:
+def make_plan(key: Key, tunings: tuple[Tuning, ...] = TUNINGS) -> Plan:
     """Plan a launch for checked inputs with at least one batch and one target."""
     part = key.part
     pitch = sum(stream.width for stream in key.streams) if part.pitch is None else part.pitch
-    cuts = _cuts(key, pitch, tuning or TUNING)
-    if tuning is None:
-        tuning = TUNING
-        if all(cut.staged for cut in cuts):
-            tuning = TUNING_STAGED
-            cuts = _cuts(key, pitch, tuning)
-    streams, kinds, column, first_block = [], list[str](), part.column, 0
+    for tuning in tunings:
+        cuts = _cuts(key, pitch, tuning)
+        if all((cut.staged or tuning.most == math.inf) and cut.bytes <= tuning.most for cut in cuts):
+            break
+    streams, kinds, column = [], list[str](), part.column
     for stream, cut in zip(key.streams, cuts, strict=True):
         if cut.kind not in kinds:
             kinds.append(cut.kind)
-        places = (stream.samples, stream.width, column, *cut.fields, first_block, kinds.index(cut.kind))
-        streams.append(STREAM_FIELDS.pack(*places, cut.lanes, *cut.step, _magic(max(stream.width, 1))))
+        places = (stream.samples, cut.width, cut.parts.bit_length() - 1, column, cut.group, cut.span, cut.tiles)
+        numbers = (*places, kinds.index(cut.kind), cut.lanes, *cut.step, _magic(max(cut.width, 1)))
+        streams.append(STREAM_FIELDS.pack(*numbers))
         column += stream.width
-        first_block += cut.blocks
+    firsts, turn, turns = _take_turns(cuts, key.batches)
+    grid = turns * turn
     # Threads may have more registers where there are few blocks anyway, and need them where streams differ in kind.
     few = 2 * tuning.blocks // 3
-    blocks = few if first_block <= few * key.processors else tuning.blocks - (len(kinds) > 1)
+    blocks = few if grid <= few * key.processors else tuning.blocks - (len(kinds) > 1)
     defines = (
         "KINDS=" + " ".join(f"CASE({number},{kind})" for number, kind in enumerate(kinds)),
         f"STREAMS={len(streams)}",
@@ -134,21 +140,51 @@ def make_plan(key: Key, tuning: Tuning | None = None) -> Plan:
         f"IN_FLIGHT={tuning.in_flight}",
     )
     marks = len(streams) if part.marks is None else part.marks
-    job = JOB_FIELDS.pack(key.batches, key.targets, pitch, marks, part.mark, _magic(key.targets))
-    letters = JOB_LETTERS + STREAM_LETTERS * len(streams)
+    sizes = (key.batches, key.targets, pitch, marks, part.mark, _magic(key.targets))
+    job = JOB_FIELDS.pack(*sizes, turn, _magic(turn) if turns > 1 else 0)
+    letters = JOB_LETTERS + STREAM_LETTERS * len(streams) + f"{4 * len(streams)}s0q"
     shared = max(cut.shared for cut in cuts)
-    return Plan(defines, letters, first_block, tuning.threads, shared, job, tuple(streams))
+    first = struct.pack(f"{len(firsts)}i", *firsts)
+    return Plan(defines, letters, grid, tuning.threads, shared, job, tuple(streams), first)
+
+
+def _take_turns(cuts: list[_Cut], batches: int) -> tuple[list[int], int, int]:
+    """The first block of each stream in a turn, the blocks of a turn, and how many turns there are.
+
+    A turn is of as many batches as the largest tile has: what streams write side by side in a row then meets in the L2
+    cache. It is of all where numbers would be too large for number.cuh's `divided`.
+    """
+    for some in (max(cut.group for cut in cuts), batches):
+        *firsts, turn = accumulate((-(-some // cut.group) * cut.parts * cut.tiles for cut in cuts), initial=0)
+        turns = -(-batches // some)
+        if turns * turn * turn < 1 << 32:
+            break
+    return firsts, turn, turns
 
 
 def _cuts(key: Key, pitch: int, tuning: Tuning) -> list[_Cut]:
     """How each stream is cut, side by side in a row."""
     columns = accumulate((stream.width for stream in key.streams), initial=key.part.column)
-    return [_cut(key, stream, pitch, column, tuning) for stream, column in zip(key.streams, columns, strict=False)]
+    cuts = []
+    for stream, column in zip(key.streams, columns, strict=False):
+        cut = _cut(key, stream, pitch, column, tuning, _parts(stream))
+        cuts.append(cut if cut.parts == 1 or cut.staged else _cut(key, stream, pitch, column, tuning, 1))
+    return cuts
 
 
-def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -> _Cut:
+def _parts(stream: StreamKey) -> int:
+    """How many parts the columns of a stream are cut into if its samples are to be staged: a power of two."""
+    row_bytes, parts = stream.width * stream.dtype.itemsize, 1
+    if stream.skew:
+        return 1
+    while stream.samples * row_bytes // parts > PART_BYTES and row_bytes % (2 * parts * LEAST_PART) == 0:
+        parts *= 2
+    return parts
+
+
+def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, parts: int) -> _Cut:
     size_in, size_out = stream.dtype.itemsize, key.dtype.itemsize
-    batches, count, samples, width = key.batches, key.targets, stream.samples, stream.width
+    batches, count, samples, width = key.batches, key.targets, stream.samples, stream.width // parts
     row_bytes, out_bytes = max(width, 1) * size_in, max(width, 1) * size_out
 
     steps = samples.bit_length()  # the search takes; it wants the times padded to a power of two
@@ -179,21 +215,24 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
         if staged_times:
             group = min(group, max(1, MOST_TIMES_BYTES // max(times_bytes, 1)))
         if staged:
-            group = max(1, min(group, GROUP_BYTES // data_bytes, tuning.rows // count))
+            group = max(1, min(group, GROUP_BYTES // data_bytes, tuning.threads // count)) if parts == 1 else 1
+        if len(key.streams) > 1:
+            group = 1 << group.bit_length() - 1  # so that turns come out even
     tiles = -(-count // span)
-    blocks = -(-batches // group) * tiles
 
     form = STAGED * staged + EACH_TIMES * stream.each_times + RAGGED * stream.ragged + GROUPED * (group > 1)
     form += MARKED * key.marked + WHOLE * (stream.skew == 0 and data_bytes % 16 == 0)
-    form += WIDE * (max(group * samples * width, group * span * pitch) >= 1 << 31)
+    form += WIDE * (max(group * samples * width * parts, group * span * pitch) >= 1 << 31) + PARTED * (parts > 1)
     ends = 0
     if pitch == width:
         ends = group * span * width if span == count else _common(span * width, count * width)
     skews = (stream.skew, key.skew)
-    kind, item = item_kind(stream.method, stream.dtype, key.dtype, width, skews, pitch, column, ends=ends)
+    places = (pitch, column) if parts == 1 else (pitch, column, width)
+    kind, item = item_kind(stream.method, stream.dtype, key.dtype, width, skews, *places, ends=ends, staged=staged)
     shared = 16 * group * span
     shared += (group if stream.each_times else 1) * times_bytes if staged_times else 0
     shared += group * data_bytes + 16 if staged else 0
+    tile_bytes = group * (data_bytes + span * out_bytes)
 
     # With a whole number of rows from a thread's item to its next, it stays in its columns: worth a few idle threads.
     cycle = width // math.gcd(width, item) if width else 1
@@ -201,11 +240,19 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning) -
     lanes = tuning.threads // cycle * cycle if even else tuning.threads
     form += EVEN * even + TWICE * (item <= width)
     kind = f"{kind},{form},{steps if staged_times else 0}"
-    return _Cut(kind, staged, (group, span, tiles), blocks, shared, lanes, divmod(lanes * item, max(width, 1)))
+    step = divmod(lanes * item, max(width, 1))
+    return _Cut(kind, staged, tile_bytes, width, parts, group, span, tiles, shared, lanes, step)
 
 
 def item_kind(
-    method: str, dtype: torch.dtype, out_dtype: torch.dtype, width: int, skews: tuple[int, int], *places: int, ends: int
+    method: str,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    width: int,
+    skews: tuple[int, int],
+    *places: int,
+    ends: int,
+    staged: bool = False,
 ) -> tuple[str, int]:
     """The first arguments of item.cuh's Kind: the widest loads and stores that shapes and addresses allow.
 
@@ -213,11 +260,12 @@ def item_kind(
         method: one of the five.
         dtype: of the source.
         out_dtype: of the output.
-        width: columns of the source.
+        width: columns of a tile.
         skews: addresses of source and output modulo 16.
-        places: columns of the output between its start and any row of the stream.
+        places: columns of the source or the output between its start and any row of the tile.
         ends: rows follow each other in the output without a gap, and a tile begins at a multiple of so many elements;
             0 where there are gaps.
+        staged: samples are in shared memory.
 
     Returns:
         The arguments, and the elements of an item.
@@ -228,10 +276,10 @@ def item_kind(
     store = _aligned(16 // size_out, width, *places, skews[1] // size_out)
     if not ends:
         load = min(load, store)  # neighbouring threads store next to one another: no half-filled sectors
-    unit = max(load, store, quaternion)
-    item = unit
+    unit = item = max(load, store, quaternion)
     reach = _aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
-    if reach > store:  # a store may go on from one row to the next
+    # A store may go on from one row to the next; where samples are staged, threads of one register each are faster.
+    if reach > store and not (staged and load * size_in == 4):
         store, unit = reach, max(load, quaternion)
         item = max(unit, store)
     return ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item)))), item

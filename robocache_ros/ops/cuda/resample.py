@@ -13,8 +13,8 @@ from robocache_ros.ops.cuda.dependent import launch_captured_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
 from robocache_ros.ops.cuda.plan import (
     ALL,
+    BLEND_THREADS,
     MOST_STREAMS,
-    TUNING,
     WIDE,
     Key,
     Part,
@@ -131,6 +131,7 @@ def launch_arguments(
     for address, fields in zip(addresses, plan.streams, strict=True):
         arguments += address
         arguments.append(fields)
+    arguments.append(plan.first)
     return arguments
 
 
@@ -215,7 +216,7 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
             )
     if count == 0 or width == 0:
         return out
-    threads = TUNING.threads
+    threads = BLEND_THREADS
     rows = max(1, min(1000, threads * 32 // (width * source.element_size())))
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
     kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
