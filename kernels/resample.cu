@@ -10,6 +10,7 @@
 //                THREADS     of a block
 //                BLOCKS      that a multiprocessor should hold
 //                IN_FLIGHT   items that a thread loads before it stores the first
+//                TIMES_IN_FLIGHT  times that it loads before it stores the first
 #include "dependent.cuh"
 #include "tile.cuh"
 
@@ -35,7 +36,7 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
   wait_for_previous();
   if constexpr (K::staged) data = stage_samples<K>(stream, tile, room.data, data, thread, THREADS);
   const auto targets = first_targets<K, TIME, EACH_TARGETS, AHEAD>(job, tile, thread, THREADS);
-  bool rising = stage_times<K, TIME, THREADS>(stream, tile, room.times, thread);
+  bool rising = stage_times<K, TIME, TIMES_IN_FLIGHT>(stream, tile, room.times, thread, THREADS);
   rising = __syncthreads_and(rising);
   choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, targets, thread, THREADS);
   if constexpr (K::staged) await_copies();

@@ -142,11 +142,10 @@ HD const Time* times_of(const Stream& stream, int batch) {
   return (const Time*)stream.times + (K::each_times ? (int64)batch * stream.samples : 0);
 }
 
-// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise.
-template <class K, class Time, int THREADS_>
-HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread) {
-  constexpr int threads = THREADS_, EACH = (1 << K::STEPS) / THREADS_;
-  constexpr int DEPTH = K::grouped || EACH < 2 ? 1 : EACH > 4 ? 4 : EACH;  // places that a thread loads at once
+// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise. DEPTH of them
+// are loaded at once.
+template <class K, class Time, int DEPTH>
+HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
   const Time* times = times_of<K, Time>(stream, tile.batch);
   const int rows = K::each_times && K::grouped ? tile.batches : 1;
   const int total = K::staged_times ? rows << K::STEPS : stream.samples;

@@ -25,7 +25,7 @@ static void resample(const Job& job, const Stream& stream, int index, int block,
     for (int t = 0; t < THREADS; ++t) data = stage_samples<K>(stream, tile, room.data, from, t, THREADS);
   }
   bool rising = true;
-  for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME, THREADS>(stream, tile, room.times, t) && rising;
+  for (int t = 0; t < THREADS; ++t) rising = stage_times<K, TIME, TIMES_IN_FLIGHT>(stream, tile, room.times, t, THREADS) && rising;
   for (int t = 0; t < THREADS; ++t) {
     auto targets = first_targets<K, TIME, EACH_TARGETS, 2>(job, tile, t, THREADS);
     choose<K, TIME, EACH_TARGETS>(stream, job, tile, room, rising, index, targets, t, THREADS);

@@ -16,6 +16,7 @@ import torch
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
 JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iI")
 JOB_LETTERS, STREAM_LETTERS = f"PPPP{JOB_FIELDS.size}s", f"PPPqq{STREAM_FIELDS.size}s"
+MOST_TIMES_IN_FLIGHT = 4  # that a thread loads before it stores the first
 MOST_STREAMS = 40  # of a launch, whose parameters have 4 KiB
 
 # Shared memory of a block, 48 KiB in all: rows, times (more of them are searched where they are) and samples.
@@ -99,6 +100,7 @@ class _Cut(NamedTuple):
     kind: str
     staged: bool
     bytes: int  # of a tile, samples and output
+    times: int  # that are staged, or looked through
     width: int  # of a part
     parts: int
     group: int
@@ -138,6 +140,7 @@ def make_plan(key: Key, tunings: tuple[Tuning, ...] = TUNINGS) -> Plan:
         f"THREADS={tuning.threads}",
         f"BLOCKS={blocks}",
         f"IN_FLIGHT={tuning.in_flight}",
+        f"TIMES_IN_FLIGHT={max(min(-(-cut.times // tuning.threads), MOST_TIMES_IN_FLIGHT) for cut in cuts)}",
     )
     marks = len(streams) if part.marks is None else part.marks
     sizes = (key.batches, key.targets, pitch, marks, part.mark, _magic(key.targets))
@@ -230,7 +233,8 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     places = (pitch, column) if parts == 1 else (pitch, column, width)
     kind, item = item_kind(stream.method, stream.dtype, key.dtype, width, skews, *places, ends=ends, staged=staged)
     shared = 16 * group * span
-    shared += (group if stream.each_times else 1) * times_bytes if staged_times else 0
+    times = (group if stream.each_times else 1) << steps if staged_times else samples
+    shared += 8 * times if staged_times else 0
     shared += group * data_bytes + 16 if staged else 0
     tile_bytes = group * (data_bytes + span * out_bytes)
 
@@ -241,7 +245,7 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     form += EVEN * even + TWICE * (item <= width)
     kind = f"{kind},{form},{steps if staged_times else 0}"
     step = divmod(lanes * item, max(width, 1))
-    return _Cut(kind, staged, tile_bytes, width, parts, group, span, tiles, shared, lanes, step)
+    return _Cut(kind, staged, tile_bytes, times, width, parts, group, span, tiles, shared, lanes, step)
 
 
 def item_kind(
