@@ -63,7 +63,8 @@ def copy_rate(size: int = 1 << 31) -> float:
 def copy_us(size: int, rotate: int = 1 << 28) -> float:
     """Median microseconds of a kernel that reads and writes `size` bytes in all, from rotating buffers."""
     shape = (2, size // 8)
-    pairs = [torch.randint(0, 1 << 30, shape, dtype=torch.int32, device="cuda") for _ in range(rotate // size + 1)]
+    buffers = min(rotate // size + 1, 64)
+    pairs = [torch.randint(0, 1 << 30, shape, dtype=torch.int32, device="cuda") for _ in range(buffers)]
     return device_us([lambda pair=pair: torch.bitwise_not(pair[0], out=pair[1]) for pair in pairs])
 
 
