@@ -166,7 +166,7 @@ HD float feature_of(const Clouds& clouds, const unsigned char* p, int f) {
   return feature_at(clouds, p, to_grid(clouds, read_point(clouds, p)), f);
 }
 
-HD bool finite(float value) { return (bits_of(value) & 0x7f800000) != 0x7f800000; }
+HD bool finite(float value) { return fabsf(value) < float_of(0x7f800000); }
 
 // The cell, row-major with z fastest, or why there is none.
 HD int cell_of(const Clouds& clouds, Point point) {
@@ -201,13 +201,12 @@ HD double inverse_of_power(int64 count) {
 
 // A feature as a multiple of 1 / scale, to nearest even, saturating at `limit`; limit * scale is 2**40.
 HD float whole_steps(float value, float scale, float limit) {
-  const float clamped = value < -limit ? -limit : value > limit ? limit : value;
-  return nearest_whole(mul(clamped, scale));
+  return nearest_whole(mul(fminf(fmaxf(value, -limit), limit), scale));
 }
 
 HD int64 fixed_point(float value, float scale, float limit) { return (int64)whole_steps(value, scale, limit); }
 
-HD bool saturates(float value, float limit) { return value > limit || value < -limit; }
+HD bool saturates(float value, float limit) { return fabsf(value) > limit; }
 
 // A division by a power of two is exact however it is done, and a product takes a tenth of a division's time.
 HD float mean_of(int64 sum, int64 count, double unit) {

@@ -8,37 +8,19 @@
 // A voxel's claim lies where the first feature of the grid will: a word that is 0, or 1 + the number of its only point, or, with
 // SHARED, 1 + the number of the row that holds all its points.
 #include "voxel_block.cuh"
-
-#ifndef FEATURES
-#define FEATURES 1
-#define MAXIMUM 0
-#endif
+#include "voxel_term.cuh"
 
 using namespace robocache;
 
 namespace {
 
+__device__ __forceinline__ void add_to(Term* sum, Term value) {
 #if MAXIMUM
-typedef int Term;
-__device__ __forceinline__ Term term(float value, float, float) { return key_of(value); }
-__device__ __forceinline__ Term combined(Term a, Term b) { return max(a, b); }
-__device__ __forceinline__ void add_to(Term* sum, Term value) { atomicMax(sum, value); }
-__device__ __forceinline__ float reduced(Term key, Term, double) { return float_of_key(key); }
-__device__ __forceinline__ float reduced_alone(float value, float, float, float) { return value; }
+  atomicMax(sum, value);
 #else
-typedef uint64 Term;
-__device__ __forceinline__ Term term(float value, float scale, float limit) {
-  return (uint64)fixed_point(value, scale, limit);
-}
-__device__ __forceinline__ Term combined(Term a, Term b) { return a + b; }
-__device__ __forceinline__ void add_to(Term* sum, Term value) { atomicAdd(sum, value); }
-__device__ __forceinline__ float reduced(Term sum, Term points, double unit) {
-  return mean_of((int64)sum, (int64)points, unit);
-}
-__device__ __forceinline__ float reduced_alone(float value, float scale, float limit, float unit) {
-  return mean_of_one(value, scale, limit, unit);
-}
+  atomicAdd(sum, value);
 #endif
+}
 
 constexpr uint32 SHARED = 0x80000000u;
 constexpr int THREADS = 256, POINTS = 4, CELLS = 2;  // points that a thread claims for, cells that it writes
@@ -73,7 +55,7 @@ __device__ __forceinline__ Row row_of(const Clouds& clouds, int64 cloud, int64 n
 
 __device__ __forceinline__ Row combined(Row a, Row b) {
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) a.term[f] = combined(a.term[f], b.term[f]);
+  for (int f = 0; f < FEATURES; ++f) a.term[f] = robocache::combined(a.term[f], b.term[f]);
   a.points += b.points;
   return a;
 }
@@ -217,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
       const uint2 shared = list[item / FEATURES];
       const int f = item % FEATURES;
       const Row& row = rows[cloud * clouds.count + shared.y - 1];
-      planes[f * cells + block_first + shared.x] = reduced(row.term[f], row.points, unit);
+      planes[f * cells + block_first + shared.x] = reduced(row.term[f], (int64)row.points, unit);
     }
     __syncthreads();
   }

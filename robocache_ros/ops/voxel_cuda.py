@@ -1,7 +1,8 @@
 """The CUDA backend of voxels: clear and fill the dense grid in as few launches as there are dependencies.
 
 A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent ones:
-points are read and their cells found while the grid is still being cleared.
+points are read and their cells found while the grid is still being cleared. Means and maxima of most clouds need no
+clearing: voxel_bins.cu sorts their points and writes each voxel once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from robocache_ros.ops import voxel_segments
 from robocache_ros.ops.cloud import MAX_FEATURES, CloudField, CloudLayout
 from robocache_ros.ops.cuda.dependent import launch_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
+from robocache_ros.ops.voxel_bins import REDUCERS, SORTERS, Bins, plan
 from robocache_ros.ops.voxel_grid import FEATURE_MODES, FIXED_BITS, Grid, Reduction
 
 _FLOAT32 = 7
@@ -152,11 +154,37 @@ def locate(clouds: Clouds, grid: Grid, reduction: Reduction) -> tuple[Tensor, Te
 
 
 def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:
-    maximum = int(reduction.mode == "max")
-    defines = (f"FEATURES={reduction.features}", f"MAXIMUM={maximum}")
+    bins = plan(clouds.batch, clouds.count, grid.cells, reduction.features, clouds.device)
+    if bins is None:
+        _reduce_claims(clouds, grid, reduction, out, tally)
+    else:
+        _reduce_bins(clouds, grid, reduction, out, tally, bins)
+
+
+def _reduce_bins(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor, bins: Bins) -> None:
+    """Sort the points by bins of voxels, then reduce each bin."""
+    device, scale = clouds.device, 2.0**reduction.fraction_bits
+    parts = [clouds.batch * words for words in bins.scratch(reduction.features)]
+    scratch = torch.empty(sum(parts), dtype=torch.int32, device=device)
+    pointers = [scratch.data_ptr() + 4 * sum(parts[:n]) for n in range(len(parts))]
+    sizes = (bins.tiles, bins.tile, bins.bits)
+    defines = (*_reduction_defines(reduction), *clouds.defines)
+    sort = kernel("voxel_bins.cu", "sort_points", CLOUDS + "PPPPiiifff", device.index, defines, bins.limit)
+    given: Numbers = (*clouds.packed, *pointers, *sizes, scale, _limit(reduction), 1 / scale)
+    launch_dependent(sort, (bins.tiles, clouds.batch, 1), SORTERS, bins.sort_bytes, *given)
+    reduce = kernel("voxel_bins.cu", "reduce_bins", "PPPPPPiiiiiiiffi", device.index, defines, bins.limit)
+    room = (bins.places, bins.capacity, bins.reduce_bytes)
+    aligned = int(grid.cells % 4 == 0 and out.data_ptr() % 16 == 0)
+    given = (out.data_ptr(), *pointers, tally.data_ptr(), grid.cells, *sizes, *room, scale, 1 / scale, aligned)
+    launch_dependent(reduce, (1 << bins.bits, clouds.batch, 1), REDUCERS, bins.reduce_bytes, *given)
+
+
+def _reduce_claims(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:
+    """Let each point claim its voxel, where bins are not to be had."""
+    defines = _reduction_defines(reduction)
     scale, limit = 2.0**reduction.fraction_bits, _limit(reduction)
     # A row for each point, in case it is to take others: of the features' terms, and how many points they are of.
-    terms = torch.int32 if maximum else torch.int64
+    terms = torch.int32 if reduction.mode == "max" else torch.int64
     rows = torch.empty(clouds.batch * clouds.count * (reduction.features + 1), dtype=terms, device=clouds.device)
     pointers, sizes = (out.data_ptr(), rows.data_ptr()), (clouds.batch, grid.cells, scale, limit)
     _clear(out[:, 0], tally, clouds.device)
@@ -168,6 +196,10 @@ def _reduce(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, tally
     blocks = (-(-grid.cells // (_CELLS * _THREADS)), min(clouds.batch, 65535), 1)
     write = _kernel("voxel_reduce.cu", "write_voxels", "PPqqfffi", clouds, defines)
     launch_dependent(write, blocks, _THREADS, 0, *clouds.packed, *pointers, *sizes, 1 / scale, aligned)
+
+
+def _reduction_defines(reduction: Reduction) -> tuple[str, ...]:
+    return f"FEATURES={reduction.features}", f"MAXIMUM={int(reduction.mode == 'max')}"
 
 
 def _clear(out: Tensor, tally: Tensor, device: torch.device) -> None:

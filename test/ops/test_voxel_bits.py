@@ -236,6 +236,17 @@ def test_every_cloud_layout_has_the_same_bits_on_the_gpu(kind, big_endian, heigh
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize(("height", "padding"), [(1, 0), (7, 11)])
+def test_bytes_in_a_grid_of_many_voxels_have_the_same_bits_on_the_gpu(big_endian, height, padding):
+    data, layout = cloud_bytes("f4", big_endian, height, padding, count=20_300)
+    grid = {"grid_min": (-2.0,) * 3, "voxel_size": 0.0625, "grid_size": (64, 64, 64), "transform": TURN}
+    for mode in ("mean", "max"):
+        arguments = {**layout, **grid, "mode": mode, "features": ("i2", "i7", "z")}
+        same_voxels(voxelize_cloud_bytes(data.cuda(), **arguments), voxelize_cloud_bytes(data, **arguments))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("mode", DENSE)
 def test_sixteen_byte_points_have_the_same_bits_on_the_gpu(mode):
     points = awkward_points(5000, 4)
