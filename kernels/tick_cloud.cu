@@ -4,8 +4,8 @@
 //   place_points  points into cells: OCCUPANCY, COUNT; MEAN and MAX into sums in integers, in any order
 //   end_cloud     sums to float32
 //
-// The arithmetic, and so the bits, of voxel.cu, voxel_bins.cu and voxel_reduce.cu. Those have scratch memory that is sized for
-// the cloud; these keep those of all voxels, so that no launch depends on how many points there are.
+// The arithmetic, and so the bits, of voxel.cu, of voxel_sort.cu with voxel_bins.cu, and of voxel_reduce.cu. Those have scratch
+// memory that is sized for the cloud; these keep those of all voxels, so that no launch depends on how many points there are.
 #include "plan.cuh"
 
 #define OCCUPANCY 0

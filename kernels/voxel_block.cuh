@@ -53,4 +53,32 @@ __device__ __forceinline__ Run run_of(T key) {
   return Run{leads, (later ? __ffs(later) - 1 : 32) - lane};
 }
 
+struct Scan {
+  int before, total;
+};
+
+// Of a block of so many warps: sums over the threads before this one, and over all. Every thread must call it, once between
+// two barriers.
+template <int WARPS>
+__device__ __forceinline__ Scan scan(int value) {
+  __shared__ int sums[WARPS];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  int through = value;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(~0u, through, d);
+    if (lane >= d) through += other;
+  }
+  if (lane == 31) sums[warp] = through;
+  __syncthreads();
+  int all = lane < WARPS ? sums[lane] : 0;
+#pragma unroll
+  for (int d = 1; d < WARPS; d *= 2) {
+    const int other = __shfl_up_sync(~0u, all, d);
+    if (lane >= d) all += other;
+  }
+  const int before = __shfl_sync(~0u, all, (warp + 31) & 31);
+  return Scan{(warp ? before : 0) + through - value, __shfl_sync(~0u, all, WARPS - 1)};
+}
+
 }  // namespace robocache

@@ -1,4 +1,4 @@
-"""How voxel_bins.cu deals a grid's voxels out to bins and a cloud's points to tiles: by sizes alone."""
+"""How voxel_sort.cu deals a cloud's points out to tiles, and voxel_bins.cu a grid's voxels to bins: by sizes alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-# As in voxel_bins.cuh and voxel_bins.cu.
+# As in the kernels.
 PIECE = 32  # neighbouring cells of a bin
 SORTERS = 1024  # threads that sort a tile
 REDUCERS = 256  # threads that reduce a bin

@@ -2,7 +2,7 @@
 
 A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent ones:
 points are read and their cells found while the grid is still being cleared. Means and maxima of most clouds need no
-clearing: voxel_bins.cu sorts their points and writes each voxel once.
+clearing: voxel_sort.cu sorts their points, voxel_bins.cu writes each voxel once.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _reduce_bins(clouds: Clouds, grid: Grid, reduction: Reduction, out: Tensor, 
     pointers = [scratch.data_ptr() + 4 * sum(parts[:n]) for n in range(len(parts))]
     sizes = (bins.tiles, bins.tile, bins.bits)
     defines = (*_reduction_defines(reduction), *clouds.defines)
-    sort = kernel("voxel_bins.cu", "sort_points", CLOUDS + "PPPPiiifff", device.index, defines, bins.limit)
+    sort = kernel("voxel_sort.cu", "sort_points", CLOUDS + "PPPPiiifff", device.index, defines, bins.limit)
     given: Numbers = (*clouds.packed, *pointers, *sizes, scale, _limit(reduction), 1 / scale)
     launch_dependent(sort, (bins.tiles, clouds.batch, 1), SORTERS, bins.sort_bytes, *given)
     reduce = kernel("voxel_bins.cu", "reduce_bins", "PPPPPPiiiiiiiffi", device.index, defines, bins.limit)

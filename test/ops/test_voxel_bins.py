@@ -83,8 +83,9 @@ def test_what_bins_are_for():
     assert sizes(1, 500_000, 128**3, 4, 132, 42 << 10) is None
 
 
+@pytest.mark.parametrize("file", ["voxel_sort.cu", "voxel_bins.cu"])
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"])
-def test_it_compiles_without_a_warning(nvrtc, architecture):
+def test_it_compiles_without_a_warning(nvrtc, file, architecture):
     tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")
     variants = [
         ("FEATURES=4", "MAXIMUM=0"),
@@ -92,7 +93,7 @@ def test_it_compiles_without_a_warning(nvrtc, architecture):
         ("FEATURES=16", "MAXIMUM=0", *tensor),
     ]
     for defines in variants if architecture == "sm_90" else variants[:1]:
-        assert compile_cubin(nvrtc, load_source("voxel_bins.cu"), compile_options(architecture, defines))[1] == ""
+        assert compile_cubin(nvrtc, load_source(file), compile_options(architecture, defines))[1] == ""
 
 
 SHAPE = (64, 65, 67)  # no multiple of four cells

@@ -248,7 +248,7 @@ def test_the_projection_compiles_without_a_warning_for_every_architecture(nvrtc,
 
 @pytest.mark.parametrize(
     ("file", "defines"),
-    [("voxel.cu", ()), *((file, ("FEATURES=3", "MAXIMUM=0")) for file in ("voxel_bins.cu", "voxel_reduce.cu"))],
+    [("voxel.cu", ()), *((file, ("FEATURES=3", "MAXIMUM=0")) for file in ("voxel_sort.cu", "voxel_reduce.cu"))],
 )
 def test_every_kernel_compiles_for_depth_images(nvrtc, file, defines):
     assert compile_cubin(nvrtc, load_source(file), compile_options("sm_90", (*defines, "DEPTH=1")))[1] == ""
