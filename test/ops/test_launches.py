@@ -71,6 +71,34 @@ def test_a_call_like_an_earlier_one_is_neither_checked_nor_planned_again(launche
     assert len(launches) == 2
 
 
+def test_calls_in_turns_are_each_made_ready_once(launches, monkeypatch):
+    streams, targets = inputs()
+    longer = [stream._replace(data=stream.data.repeat(2, 1, 1), times=stream.times) for stream in streams[1:]]
+    longer = [stream._replace(lengths=stream.lengths.repeat(2)) for stream in longer]
+    for given in (streams[1:], longer):
+        run(given, targets)
+    monkeypatch.setattr(resample, "_prepare", None)
+    for given in (streams[1:], longer) * 2:
+        run(given, targets)
+    assert len(launches) == 6
+
+
+def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
+    monkeypatch.setattr(resample, "_MOST_ALIKE", 3)
+    targets = torch.arange(20)
+
+    def call(size):
+        run([Stream(torch.zeros(2, size, 4), torch.arange(size))], targets)
+
+    for size in (1, 2, 3, 4, 2, 5):
+        call(size)
+    monkeypatch.setattr(resample, "_prepare", None)
+    for size in (5, 2, 4):
+        call(size)
+    with pytest.raises(TypeError):
+        call(3)
+
+
 @pytest.mark.parametrize(
     "change",
     [

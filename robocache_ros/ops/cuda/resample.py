@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.alike import like
 from robocache_ros.ops.cuda.dependent import launch_captured_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
 from robocache_ros.ops.cuda.plan import (
@@ -44,9 +45,10 @@ class _Ready(NamedTuple):
     gradient: bool  # wanted by an input, were it not for no_grad
 
 
-# By all that the checks and the plan depend on: a call like an earlier one needs neither again.
-_ready: dict[tuple[Any, ...], _Ready] = {}
-_MOST_READY = 4096
+# A call like an earlier one needs neither checks nor a plan. By what else these depend on: what the tensors of earlier
+# calls were like, and what was made ready for them, the latest first.
+_ready: dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], _Ready], ...]] = {}
+_MOST_READY, _MOST_ALIKE = 4096, 64
 
 
 def run_streams_cuda(
@@ -60,26 +62,14 @@ def run_streams_cuda(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
     try:
-        # All that the checks and the plan depend on; flat and written out, for it is most of what a call costs.
-        signature: list[Any] = [dtype, targets.shape, targets.dtype, targets.get_device(), targets.is_contiguous()]
-        if out is None:
-            signature.append(None)
-        else:
-            signature += (out.data_ptr() & 15, out.shape, out.dtype, out.get_device(), out.is_contiguous())
-        for mark in (valid, age):
-            if isinstance(mark, bool):
-                signature.append(mark)
-            else:
-                signature += (mark.shape, mark.dtype, mark.get_device(), mark.is_contiguous())
+        # Written out, for it is most of what a call costs.
+        form: list[Any] = [dtype, targets.shape]
+        tensors: list[Any] = []
         addresses: list[Address] = []
         for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
             address = data.data_ptr()
-            signature += (method, address & 15, data.requires_grad, data.shape, data.dtype, data.get_device())
-            signature += (data.is_contiguous(), times.shape, times.dtype, times.get_device(), times.is_contiguous())
-            if lengths is None:
-                signature.append(None)
-            else:
-                signature += (lengths.shape, lengths.dtype, lengths.get_device(), lengths.is_contiguous())
+            form += (method, address & 15, lengths is None)
+            tensors += (data, times) if lengths is None else (data, times, lengths)
             addresses.append(
                 (
                     address,
@@ -89,16 +79,30 @@ def run_streams_cuda(
                     FOREVER if max_age is None else limit_ns(label(index, "max_age"), max_age, times.dtype),
                 )
             )
-        key = tuple(signature)
-        ready = _ready.get(key)
+        tensors.append(targets)
+        form.append(None if out is None else out.data_ptr() & 15)
+        for given in (out, valid, age):
+            if given is None or isinstance(given, bool):
+                form.append(given)
+            else:
+                tensors.append(given)
+                form.append("given")
+        key = tuple(form)
+        earlier = _ready.get(key, ())
     except (AttributeError, TypeError):  # what is no tensor: the checks say which
         check_marks(check_streams(streams, targets, dtype, out, label), len(streams), valid, age)
         raise
-    if ready is None:
+    for number, (is_like, found) in enumerate(earlier):
+        if is_like(*tensors):
+            ready = found
+            if number:
+                _ready[key] = (earlier[number], *earlier[:number], *earlier[number + 1 :])
+            break
+    else:
         ready = _prepare(streams, targets, dtype, out, label, valid, age)
         if len(_ready) >= _MOST_READY:
             _ready.clear()
-        _ready[key] = ready
+        _ready[key] = ((like(tensors), ready), *earlier[: _MOST_ALIKE - 1])
     shape, launches, (like_valid, like_age), gradient = ready
     if gradient and torch.is_grad_enabled():
         raise RoboCacheError(NO_GRADIENT)
