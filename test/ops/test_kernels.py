@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from robocache_ros.ops.cuda.plan import (
-    BLEND_THREADS,
-    JOB_FIELDS,
-    MOST_STREAMS,
-    PARTED,
-    WIDE,
-    Key,
-    StreamKey,
-    item_kind,
-    make_plan,
-)
-from robocache_ros.ops.cuda.resample import BLEND_LETTERS, launch_arguments, plan_keys
+from robocache_ros.ops.cuda.plan import JOB_FIELDS, MOST_STREAMS, make_plan
+from robocache_ros.ops.cuda.resample import BLEND_LETTERS, BLEND_THREADS, launch_arguments, plan_keys
+from robocache_ros.ops.cuda.tiles import PARTED, WIDE, Key, StreamKey, item_kind
 from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.rows import blend
 from robocache_ros.ops.streams import Stream, check_streams

@@ -5,7 +5,8 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.cuda.plan import Key, StreamKey, make_plan
+from robocache_ros.ops.cuda.plan import make_plan
+from robocache_ros.ops.cuda.tiles import Key, StreamKey
 
 ARCHITECTURES = ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8

@@ -12,22 +12,12 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.alike import like
 from robocache_ros.ops.cuda.dependent import launch_captured_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
-from robocache_ros.ops.cuda.plan import (
-    ALL,
-    BLEND_THREADS,
-    MOST_STREAMS,
-    WIDE,
-    Key,
-    Part,
-    Plan,
-    StreamKey,
-    item_kind,
-    make_plan,
-)
+from robocache_ros.ops.cuda.plan import MOST_STREAMS, Plan, make_plan
+from robocache_ros.ops.cuda.tiles import ALL, WIDE, Key, Part, StreamKey, item_kind
 from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_marks, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
-BLEND_LETTERS = "PPPPPqiiii"
+BLEND_LETTERS, BLEND_THREADS = "PPPPPqiiii", 256
 Address = tuple[int, int, int, int, int]  # the first fields of kernels/tile.cuh's Stream
 
 
