@@ -56,6 +56,12 @@ def test_tensors_that_need_a_gradient_are_like_themselves(here, there):
         assert not is_like(data.detach())
 
 
+def test_one_tensor_twice_is_like_two():
+    one, other = torch.zeros(3), torch.zeros(3)
+    assert like([one, one])(one, one)
+    assert like([one, one])(one, other)
+
+
 def test_tensors_are_not_kept():
     given = tensors()
     kept = [weakref.ref(tensor) for tensor in given]

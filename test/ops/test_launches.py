@@ -71,6 +71,21 @@ def test_a_call_like_an_earlier_one_is_neither_checked_nor_planned_again(launche
     assert len(launches) == 2
 
 
+def test_shared_times_are_not_taken_for_times_apart(launches):
+    times, targets = torch.arange(10), torch.arange(10)
+    a, b = torch.randn(2, 10, 4), torch.randn(2, 10, 4)
+    for first, second, to in (
+        (times, times, targets),
+        (times, times.clone(), targets),
+        (times, targets, targets),
+        (targets, targets, targets),
+        (times, times.repeat(2, 1), targets),
+    ):
+        run([Stream(a, first), Stream(b, second)], to)
+        (*_, last) = launches
+        assert (last[4], last[9], last[15]) == (to.data_ptr(), first.data_ptr(), second.data_ptr())
+
+
 def test_calls_in_turns_are_each_made_ready_once(launches, monkeypatch):
     streams, targets = inputs()
     longer = [stream._replace(data=stream.data.repeat(2, 1, 1), times=stream.times) for stream in streams[1:]]

@@ -19,7 +19,7 @@ def like(tensors: Sequence[Tensor]) -> Callable[..., bool]:
         sizes, strides = ([list(get(tensor)) for tensor in tensors] for get in (Tensor.size, Tensor.stride))
         guards = _Guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         check: Callable[..., bool] = guards.check
-        if check(*tensors):  # not where a gradient is wanted but switched off: that is unlike itself
+        if check(*tensors):  # not of one tensor twice, nor of one that wants a gradient where that is switched off
             return check
     except (AttributeError, TypeError):  # this torch has it not, or has another
         pass

@@ -56,10 +56,16 @@ def run_streams_cuda(
         form: list[Any] = [dtype, targets.shape]
         tensors: list[Any] = []
         addresses: list[Address] = []
+        before = targets
         for index, (data, times, method, lengths, max_gap, max_age) in enumerate(streams):
             address = data.data_ptr()
-            form += (method, address & 15, lengths is None)
-            tensors += (data, times) if lengths is None else (data, times, lengths)
+            form += (method, address & 15, lengths is None, times is before)
+            tensors.append(data)
+            if times is not before:  # guards take no tensor twice, and streams that share their times are usual
+                tensors.append(times)
+                before = times
+            if lengths is not None:
+                tensors.append(lengths)
             addresses.append(
                 (
                     address,
