@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
-from robocache_ros.ops.cuda.tiles import TUNINGS, Cut, Key, Tuning, cut_streams
+from robocache_ros.ops.cuda.tiles import IN_FLIGHT, TUNINGS, Cut, Key, cut_streams
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
 JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iI")
@@ -34,13 +33,13 @@ class Plan:
     first: bytes  # the first block of each in a turn
 
 
-def make_plan(key: Key, tunings: tuple[Tuning, ...] = TUNINGS) -> Plan:
+def make_plan(key: Key) -> Plan:
     """Plan a launch for checked inputs with at least one batch and one target."""
     part = key.part
     pitch = sum(stream.width for stream in key.streams) if part.pitch is None else part.pitch
-    for tuning in tunings:
+    for tuning in TUNINGS:
         cuts = cut_streams(key, pitch, tuning)
-        if all((cut.staged or tuning.most == math.inf) and cut.bytes <= tuning.most for cut in cuts):
+        if all(cut.bytes <= tuning.most for cut in cuts):
             break
     streams, kinds, column = [], list[str](), part.column
     for stream, cut in zip(key.streams, cuts, strict=True):
@@ -62,7 +61,7 @@ def make_plan(key: Key, tunings: tuple[Tuning, ...] = TUNINGS) -> Plan:
         f"EACH_TARGETS={int(key.each_targets)}",
         f"THREADS={tuning.threads}",
         f"BLOCKS={blocks}",
-        f"IN_FLIGHT={tuning.in_flight}",
+        f"IN_FLIGHT={IN_FLIGHT}",
         f"TIMES_IN_FLIGHT={max(min(-(-cut.times // tuning.threads), MOST_TIMES_IN_FLIGHT) for cut in cuts)}",
     )
     marks = len(streams) if part.marks is None else part.marks

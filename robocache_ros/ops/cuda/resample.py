@@ -13,7 +13,7 @@ from robocache_ros.ops.cuda.alike import like
 from robocache_ros.ops.cuda.dependent import launch_captured_dependent
 from robocache_ros.ops.cuda.loader import Kernel, kernel
 from robocache_ros.ops.cuda.plan import MOST_STREAMS, Plan, make_plan
-from robocache_ros.ops.cuda.tiles import ALL, WIDE, Key, Part, StreamKey, item_kind
+from robocache_ros.ops.cuda.tiles import ALL, IN_FLIGHT, WIDE, Key, Part, StreamKey, item_kind
 from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_marks, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
@@ -76,13 +76,17 @@ def run_streams_cuda(
                 )
             )
         tensors.append(targets)
-        form.append(None if out is None else out.data_ptr() & 15)
-        for given in (out, valid, age):
-            if given is None or isinstance(given, bool):
-                form.append(given)
+        if out is None:
+            form.append(None)
+        else:
+            form.append(out.data_ptr() & 15)
+            tensors.append(out)
+        for mark in (valid, age):
+            if isinstance(mark, bool):
+                form.append(mark)
             else:
-                tensors.append(given)
-                form.append("given")
+                form.append(None)
+                tensors.append(mark)
         key = tuple(form)
         earlier = _ready.get(key, ())
     except (AttributeError, TypeError):  # what is no tensor: the checks say which
@@ -216,11 +220,10 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
             )
     if count == 0 or width == 0:
         return out
-    threads = BLEND_THREADS
-    rows = max(1, min(1000, threads * 32 // (width * source.element_size())))
+    rows = max(1, min(1000, BLEND_THREADS * 32 // (width * source.element_size())))
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
     kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    defines = (f"KIND={kind},{WIDE},0", f"THREADS={threads}", "IN_FLIGHT=2")
+    defines = (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", f"IN_FLIGHT={IN_FLIGHT}")
     arguments = (
         source.data_ptr(),
         out.data_ptr(),
@@ -234,5 +237,5 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
         0,
     )
     launchable = kernel("blend.cu", "blend_rows", BLEND_LETTERS, source.get_device(), defines)
-    launchable.launch((-(-count // rows), 1, 1), threads, 16 * rows, *arguments)
+    launchable.launch((-(-count // rows), 1, 1), BLEND_THREADS, 16 * rows, *arguments)
     return out

@@ -25,11 +25,12 @@ class Tuning(NamedTuple):
 
     threads: int  # of a block
     blocks: int  # that a multiprocessor should hold, where there are so many
-    most: float = math.inf  # bytes of a tile, samples and output; if fewer than inf, all samples must be staged
-    in_flight: int = 2  # items that a thread loads before it stores the first
+    most: float  # bytes of a tile, samples and output: infinite where samples are not staged
 
 
-TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6))  # the first that fits is taken
+# The first that fits is taken.
+TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6, math.inf))
+IN_FLIGHT = 2  # items that a thread loads before it stores the first
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 
 
@@ -77,7 +78,7 @@ class Cut(NamedTuple):
 
     kind: str  # item.cuh's Kind
     staged: bool
-    bytes: int  # of a tile, samples and output
+    bytes: float  # of a tile, samples and output; infinite where samples are not staged
     times: int  # that are staged, or looked through
     width: int  # of a part
     parts: int
@@ -123,7 +124,7 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     all_rows = batches * count
     stored = 16 if pitch == width else size_out * _aligned(16 // size_out, width, pitch, column, key.skew // size_out)
     one = -(-tuning.threads * stored // out_bytes)
-    rows = max(one, min(one * tuning.in_flight, -(-all_rows // (4 * key.processors))))
+    rows = max(one, min(one * IN_FLIGHT, -(-all_rows // (4 * key.processors))))
     rows = max(rows, all_rows // (key.processors * TILES_PER_PROCESSOR))
     # A batch's samples are read in one go where they fit and at least half of them are needed anyway: by a tile, or by
     # all of them, and then one tile is enough where there are batches for all of the GPU.
@@ -160,7 +161,7 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     times = (group if stream.each_times else 1) << steps if staged_times else samples
     shared += 8 * times if staged_times else 0
     shared += group * data_bytes + 16 if staged else 0
-    tile_bytes = group * (data_bytes + span * out_bytes)
+    tile_bytes = group * (data_bytes + span * out_bytes) if staged else math.inf
 
     # With a whole number of rows from a thread's item to its next, it stays in its columns: worth a few idle threads.
     cycle = width // math.gcd(width, item) if width else 1
