@@ -15,9 +15,9 @@ extern "C" __global__ void __launch_bounds__(128) convert_image(
     int kind
 ) {
   let_next_begin();
-  const int x = blockIdx.x * blockDim.x + threadIdx.x;
+  const int at = blockIdx.x * blockDim.x + threadIdx.x, y = quotient(at, out_width), x = at - y * out_width;
   wait_for_previous();
-  if (x < out_width) convert_pixel<FAMILY, RESIZE>(image, affine, x, blockIdx.y, out_width, out_height, out, kind);
+  if (y < out_height) convert_pixel<FAMILY, RESIZE>(image, affine, x, y, out_width, out_height, out, kind);
 }
 
 // Sums the bytes begin..end of a row over rows, BYTES of them (begin is aligned to that) in a thread. All rows but the first and

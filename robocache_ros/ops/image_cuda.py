@@ -40,11 +40,10 @@ def convert(
     if resize == "area" and not fmt.is_float and _area(arguments, data, fmt, shape[2], crop, out):
         return out
     out_height, out_width = out.shape[1:]
-    threads = min(_THREADS, (out_width + 31) // 32 * 32)
-    grid = ((out_width + threads - 1) // threads, out_height, 1)
+    grid = (-(-out_width * out_height // _THREADS), 1, 1)
     defines = (f"FAMILY={fmt.family}", f"RESIZE={RESIZE[resize]}")
     launchable = _kernel("convert_image", JOB, data.device.index, defines)
-    launchable.launch(grid, threads, 0, *arguments)  # so short that to begin early takes a fifth longer
+    launch_captured_dependent(launchable, grid, _THREADS, 0, *arguments)
     return out
 
 
