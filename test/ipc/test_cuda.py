@@ -134,7 +134,11 @@ def test_ring_beyond_the_gpus_memory_says_how_much_it_needs(path: Path) -> None:
 def test_rings_give_the_gpus_memory_back(path: Path, make_writer: Callable[..., ipc.Writer]) -> None:
     field = ipc.Field("front", "uint8", (2**28,))
     ipc.Writer(path, [field], slots=2, device="cuda").close()
-    free = torch.cuda.mem_get_info()[0]
-    ipc.Writer(path, [field], slots=2, device="cuda").close()
 
-    assert torch.cuda.mem_get_info()[0] == free
+    def given_back() -> bool:
+        free = torch.cuda.mem_get_info()[0]
+        ipc.Writer(path, [field], slots=2, device="cuda").close()
+        return torch.cuda.mem_get_info()[0] == free
+
+    # What is free is so of the whole GPU, on which other processes may begin and end meanwhile: once is enough.
+    assert any(given_back() for _ in range(20))

@@ -39,7 +39,8 @@ def make_plan(key: Key) -> Plan:
     pitch = sum(stream.width for stream in key.streams) if part.pitch is None else part.pitch
     for tuning in TUNINGS:
         cuts = cut_streams(key, pitch, tuning)
-        if all(cut.bytes <= tuning.most for cut in cuts):
+        plenty = key.batches * len(cuts) >= tuning.blocks * key.processors
+        if all(cut.bytes <= tuning.most and (cut.staged or plenty) for cut in cuts):
             break
     streams, kinds, column = [], list[str](), part.column
     for stream, cut in zip(key.streams, cuts, strict=True):

@@ -25,10 +25,11 @@ class Tuning(NamedTuple):
 
     threads: int  # of a block
     blocks: int  # that a multiprocessor should hold, where there are so many
-    most: float  # bytes of a tile, samples and output: infinite where samples are not staged
+    most: float  # bytes of a tile
 
 
-# The first that fits is taken.
+# The first that fits is taken. Tiles whose samples are not staged fit where there are more batches than a GPU does at once:
+# fewer are done sooner by more threads each.
 TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6, math.inf))
 IN_FLIGHT = 2  # items that a thread loads before it stores the first
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
@@ -78,7 +79,7 @@ class Cut(NamedTuple):
 
     kind: str  # item.cuh's Kind
     staged: bool
-    bytes: float  # of a tile, samples and output; infinite where samples are not staged
+    bytes: int  # that a tile reads and writes, but for times that it stages and no other tile does
     times: int  # that are staged, or looked through
     width: int  # of a part
     parts: int
@@ -161,7 +162,9 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     times = (group if stream.each_times else 1) << steps if staged_times else samples
     shared += 8 * times if staged_times else 0
     shared += group * data_bytes + 16 if staged else 0
-    tile_bytes = group * (data_bytes + span * out_bytes) if staged else math.inf
+    read_bytes = data_bytes if staged else min(data_bytes, 2 * span * row_bytes)
+    read_bytes += 8 * samples if tiles > 1 or not staged_times else 0
+    tile_bytes = group * (read_bytes + span * out_bytes)
 
     # With a whole number of rows from a thread's item to its next, it stays in its columns: worth a few idle threads.
     cycle = width // math.gcd(width, item) if width else 1
