@@ -26,6 +26,7 @@ enum Form {
   TWICE = 128,     // an item reaches over two rows at most
   MARKED = 256,    // valid or age are wanted
   PARTED = 512,    // a tile has some of its columns; then it is staged too
+  SHIFTED = 1024,  // items begin where a store can, and so anywhere in their rows: the outer ones reach out of them
 };
 
 // How a stream is read and written; sizes are powers of two.
@@ -43,8 +44,22 @@ struct Kind {
   static constexpr bool staged = FORM_ & STAGED, each_times = FORM_ & EACH_TIMES, ragged = FORM_ & RAGGED;
   static constexpr bool whole = FORM_ & WHOLE, grouped = FORM_ & GROUPED, wide = FORM_ & WIDE, even = FORM_ & EVEN, staged_times = STEPS_ > 0;
   static constexpr bool twice = FORM_ & TWICE, marked = FORM_ & MARKED, parted = FORM_ & PARTED;
+  static constexpr bool shifted = FORM_ & SHIFTED;
   static constexpr bool blends = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE, spans = ITEM_ > UNIT_;
 };
+
+// Columns that the items of a row have room for: all of them wherever the first item begins.
+template <class K>
+HD int reach_of(int width) {
+  return K::shifted ? (width + 2 * K::ITEM - K::LOAD - 1) & -K::ITEM : width;
+}
+
+// How far before a row its first item begins: rows of `pitch` elements from `out` on.
+template <class K>
+HD int shift_of(const typename K::Out* out, int pitch, int row) {
+  if constexpr (!K::shifted) return 0;
+  return (int)((unsigned long long)out / sizeof *out + (uint32)row * (uint32)pitch) & (K::ITEM - 1);
+}
 
 // Where a pick's sample begins in the data of its tile: picks hold rows where offsets are wide, and else the offset itself.
 template <class K>
@@ -66,24 +81,26 @@ HD Word<typename K::In, K::LOAD> read(const typename K::In* from) {
   else return load_constant(word);
 }
 
-// A unit of an item: its samples, that begin at elements `lower` and `upper` of the data.
+// A unit of an item, which begins in column d: its samples, that begin at elements `lower` and `upper` of the data.
 template <class K, class Offset>
-HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, Offset lower, Offset upper, float weight, bool some) {
+HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, int width, int d, Offset lower, Offset upper,
+                   float weight, bool some) {
   typedef Word<typename K::In, K::LOAD> W;
   item.weight[u / K::UNIT] = weight;
   UNROLL
   for (int i = 0; i < K::UNIT; i += K::LOAD) {
     W& before = item.before[(u + i) / K::LOAD];
-    if constexpr (K::staged) {  // a read too many costs less than a branch
+    if constexpr (K::staged) {  // a read too many costs less than a branch, and around the samples there is room for it
       W word = read<K>(data + (lower + i));
       before = some ? word : W{};
       if constexpr (K::blends) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
     } else {
+      const bool there = !K::shifted || (d + i >= 0 && d + i < width);
       before = {};
-      if (some) before = read<K>(data + (lower + i));
+      if (some && there) before = read<K>(data + (lower + i));
       if constexpr (K::blends) {
         item.after[(u + i) / K::LOAD] = {};
-        if (weight != 0) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
+        if (weight != 0 && there) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
       }
     }
   }
@@ -101,14 +118,14 @@ HD void fetch(Item<K>& item, const typename K::In* data, int width, const Pick* 
     UNROLL
     for (int u = 0; u < K::ITEM; u += K::UNIT) {
       const bool over = d + u >= width;
-      fetch_unit<K>(item, u, data, (over ? next_lower : lower) + u, (over ? next_upper : upper) + u,
+      fetch_unit<K>(item, u, data, width, d, (over ? next_lower : lower) + u, (over ? next_upper : upper) + u,
                     over ? next.weight : found.weight, (over ? next.valid : found.valid) != 0);
     }
   } else {
     UNROLL
     for (int u = 0; u < K::ITEM; u += K::UNIT) {
-      fetch_unit<K>(item, u, data, offset<K>(found.lower, width) + d, offset<K>(found.upper, width) + d, found.weight,
-                    found.valid != 0);
+      fetch_unit<K>(item, u, data, width, d, offset<K>(found.lower, width) + d, offset<K>(found.upper, width) + d,
+                    found.weight, found.valid != 0);
       d += K::UNIT;
       if (K::spans && u + K::UNIT < K::ITEM && d >= width) {
         d -= width, ++row;
@@ -200,9 +217,9 @@ HD void choose_unit(bool first, const T* one, const T* other, T* out) {
   }
 }
 
-// Blends the item and stores it, or as much of it as there is.
+// Blends the item and stores it, or of its elements those from `first` up to `end`.
 template <class K>
-HD void put(const Item<K>& item, typename K::Out* out, int count) {
+HD void put(const Item<K>& item, typename K::Out* out, int first, int end) {
   typedef typename K::Out Out;
   alignas(16) Out settled[K::ITEM];
   UNROLL
@@ -219,10 +236,10 @@ HD void put(const Item<K>& item, typename K::Out* out, int count) {
       choose_unit<Out, K::UNIT>(item.weight[u / K::UNIT] != 0, mixed, taken, settled + u);
     }
   }
-  if (K::spans && count < K::ITEM) {
+  if ((K::spans && end < K::ITEM) || (K::shifted && (first > 0 || end < K::ITEM))) {
     UNROLL
     for (int i = 0; i < K::ITEM; ++i) {
-      if (i < count) out[i] = settled[i];
+      if (i >= first && i < end) out[i] = settled[i];
     }
     return;
   }

@@ -42,9 +42,9 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
   if constexpr (K::staged) await_copies();
   __syncthreads();
   if (stream.width == 0 || thread >= stream.lanes) return;
-  const int row = divided(thread * K::ITEM, stream.width, stream.width_magic);
+  const int reach = reach_of<K>(stream.width), row = divided(thread * K::ITEM, reach, stream.reach_magic);
   Out* out = (Out*)job.out + tile.row * job.pitch + stream.column + tile.column;
-  const int d = thread * K::ITEM - row * stream.width;
+  const int d = thread * K::ITEM - row * reach;
   write<K, (K::staged ? 1 : IN_FLIGHT)>(data, stream.width, room.picks, tile.rows, out, job.pitch, row, d, stream.step,
                                         stream.rest);
 }

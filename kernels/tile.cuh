@@ -27,6 +27,8 @@ struct Stream {          // one source, in device memory; the host packs these f
   int lanes;             // threads that write
   int step, rest;        // rows and columns from a thread's item to its next
   uint32 width_magic;    // for division by width
+  uint32 reach_magic;    // for division by what `reach_of` gives
+  int padding;
 };
 
 struct Job {            // what all streams share
@@ -256,6 +258,7 @@ HD void take(const Chosen& chosen, int64 first, int rows, Pick* picks, int threa
 template <class K, int DEPTH>
 HD void write(const typename K::In* data, int width, const Pick* picks, int rows, typename K::Out* out, int pitch, int row,
               int d, int step, int rest) {
+  const int reach = reach_of<K>(width);
   hold(out);
   ROLLED
   while (row < rows) {
@@ -263,20 +266,22 @@ HD void write(const typename K::In* data, int width, const Pick* picks, int rows
     int at[DEPTH], from[DEPTH];
     UNROLL
     for (int n = 0; n < DEPTH; ++n) {
-      at[n] = row, from[n] = d;
-      if (n == 0 || row < rows) fetch<K>(items[n], data, width, picks, row, rows, d);
+      at[n] = row, from[n] = d - shift_of<K>(out, pitch, row);
+      if (n == 0 || row < rows) fetch<K>(items[n], data, width, picks, row, rows, from[n]);
       row += step;
       if constexpr (!K::even) {
         d += rest;
-        if (d >= width) d -= width, ++row;
+        if (d >= reach) d -= reach, ++row;
       }
     }
     UNROLL
     for (int n = 0; n < DEPTH; ++n) {
       if (n == 0 || at[n] < rows) {
-        int left = K::spans ? at_most((int64)(rows - at[n]) * width - from[n], K::ITEM) : K::ITEM;
-        if constexpr (K::wide) put<K>(items[n], out + ((int64)at[n] * pitch + from[n]), left);
-        else put<K>(items[n], out + (at[n] * pitch + from[n]), left);
+        int end = K::ITEM;
+        if constexpr (K::spans) end = at_most((int64)(rows - at[n]) * width - from[n], K::ITEM);
+        if constexpr (K::shifted) end = width - from[n];
+        if constexpr (K::wide) put<K>(items[n], out + ((int64)at[n] * pitch + from[n]), -from[n], end);
+        else put<K>(items[n], out + (at[n] * pitch + from[n]), -from[n], end);
       }
     }
   }

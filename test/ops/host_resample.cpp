@@ -33,7 +33,7 @@ static void resample(const Job& job, const Stream& stream, int index, int block,
   if (stream.width == 0) return;
   Out* out = (Out*)job.out + tile.row * job.pitch + stream.column + tile.column;
   for (int t = 0; t < stream.lanes; ++t) {
-    int row = divided(t * K::ITEM, stream.width, stream.width_magic), d = t * K::ITEM - row * stream.width;
+    int reach = reach_of<K>(stream.width), row = divided(t * K::ITEM, reach, stream.reach_magic), d = t * K::ITEM - row * reach;
     write<K, (K::staged ? 1 : IN_FLIGHT)>(data, stream.width, room.picks, tile.rows, out, job.pitch, row, d, stream.step, stream.rest);
   }
 }

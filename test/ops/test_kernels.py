@@ -9,7 +9,7 @@ import torch
 
 from robocache_ros.ops.cuda.plan import JOB_FIELDS, MOST_STREAMS, make_plan
 from robocache_ros.ops.cuda.resample import BLEND_LETTERS, BLEND_THREADS, launch_arguments, plan_keys
-from robocache_ros.ops.cuda.tiles import PARTED, WIDE, Key, StreamKey, item_kind
+from robocache_ros.ops.cuda.tiles import PARTED, SHIFTED, WIDE, Key, StreamKey, item_kind
 from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.rows import blend
 from robocache_ros.ops.streams import Stream, check_streams
@@ -182,6 +182,36 @@ def test_wide_streams_cut_by_columns(backend, method):
     check(backend, [narrow, wide, narrow], targets, BF16)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "method"), [*((d, m) for d in (F16, BF16) for m in ("linear", "angle", "hold")), (U8, "hold")]
+)
+@pytest.mark.parametrize("extra", [1, 2, 6])
+def test_rows_that_begin_where_no_wide_store_can(backend, dtype, method, extra):
+    targets = rising(9, 50, seed=2)
+    streams = [
+        Stream(values(dtype, 9, 60, 256), rising(9, 60), method, max_gap=15_000_000),  # cut by columns
+        Stream(values(dtype, 9, 90, 19), rising(9, 90), method, max_age=2_000_000),  # staged
+        Stream(values(dtype, 9, 400, 33), rising(9, 400, step=1_000_000), method),  # read where they are
+        Stream(values(dtype, 9, 90, extra), rising(9, 90), method),  # too narrow
+    ]
+    room = torch.empty(9 * 50 * (256 + 19 + 33 + extra) + 3, dtype=dtype)
+    out = room[3:].view(9, 50, -1)
+    ((_, key),) = plan_keys(streams, targets, check_streams(streams, targets), skew=3 * dtype.itemsize, processors=4)
+    forms = [int(kind.split(",")[-2]) for kind in make_plan(key).defines[0].split(")")[:-1]]
+    assert any(form & SHIFTED for form in forms)
+    assert_same_bits(backend(streams, targets, out=out), fuse(streams, targets))
+
+
+def test_few_batches_read_where_they_are_get_many_threads_and_many_batches_few():
+    def threads(batches):
+        stream = StreamKey(500, 7, F32, "linear", each_times=True, ragged=False, skew=0)
+        return make_plan(Key((stream,), batches, 50, torch.int64, True, F32, 0, processors=132)).block
+
+    assert threads(16) == threads(1024) == 256
+    assert threads(2048) == 128
+    assert threads(8192) == 64
+
+
 def test_turns_too_long_for_a_division_by_multiplying_are_one():
     def turn_and_magic(targets):
         stream = StreamKey(3, 64, F32, "linear", each_times=False, ragged=False, skew=0)
@@ -229,7 +259,7 @@ def emulated_blend(host_library, source, lower, upper, weight, method):
     count, width, rows = len(lower), source.shape[1], 16
     out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
+    kind, *_ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
     library = host_library(TEXT, (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", "IN_FLIGHT=2"))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
     fields = (*pointers, count, len(source), width, rows, 0)

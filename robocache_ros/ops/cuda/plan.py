@@ -11,7 +11,7 @@ import torch
 from robocache_ros.ops.cuda.tiles import IN_FLIGHT, TUNINGS, Cut, Key, cut_streams
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
-JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iI")
+JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iII4x")
 JOB_LETTERS, STREAM_LETTERS = f"PPPP{JOB_FIELDS.size}s", f"PPPqq{STREAM_FIELDS.size}s"
 MOST_TIMES_IN_FLIGHT = 4  # that a thread loads before it stores the first
 MOST_STREAMS = 40  # of a launch, whose parameters have 4 KiB
@@ -47,7 +47,14 @@ def make_plan(key: Key) -> Plan:
         if cut.kind not in kinds:
             kinds.append(cut.kind)
         places = (stream.samples, cut.width, cut.parts.bit_length() - 1, column, cut.group, cut.span, cut.tiles)
-        numbers = (*places, kinds.index(cut.kind), cut.lanes, *cut.step, _magic(max(cut.width, 1)))
+        numbers = (
+            *places,
+            kinds.index(cut.kind),
+            cut.lanes,
+            *cut.step,
+            _magic(max(cut.width, 1)),
+            _magic(max(cut.reach, 1)),
+        )
         streams.append(STREAM_FIELDS.pack(*numbers))
         column += stream.width
     firsts, turn, turns = _take_turns(cuts, key.batches)

@@ -222,7 +222,7 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
         return out
     rows = max(1, min(1000, BLEND_THREADS * 32 // (width * source.element_size())))
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    kind, _ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
+    kind, *_ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
     defines = (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", f"IN_FLIGHT={IN_FLIGHT}")
     arguments = (
         source.data_ptr(),

@@ -17,7 +17,7 @@ PART_BYTES, LEAST_PART = 16 * 1024, 64  # of samples that are cut by columns dow
 GROUP_BYTES = 16 * 1024  # of samples, that batches are put together up to
 TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
 # item.cuh's Form
-STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE, MARKED, PARTED = (1 << bit for bit in range(10))
+STAGED, EACH_TIMES, RAGGED, GROUPED, WIDE, EVEN, WHOLE, TWICE, MARKED, PARTED, SHIFTED = (1 << bit for bit in range(11))
 
 
 class Tuning(NamedTuple):
@@ -28,9 +28,11 @@ class Tuning(NamedTuple):
     most: float  # bytes of a tile
 
 
-# The first that fits is taken. Tiles whose samples are not staged fit where there are more batches than a GPU does at once:
-# fewer are done sooner by more threads each.
+# The first that fits is taken. Tiles whose samples are not staged fit where there are more batches than a GPU does at
+# once: fewer are done sooner by more threads each.
 TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6, math.inf))
+# Where rows allow no store of a register, items of those that are wide begin where a wider store can.
+LEAST_STORED, LEAST_SHIFTED, SHIFTED_BYTES = 4, 16, 8  # bytes of a store, of a row, of an item
 IN_FLIGHT = 2  # items that a thread loads before it stores the first
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 
@@ -87,6 +89,7 @@ class Cut(NamedTuple):
     span: int
     tiles: int
     shared: int
+    reach: int  # columns that the items of a row have room for
     lanes: int  # threads that write
     step: tuple[int, int]  # rows and columns from a thread's item to its next
 
@@ -123,7 +126,9 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     # Rows of a tile: an item for each thread or a few, fewer where there would be too few tiles for the GPU, more where
     # there are plenty of them, so that times are read less often.
     all_rows = batches * count
-    stored = 16 if pitch == width else size_out * _aligned(16 // size_out, width, pitch, column, key.skew // size_out)
+    stored = size_out * _aligned(16 // size_out, width, pitch, column, key.skew // size_out)
+    shifted = stored < LEAST_STORED and out_bytes >= LEAST_SHIFTED and stream.method != "slerp"
+    stored = SHIFTED_BYTES if shifted else 16 if pitch == width else stored
     one = -(-tuning.threads * stored // out_bytes)
     rows = max(one, min(one * IN_FLIGHT, -(-all_rows // (4 * key.processors))))
     rows = max(rows, all_rows // (key.processors * TILES_PER_PROCESSOR))
@@ -153,27 +158,28 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     form += MARKED * key.marked + WHOLE * (stream.skew == 0 and data_bytes % 16 == 0)
     form += WIDE * (max(group * samples * width * parts, group * span * pitch) >= 1 << 31) + PARTED * (parts > 1)
     ends = 0
-    if pitch == width:
+    if pitch == width and not shifted:
         ends = group * span * width if span == count else _common(span * width, count * width)
     skews = (stream.skew, key.skew)
     places = (pitch, column) if parts == 1 else (pitch, column, width)
-    kind, item = item_kind(stream.method, stream.dtype, key.dtype, width, skews, *places, ends=ends, staged=staged)
+    how = (stream.method, stream.dtype, key.dtype, width, skews)
+    kind, item, reach = item_kind(*how, *places, ends=ends, staged=staged, shifted=shifted)
     shared = 16 * group * span
     times = (group if stream.each_times else 1) << steps if staged_times else samples
     shared += 8 * times if staged_times else 0
-    shared += group * data_bytes + 16 if staged else 0
+    shared += group * data_bytes + 16 + 16 * shifted if staged else 0
     read_bytes = data_bytes if staged else min(data_bytes, 2 * span * row_bytes)
     read_bytes += 8 * samples if tiles > 1 or not staged_times else 0
     tile_bytes = group * (read_bytes + span * out_bytes)
 
     # With a whole number of rows from a thread's item to its next, it stays in its columns: worth a few idle threads.
-    cycle = width // math.gcd(width, item) if width else 1
+    cycle = reach // math.gcd(reach, item) if width else 1
     even = cycle <= tuning.threads
     lanes = tuning.threads // cycle * cycle if even else tuning.threads
-    form += EVEN * even + TWICE * (item <= width)
+    form += EVEN * even + TWICE * (item <= width) + SHIFTED * shifted
     kind = f"{kind},{form},{steps if staged_times else 0}"
-    step = divmod(lanes * item, max(width, 1))
-    return Cut(kind, staged, tile_bytes, times, width, parts, group, span, tiles, shared, lanes, step)
+    step = divmod(lanes * item, max(reach, 1))
+    return Cut(kind, staged, tile_bytes, times, width, parts, group, span, tiles, shared, reach, lanes, step)
 
 
 def item_kind(
@@ -185,7 +191,8 @@ def item_kind(
     *places: int,
     ends: int,
     staged: bool = False,
-) -> tuple[str, int]:
+    shifted: bool = False,
+) -> tuple[str, int, int]:
     """The first arguments of item.cuh's Kind: the widest loads and stores that shapes and addresses allow.
 
     Args:
@@ -198,9 +205,10 @@ def item_kind(
         ends: rows follow each other in the output without a gap, and a tile begins at a multiple of so many elements;
             0 where there are gaps.
         staged: samples are in shared memory.
+        shifted: items begin where a store can, not where their row does.
 
     Returns:
-        The arguments, and the elements of an item.
+        The arguments, the elements of an item, and the columns that the items of a row have room for.
     """
     size_in, size_out = dtype.itemsize, out_dtype.itemsize
     quaternion = 4 if method == "slerp" else 1
@@ -209,12 +217,16 @@ def item_kind(
     if not ends:
         load = min(load, store)  # neighbouring threads store next to one another: no half-filled sectors
     unit = item = max(load, store, quaternion)
-    reach = _aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
+    if shifted:
+        unit = item = store = SHIFTED_BYTES // size_out
+    along = _aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
     # A store may go on from one row to the next; where samples are staged, threads of one register each are faster.
-    if reach > store and not (staged and load * size_in == 4):
-        store, unit = reach, max(load, quaternion)
+    if along > store and not (staged and load * size_in == 4):
+        store, unit = along, max(load, quaternion)
         item = max(unit, store)
-    return ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item)))), item
+    reach = (width + 2 * item - load - 1) // item * item if shifted else width
+    kind = ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item))))
+    return kind, item, reach
 
 
 def _common(a: int, b: int) -> int:
