@@ -28,6 +28,12 @@ BLEND = ("THREADS=256", "IN_FLIGHT=2")
 VARIANTS = [
     planned(torch.int64, *STREAMS),
     planned(torch.float64, StreamKey(120, 14, BF16, "linear", True, False, 0), out=BF16),  # stores across rows
+    planned(  # items shifted in their rows, of samples staged, and read where they are
+        torch.int64,
+        StreamKey(100, 33, BF16, "linear", True, False, 0),
+        StreamKey(500, 40, F32, "angle", True, True, 4),
+        out=BF16,
+    ),
     planned(torch.float32, STREAMS[2], out=F16),
     ("blend.cu", ("KIND=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)),
     ("blend.cu", ("KIND=ANGLE,bf16,bf16,2,2,8,8,16,0", *BLEND)),
