@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from robocache_ros.ops.cuda.items import Form, item_kind
 from robocache_ros.ops.cuda.plan import JOB_FIELDS, MOST_STREAMS, make_plan
 from robocache_ros.ops.cuda.resample import BLEND_LETTERS, BLEND_THREADS, launch_arguments, plan_keys
-from robocache_ros.ops.cuda.tiles import PARTED, SHIFTED, WIDE, Key, StreamKey, item_kind
+from robocache_ros.ops.cuda.tiles import Key, StreamKey
 from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.rows import blend
 from robocache_ros.ops.streams import Stream, check_streams
@@ -177,7 +178,7 @@ def test_wide_streams_cut_by_columns(backend, method):
     targets = rising(9, 50, seed=2)
     ((_, key),) = plan_keys([wide], targets, check_streams([wide], targets), skew=0, processors=4)
     kinds = make_plan(key).defines[0]
-    assert int(kinds.split(",")[-2]) & PARTED, kinds
+    assert int(kinds.split(",")[-2]) & Form.PARTED, kinds
     check(backend, [wide], targets)
     check(backend, [narrow, wide, narrow], targets, BF16)
 
@@ -198,7 +199,7 @@ def test_rows_that_begin_where_no_wide_store_can(backend, dtype, method, extra):
     out = room[3:].view(9, 50, -1)
     ((_, key),) = plan_keys(streams, targets, check_streams(streams, targets), skew=3 * dtype.itemsize, processors=4)
     forms = [int(kind.split(",")[-2]) for kind in make_plan(key).defines[0].split(")")[:-1]]
-    assert any(form & SHIFTED for form in forms)
+    assert any(form & Form.SHIFTED for form in forms)
     assert_same_bits(backend(streams, targets, out=out), fuse(streams, targets))
 
 
@@ -260,7 +261,7 @@ def emulated_blend(host_library, source, lower, upper, weight, method):
     out = torch.empty(count, width, dtype=source.dtype)
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
     kind, *_ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    library = host_library(TEXT, (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", "IN_FLIGHT=2"))
+    library = host_library(TEXT, (f"KIND={kind},{int(Form.WIDE)},0", f"THREADS={BLEND_THREADS}", "IN_FLIGHT=2"))
     pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
     fields = (*pointers, count, len(source), width, rows, 0)
     library.run_blend(struct.pack("@" + BLEND_LETTERS, *fields), -(-count // rows))

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 import torch
 
-from robocache_ros.ops.cuda.tiles import IN_FLIGHT, TUNINGS, Cut, Key, cut_streams
+from robocache_ros.ops.cuda.items import IN_FLIGHT
+from robocache_ros.ops.cuda.tiles import TUNINGS, Cut, Key, cut_streams
 
 # Fields of kernels/tile.cuh's Job and Stream, in `struct` letters: what differs from call to call, and what is planned.
 JOB_FIELDS, STREAM_FIELDS = struct.Struct("5iIiI"), struct.Struct("11iII4x")

@@ -11,9 +11,10 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.alike import like
 from robocache_ros.ops.cuda.dependent import launch_captured_dependent
+from robocache_ros.ops.cuda.items import IN_FLIGHT, Form, item_kind
 from robocache_ros.ops.cuda.loader import Kernel, kernel
 from robocache_ros.ops.cuda.plan import MOST_STREAMS, Plan, make_plan
-from robocache_ros.ops.cuda.tiles import ALL, IN_FLIGHT, WIDE, Key, Part, StreamKey, item_kind
+from robocache_ros.ops.cuda.tiles import ALL, Key, Part, StreamKey
 from robocache_ros.ops.streams import NO_GRADIENT, Label, Shape, Stream, check_marks, check_streams
 from robocache_ros.ops.times import FOREVER, limit_ns
 
@@ -223,7 +224,7 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
     rows = max(1, min(1000, BLEND_THREADS * 32 // (width * source.element_size())))
     skews = (source.data_ptr() & 15, out.data_ptr() & 15)
     kind, *_ = item_kind(method, source.dtype, source.dtype, width, skews, width, ends=rows * width)
-    defines = (f"KIND={kind},{WIDE},0", f"THREADS={BLEND_THREADS}", f"IN_FLIGHT={IN_FLIGHT}")
+    defines = (f"KIND={kind},{int(Form.WIDE)},0", f"THREADS={BLEND_THREADS}", f"IN_FLIGHT={IN_FLIGHT}")
     arguments = (
         source.data_ptr(),
         out.data_ptr(),
