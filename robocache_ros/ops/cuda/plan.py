@@ -48,15 +48,9 @@ def make_plan(key: Key) -> Plan:
         if cut.kind not in kinds:
             kinds.append(cut.kind)
         places = (stream.samples, cut.width, cut.parts.bit_length() - 1, column, cut.group, cut.span, cut.tiles)
-        numbers = (
-            *places,
-            kinds.index(cut.kind),
-            cut.lanes,
-            *cut.step,
-            _magic(max(cut.width, 1)),
-            _magic(max(cut.reach, 1)),
-        )
-        streams.append(STREAM_FIELDS.pack(*numbers))
+        numbers = (*places, kinds.index(cut.kind), cut.lanes, *cut.step)
+        magics = (_magic(max(cut.width, 1)), _magic(max(cut.reach, 1)))
+        streams.append(STREAM_FIELDS.pack(*numbers, *magics))
         column += stream.width
     firsts, turn, turns = _take_turns(cuts, key.batches)
     grid = turns * turn
