@@ -1,8 +1,8 @@
-# Two commands for a start: `make demo` and `make test`. Both set up what they need in .venv, once.
+# `make demo` and `make test` set up .venv the first time.
 comma := ,
 PYTHON ?= python3
 VENV ?= .venv
-# The real dataset readers, in environments of their own: their pins do not go with ours.
+# The real dataset readers, in separate environments: their pinned versions conflict with ours.
 LEROBOT_VENV ?= .venv-lerobot
 DOCTOR_VENV ?= .venv-lerobot-doctor
 TORCH ?= torch==2.13.0
@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 cpu_index = $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
   'import urllib.request as u; u.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null && echo --extra-index-url $(CPU_WHEELS); })
-# A sourced ROS brings its own rclpy.
+# A sourced ROS installation has its own rclpy.
 ROS_EXTRA := $(if $(ROS_DISTRO),,ros$(comma))
 EXTRAS ?= $(ROS_EXTRA)export,cli,dev
 PYTEST_ARGS ?=
@@ -20,11 +20,11 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Real DDS without the network: the demo and the tests stay on this machine.
 export ROS_AUTOMATIC_DISCOVERY_RANGE ?= LOCALHOST
-# pip's words are kept in a log and shown where it fails.
+# The output of pip goes to a log, which is shown when pip fails.
 LOG := $(VENV).log
 define quietly
 	@echo "==> $(1)"; $(2) >>$(LOG) 2>&1 || { tail -n 30 $(LOG); \
-	  echo "make: '$(1)' failed; the whole log is $(LOG). With no network or a full disk it cannot go on; else run make again."; exit 1; }
+	  echo "make: '$(1)' failed; the log is $(LOG). Check the network and the disk, then run make again."; exit 1; }
 endef
 
 .PHONY: help demo test check lerobot-env docs build clean
@@ -34,14 +34,14 @@ help:
 	@echo "make test         lint, types and every test, also those that need a real ROS 2"
 	@echo "make check        lint and types alone"
 	@echo "make lerobot-env  the real LeRobot reader and lerobot-doctor (2 GB), which the 'lerobot' tests use"
-	@echo "make docs         write docs/spec.md from the code"
-	@echo "make clean        remove what was built"
+	@echo "make docs         write docs/reference/spec.md from the code"
+	@echo "make clean        remove everything that make has created"
 
 demo: $(VENV)/.ready
 	@$(BIN)/robocache demo $(DEMO_ARGS)
 
 test: check
-	@# 64 MB of shared memory outlive every node that was killed; this takes the dead ones' alone.
+	@# A killed node leaves 64 MB of shared memory behind; this removes the segments of dead processes only.
 	@if [ -x $(BIN)/fastdds ]; then $(BIN)/fastdds shm clean >/dev/null 2>&1 || true; fi
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -52,15 +52,15 @@ check: $(VENV)/.ready
 	@$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	@$(BIN)/python -m robocache_ros.spec_docs >docs/spec.md
+	@$(BIN)/python -m robocache_ros.spec.reference >docs/reference/spec.md
 
 lerobot-env: $(LEROBOT_VENV)/.ready $(DOCTOR_VENV)/.ready
 
-# Checked first, because what Python says of a missing venv is long and names no way out.
+# Checked first, because Python's own error about a missing venv is long and gives no advice.
 define checked_python
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.10 to 3.14, or say which: make PYTHON=python3.12"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.10 to 3.14, or give one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || \
-	  { echo "make: $$($(PYTHON) --version) is not 3.10 to 3.14; say which to use: make PYTHON=python3.12"; exit 1; }
+	  { echo "make: $$($(PYTHON) --version) is not 3.10 to 3.14; give another: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "make: $(PYTHON) has no venv; on Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
 endef
@@ -73,7 +73,7 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	$(call quietly,robocache_ros with [$(EXTRAS)],$(BIN)/pip install --no-build-isolation -e ".[$(EXTRAS)]")
 	@touch $@
 
-# lerobot 0.4.4 pins torch < 2.11 and works with 2.13: so it goes in without its dependencies, which follow by hand.
+# lerobot 0.4.4 pins torch < 2.11 but works with 2.13: install it without its dependencies, then those by hand.
 $(LEROBOT_VENV)/.ready:
 	$(checked_python)
 	@: >$(LOG)
@@ -94,4 +94,4 @@ $(DOCTOR_VENV)/.ready:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOG) $(LEROBOT_VENV) $(DOCTOR_VENV) build dist install log out *.egg-info
+	rm -rf $(VENV) $(LOG) .venv-lowest $(LEROBOT_VENV) $(DOCTOR_VENV) build dist install log out *.egg-info

@@ -15,7 +15,7 @@ def version() -> str:
 
 
 def shared(folder: str) -> list:
-    """The files below `folder` as data_files, so that they land in share/robocache_ros/ as they lie here."""
+    """The files below `folder` as data_files for share/robocache_ros/, with their folders."""
     files = (p.relative_to(HERE) for p in sorted((HERE / folder).rglob("*")) if p.is_file())
     return [
         (f"share/{NAME}/{file.parent.as_posix()}", [file.as_posix()])
@@ -24,15 +24,18 @@ def shared(folder: str) -> list:
     ]
 
 
+URL = "https://github.com/robocache/robocache_ros"
 # The Kilted wheels are for machines without ROS; they exist for x86-64 Linux alone.
 ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
-BAGS = ["rosbags>=0.10"]
+# Each lower bound is a version that the tests pass with; .ci/run installs exactly these. Older rosbags count zstd
+# recordings as damaged, and typer before 0.9 does not know Annotated.
+BAGS = ["rosbags>=0.11.7"]
 TEST = [
     "pytest>=7.2",
-    "pytest-timeout",
-    "hypothesis",
+    "pytest-timeout>=2.1",
+    "hypothesis>=6.70",
     "nvidia-cuda-nvrtc; platform_machine == 'x86_64' and sys_platform == 'linux'",  # compiles kernels without a GPU
-    "setuptools>=64,<80",  # from 80 on colcon's --symlink-install makes copies without a word
+    "setuptools>=64,<80",  # from 80 on colcon's --symlink-install silently makes copies
     "wheel",
     "colcon-common-extensions",
 ]
@@ -43,11 +46,13 @@ setup(
     description="Fuses a robot's multi-rate topics, live or recorded, into one 50 Hz stream of tensors",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    url=URL,
+    project_urls={"Source": URL, "Issues": f"{URL}/issues"},
     license="Apache-2.0",
     maintainer="RoboCache ROS",
     maintainer_email="maintainers@robocache.dev",
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "export/*.j2"]},
+    package_data={NAME: ["py.typed", "export/report/*.j2", "bench/ops/*.cu"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
@@ -57,7 +62,7 @@ setup(
     ],
     zip_safe=False,
     python_requires=">=3.10",
-    install_requires=["torch>=2.1", "numpy", "PyYAML"],
+    install_requires=["torch>=2.1.2", "numpy>=1.26", "PyYAML>=6.0"],
     extras_require={
         "ros": [
             f"ros-kilted-{package}{ROS_WHEELS}"
@@ -76,16 +81,16 @@ setup(
         "cuda13": ["cupy-cuda13x>=13.6"],
         "nvjpeg": ["torchvision"],  # jpeg decoded on the GPU, where that is asked for
         "bags": BAGS,
-        "export": [*BAGS, "pyarrow", "av", "pillow", "jinja2", "matplotlib"],
-        "cli": ["typer", "rich"],
+        "export": [*BAGS, "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"],
+        "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy", "types-PyYAML"],
     },
     entry_points={
         "console_scripts": [
-            "robocache = robocache_ros.cli:main",
-            "fusion_node = robocache_ros.nodes.fusion_node:main",
-            "bag_player = robocache_ros.nodes.bag_player:main",
+            "robocache = robocache_ros.programs:robocache",
+            "fusion_node = robocache_ros.programs:fusion_node",
+            "bag_player = robocache_ros.programs:bag_player",
         ]
     },
 )

@@ -14,17 +14,17 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch import LaunchContext, LaunchDescription
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
-# Large blocks of memory are kept, not given back and faulted in again: that costs more than copying the messages.
+# Keep freed large blocks: page faults on fresh ones cost more than copying the messages.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-OLD_NAME_OF_PROFILE = ("humble", "iron", "jazzy")  # later ones warn of it
+OLD_NAME_OF_PROFILE = ("humble", "iron", "jazzy")  # later distributions warn about the old variable
 
 
 def environment() -> list[SetEnvironmentVariable]:
-    """The transport profile, for this launch and whatever is launched after it, unless the user has set one."""
+    """The transport profile for this launch and what is launched after it, unless the user has set one."""
     names = ["FASTDDS_DEFAULT_PROFILES_FILE"]
     if os.environ.get("ROS_DISTRO") in OLD_NAME_OF_PROFILE:
         names.append("FASTRTPS_DEFAULT_PROFILES_FILE")
@@ -40,21 +40,34 @@ PARAMETERS = {  # launch arguments that are parameters of the node
     "normalized": bool,
     "jpeg": str,
     "payload_bytes": str,
+    "reliable": bool,
     "autostart": bool,
     "use_sim_time": bool,
 }
 
 
+def existing(argument: str, value: str, advice: str) -> str:
+    """The absolute path of a file that a launch argument names.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    file = os.path.abspath(os.path.expanduser(value))
+    if not os.path.isfile(file):
+        raise ValueError(f"{argument}: {file} does not exist; {advice}")
+    return file
+
+
 def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
-    """The node; of an argument that is not in `given` the parameter file decides, if it says anything."""
+    """The node. The parameter file decides about arguments that are not in `given`."""
     values = {name: LaunchConfiguration(name).perform(context) for name in ("spec", "params_file", "name", "namespace")}
+    spec = existing("spec", values["spec"], "give the path of a fusion spec (YAML)")
     parameters: list[object] = []
-    if values["params_file"]:
-        parameters.append(file := os.path.abspath(os.path.expanduser(values["params_file"])))
-        if not os.path.isfile(file):  # of which launch_ros only warns
-            raise ValueError(f"params_file: {file} is not there; give the path of a parameter file (YAML), or none")
+    if values["params_file"]:  # launch_ros only warns where the file does not exist
+        advice = "give the path of a parameter file (YAML), or leave it out"
+        parameters.append(existing("params_file", values["params_file"], advice))
     parameters.append(
-        {"spec": ParameterValue(os.path.abspath(os.path.expanduser(values["spec"])), value_type=str)}
+        {"spec": ParameterValue(spec, value_type=str)}
         | {
             name: ParameterValue(LaunchConfiguration(name), value_type=kind)
             for name, kind in PARAMETERS.items()
@@ -67,7 +80,7 @@ def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
             executable="fusion_node",
             name=values["name"],
             namespace=values["namespace"],
-            # The one default that is not the node's own; among `parameters` it would beat a file's `/**`.
+            # The only default that differs from the node's; in `parameters` it would override `/**` of a file.
             ros_arguments=["-p", ["autostart:=", LaunchConfiguration("autostart")]],
             parameters=parameters,
             output="both",
@@ -76,18 +89,21 @@ def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
     ]
 
 
+# More than 50 lines because it is a table of the launch arguments.
 def generate_launch_description() -> LaunchDescription:
     given: set[str] = set()
     return LaunchDescription(
         [
-            OpaqueFunction(function=lambda context: given.update(context.launch_configurations)),  # no defaults yet
+            OpaqueFunction(
+                function=lambda context: given.update(context.launch_configurations)
+            ),  # before the defaults are set
             DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
             DeclareLaunchArgument("device", default_value="auto", description="auto, cpu, cuda or cuda:<index>."),
             DeclareLaunchArgument(
                 "normalized",
                 default_value="false",
                 choices=["true", "false"],
-                description="Images in frames as float32, normalised as the spec says.",
+                description="Publish images as float32, normalised as the spec declares.",
             ),
             DeclareLaunchArgument(
                 "jpeg", default_value="cpu", choices=["cpu", "gpu"], description="Where jpeg images are decoded."
@@ -95,7 +111,13 @@ def generate_launch_description() -> LaunchDescription:
             DeclareLaunchArgument(
                 "payload_bytes",
                 default_value="",
-                description="<stream>=<bytes>,...: largest messages, for GPU memory taken at configure.",
+                description="<stream>=<bytes>,...: largest message sizes; sizes the GPU memory allocated at configure.",
+            ),
+            DeclareLaunchArgument(
+                "reliable",
+                default_value="false",
+                choices=["true", "false"],
+                description="Subscribe reliably with deep queues, whatever the spec's qos asks for: for replays.",
             ),
             DeclareLaunchArgument("name", default_value="fusion_node", description="Name of the node."),
             DeclareLaunchArgument("namespace", default_value="", description="Namespace of the node."),
@@ -103,18 +125,18 @@ def generate_launch_description() -> LaunchDescription:
                 "autostart",
                 default_value="true",
                 choices=["true", "false"],
-                description="Configure and activate at once; else wait for `ros2 lifecycle set`.",
+                description="Configure and activate at once; otherwise wait for `ros2 lifecycle set`.",
             ),
             DeclareLaunchArgument(
                 "use_sim_time",
                 default_value="false",
                 choices=["true", "false"],
-                description="Go by /clock, for replays and simulations.",
+                description="Use /clock, for replays and simulations.",
             ),
             DeclareLaunchArgument(
                 "params_file",
                 default_value="",
-                description="A parameter file, such as config/fusion_node.yaml; arguments that are given win over it.",
+                description="A parameter file such as config/fusion_node.yaml; given arguments override it.",
             ),
             *environment(),
             OpaqueFunction(function=nodes, args=[given]),

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from robocache_ros.client import FusedFrame, FusedSubscriber
     from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
     from robocache_ros.errors import RoboCacheError
-    from robocache_ros.layout import Layout
     from robocache_ros.ops import (
         Fused,
         Stream,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         voxelize_pointcloud,
     )
     from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
+    from robocache_ros.spec.layout import Layout
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,7 @@ _HOMES = {
     "client": ("FusedFrame", "FusedSubscriber"),
     "engine": ("Frames", "FusionEngine", "Ingest", "Outcome"),
     "errors": ("RoboCacheError",),
-    "layout": ("Layout",),
+    "spec.layout": ("Layout",),
     "ops": (
         "Fused",
         "Stream",

@@ -1,5 +1,7 @@
 """`python -m robocache_ros` is `robocache`."""
 
-from robocache_ros.cli import main
+import sys
 
-main()
+from robocache_ros.programs import robocache
+
+sys.exit(robocache())

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robocache_ros.frame import FusedFrame
+from robocache_ros.engine.fused_frame import FusedFrame
 
 if TYPE_CHECKING:
-    from robocache_ros.nodes.subscriber import FusedSubscriber
+    from robocache_ros.nodes.client.subscriber import FusedSubscriber
 
 __all__ = ["FusedFrame", "FusedSubscriber"]
 
 
 def __getattr__(name: str) -> object:
-    # rclpy is loaded where a subscriber is made, and not by those who only name the frame's type.
+    # rclpy is imported with the subscriber, not with the frame's type.
     if name == "FusedSubscriber":
-        from robocache_ros.nodes import subscriber
+        from robocache_ros.nodes.client import subscriber
 
         return subscriber.FusedSubscriber
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

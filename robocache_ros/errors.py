@@ -1,5 +1,27 @@
-"""The one error a user's mistake raises."""
+"""The error that a user's mistake raises, and how text from outside is shown in one."""
 
 
 class RoboCacheError(ValueError):
     """A mistake in a spec, a recording or a call; the message names the thing, the value and the way out."""
+
+
+def printable(value: object, limit: int = 80) -> str:
+    """Text from a file, a message or a user, safe to print: control characters escaped, the middle of long text cut.
+
+    Args:
+        value: anything; its `str` is shown.
+        limit: characters of the result at most, 8 or more.
+    """
+    text = str(value)
+    if len(text) <= limit and text.isprintable():  # soon done: under a flood of garbage each message makes an error
+        return text
+    if len(text) > 2 * limit:  # escaping makes text longer, never shorter
+        text = text[:limit] + text[-limit:]
+        cut = True
+    else:
+        cut = False
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    if len(shown) <= limit and not cut:
+        return shown
+    half = (limit - 1) // 2
+    return f"{shown[:half]}…{shown[-half:]}"

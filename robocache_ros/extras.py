@@ -1,18 +1,42 @@
-"""What is not in the base installation, asked for where it is first needed."""
+"""Optional dependencies: imported where they are first needed, and named with their extra where they are missing."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+
+# The extra of setup.py that installs a module.
+EXTRAS = {
+    **dict.fromkeys(("typer", "click", "rich"), "cli"),
+    "rosbags": "bags",
+    **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib"), "export"),
+    **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
+    **dict.fromkeys(("sensor_msgs", "std_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs"), "ros"),
+}
 
 
 def need(module: str, extra: str) -> Any:
-    """Import a module that an extra brings; where it is missing, say which one to install."""
+    """Import a module that an extra installs.
+
+    Raises:
+        RoboCacheError: it cannot be imported; the message names the extra.
+    """
     try:
         return import_module(module)
     except ImportError as error:
         raise RoboCacheError(
-            f"{module}: not installed ({error}); install it with: pip install 'robocache_ros[{extra}]'"
+            f"{module}: not installed ({printable(error)}); install it with: pip install 'robocache_ros[{extra}]'"
         ) from None
+
+
+def install_hint(error: ImportError) -> str | None:
+    """How to install the module that an import did not find; None where it is not one of an extra."""
+    module = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(module)
+    if extra is None:
+        return None
+    state = "not installed" if isinstance(error, ModuleNotFoundError) else f"too old or broken ({printable(error)})"
+    first = "source a ROS 2 installation, or " if extra == "ros" else ""
+    return f"{module}: {state}; {first}install it with: pip install 'robocache_ros[{extra}]'"

@@ -11,7 +11,7 @@ from robocache_ros.errors import RoboCacheError
 @cache
 def _home() -> Path:
     # A checkout has the folders next to the package (an editable or symlink install resolves to it too); pip and colcon
-    # put them in share/ of the prefix that site-packages lies in.
+    # put them in share/ of the prefix that contains site-packages.
     package = Path(__file__).resolve().parent
     above = [*package.parents][:5]
     for home in (package.parent, *(prefix / "share" / package.name for prefix in above)):
@@ -30,7 +30,7 @@ def resource(*parts: str) -> Path:
         parts: `kernels`, `config` or `launch`, and what is wanted below it.
 
     Raises:
-        RoboCacheError: there is no such file or folder; the message lists what lies beside it.
+        RoboCacheError: there is no such file or folder; the message lists what is beside it.
     """
     path = _home().joinpath(*parts)
     if not path.exists():

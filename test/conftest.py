@@ -1,4 +1,4 @@
-"""Skips the tests whose marker asks for what this machine has not, and says how to get it."""
+"""Skips the tests that need what this machine lacks, and says how to get it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# Folders and files that import what an extra installs when they are collected. A skip inside a conftest.py would not
+# do: before version 8, pytest then skips the run and reports success.
+NEEDS = {
+    "bags": ("bags", ("rosbags",)),
+    "decode": ("bags", ("rosbags",)),
+    "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
+    "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
+}
 
 # What a shell starts in the background ignores Ctrl-C, and so do its children: tests interrupt theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,6 +40,25 @@ def missing(marker: str) -> str:
         return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
     reader = os.environ.get("ROBOCACHE_LEROBOT_PYTHON") or ROOT / ".venv-lerobot" / "bin" / "python"
     return "" if Path(reader).exists() else "needs the real LeRobot reader (make lerobot-env)"
+
+
+@cache
+def absent(place: str) -> tuple[str, ...]:
+    """The modules that a folder or file of tests needs and that are not installed."""
+    return tuple(module for module in NEEDS.get(place, ("", ()))[1] if find_spec(module) is None)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    here = Path(__file__).parent
+    place = collection_path.relative_to(here).as_posix() if collection_path.is_relative_to(here) else ""
+    return True if absent(place) else None
+
+
+def pytest_report_header() -> list[str]:
+    left_out = [name for name in NEEDS if absent(name)]
+    return [
+        f"not collected: test/{name}, needs the {NEEDS[name][0]} extra ({', '.join(absent(name))})" for name in left_out
+    ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

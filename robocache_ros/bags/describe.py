@@ -11,11 +11,12 @@ import numpy as np
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.stats import Recorder, TopicStats
+from robocache_ros.bags.stats import Recorder, TopicStats, clock_notes
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE
 
 SAMPLES = 8  # messages of a topic looked into, evenly spread
 
@@ -38,7 +39,9 @@ class BagInfo:
     start_ns: int
     stop_ns: int
     notes: tuple[str, ...]
+    integrity: str  # what is known of the messages' checksums
     topics: dict[str, TopicInfo]
+    definitions: dict[str, str] = field(default_factory=dict, repr=False)  # of the message types that it brings
 
     @property
     def duration_s(self) -> float:
@@ -58,9 +61,10 @@ def describe(path: str | Path) -> BagInfo:
         topics = {}
         for name, stats in recorder.stats().items():
             messages = tuple(_messages(store, bag.topics[name].type, kept[name]))
-            topics[name] = TopicInfo(stats, messages, _content(messages))
+            topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
         size = sum(file.stat().st_size for file in bag.files)
-        return BagInfo(bag.path, size, bag.start_ns, bag.stop_ns, tuple(bag.notes), topics)
+        notes = (*bag.notes, *clock_notes(topic.stats for topic in topics.values()))
+        return BagInfo(bag.path, size, bag.start_ns, bag.stop_ns, notes, bag.integrity, topics, bag.definitions)
 
 
 def image_size(message: Any) -> tuple[int, int] | None:
@@ -80,8 +84,8 @@ def cloud_points(message: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     offsets = {f.name: f.offset for f in message.fields if f.datatype == f.FLOAT32}
     data = np.asarray(message.data)
     count = message.width * message.height
-    whole = message.row_step == message.width * message.point_step and len(data) == count * message.point_step
-    if not {"x", "y", "z"} <= set(offsets) or not whole or not count:
+    unpadded = message.row_step == message.width * message.point_step and len(data) == count * message.point_step
+    if not {"x", "y", "z"} <= set(offsets) or not unpadded or not count:
         return np.empty((0, 3), np.float32)
     rows = data.reshape(count, message.point_step)
     order = ">" if message.is_bigendian else "<"
@@ -127,22 +131,22 @@ def _messages(store: Any, name: str, kept: list[bytes]) -> Iterator[Any]:
             continue
 
 
-def _content(messages: tuple[Any, ...]) -> str:
-    """One line on a topic's messages, by what they have."""
+def _content(kind: str, messages: tuple[Any, ...]) -> str:
+    """One line on a topic's messages."""
     if not messages:
         return ""
     first = messages[0]
-    if hasattr(first, "point_step"):
+    if kind == CLOUD_TYPE:
         shape = f"{first.width}x{first.height}" if first.height > 1 else f"{first.width}"
         return f"{shape} points: {' '.join(f.name for f in first.fields)}"
-    if hasattr(first, "encoding") or hasattr(first, "format"):
+    if kind in IMAGE_TYPES:
         size = image_size(first)
         kind = getattr(first, "encoding", "") or first.format.split(";")[-1].strip()
         return f"{size[1]}x{size[0]} {kind}" if size else kind
-    if hasattr(first, "position") and hasattr(first, "name"):
+    if kind == JOINT_TYPE:
         values = [name for name in ("position", "velocity", "effort") if len(getattr(first, name))]
         return f"{len(first.name)} joints: {' '.join(values)}"
-    if hasattr(first, "data") and hasattr(first, "layout"):
+    if kind.startswith("std_msgs/msg/") and kind.endswith("MultiArray"):
         return f"{len(first.data)} values"
     names = [name for name in vars(first) if name not in ("header", "__msgtype__")]
     return " ".join(names[:4])

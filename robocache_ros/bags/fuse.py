@@ -1,4 +1,4 @@
-"""A recording through the fusion engine: frames on the tick grid, and what became of the messages on the way."""
+"""A recording through the fusion engine: frames on the tick grid, and counts of what happened to its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.ahead import read_ahead
+from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.engine import offline
@@ -17,12 +17,13 @@ from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.layout import Layout
-from robocache_ros.spec import NS_PER_S, TF_STATIC, FusionSpec
+from robocache_ros.spec import TF_STATIC, FusionSpec
+from robocache_ros.spec.layout import Layout
+from robocache_ros.spec.units import NS_PER_S
 
-VECTOR_CHUNK = 1024  # ticks given at once; with images and voxels fewer, for they are held whole
-MEDIA_CHUNK = 32
-# A stream that is silent for longer before the end did not end a moment early: it died, and its ticks are kept.
+VECTOR_CHUNK = 1024  # ticks given at once; fewer with images and voxels, which take more memory
+MEDIA_CHUNK = 32  # and fewer than that where images are large: see offline.run
+# A stream that is silent for longer than this before the end has failed: the ticks without it are kept.
 TAIL_NS = 10 * NS_PER_S
 
 
@@ -36,7 +37,7 @@ class BagRun:
         trim: leave out the ticks at either end at which a stream is invalid (ten seconds at most at the tail).
         start_ns, stop_ns: log times to read between; None: from the first message, to the last one.
 
-    Attributes, whole once `frames` is done:
+    Attributes, complete once `frames` is done:
         ticks_ns, valid: (T,) int64 and (T, N) uint8 of every tick, also those trimmed.
         leading, trailing: how many of them were trimmed at either end.
     """
@@ -61,7 +62,9 @@ class BagRun:
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
-        for message in bag.messages([TF_STATIC]) if spec.framed else ():  # all of it first: static is of all times
+        for message in (
+            bag.messages([TF_STATIC]) if spec.framed else ()
+        ):  # first, because static transforms hold for all times
             self._ingest.static_transforms(message.data)
         topics = {feed.topic for feed in spec.feeds}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
@@ -69,22 +72,27 @@ class BagRun:
         self._valid: list[NDArray[np.uint8]] = []
 
     def frames(self) -> Generator[Frames]:
-        """The frames, some ticks at a time, in order; RoboCacheError where no tick has every stream."""
+        """The frames, some ticks at a time, in order.
+
+        Errors:
+            RoboCacheError: the recording spans no tick, or is trimmed and no tick has every stream.
+        """
         frames = self._watched()
         if not self._trim:
             yield from frames
+            self._check_spans_ticks()
             return
         begun = False
-        waiting: list[Frames] = []  # ticks since the last whole one: the tail, if no whole one follows
+        waiting: list[Frames] = []  # ticks since the last complete one: the tail, if none follows
         for part in frames:
-            whole = np.flatnonzero((part.valid > 0).all(axis=1))
+            complete = np.flatnonzero((part.valid > 0).all(axis=1))
             start = 0
             if not begun:
-                start = int(whole[0]) if len(whole) else len(part)
+                start = int(complete[0]) if len(complete) else len(part)
                 self.leading += start
-                begun = bool(len(whole))
-            stop = int(whole[-1]) + 1 if len(whole) else start
-            if len(whole):
+                begun = bool(len(complete))
+            stop = int(complete[-1]) + 1 if len(complete) else start
+            if len(complete):
                 yield from waiting
                 waiting = []
                 yield part[start:stop]
@@ -94,6 +102,7 @@ class BagRun:
                     yield from waiting
                     waiting = []
         self.trailing = sum(len(w) for w in waiting)
+        self._check_spans_ticks()
         if not begun:
             raise RoboCacheError(self._never())
 
@@ -109,7 +118,7 @@ class BagRun:
 
     @property
     def counters(self) -> dict[str, Counter[str]]:
-        """By stream, what became of its messages: received, decoded, accepted, late, dropped:<cause> and so on."""
+        """By stream, the outcomes of its messages: received, decoded, accepted, late, dropped:<cause> and so on."""
         counters, lost = self._ingest.counters, self._ingest.engine.lost
         return {stream.name: counters[stream.name] + Counter(lost(stream.name)) for stream in self.spec.streams}
 
@@ -135,6 +144,13 @@ class BagRun:
         for topic, log_ns, data in self._recorder.watch(messages):
             for name in fed[topic]:
                 yield name, log_ns, data
+
+    def _check_spans_ticks(self) -> None:
+        if not self._ticks:
+            span_ms, period_ms = (self.stop_ns - self.start_ns) / 1e6, 1000 / self.spec.rate_hz
+            raise RoboCacheError(
+                f"{self.bag.path}: its {span_ms:.3f} ms span no tick of {period_ms:g} ms; leave the recording out"
+            )
 
     def _never(self) -> str:
         valid = self.valid > 0

@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
 
-import yaml
-
-from robocache_ros.bags.mcap import McapFile
-from robocache_ros.bags.source import RawMessage, Source, Topic
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.extras import need
+from robocache_ros.bags.log_times import joined, window_of
+from robocache_ros.bags.source import RawMessage, Source
+from robocache_ros.bags.storage.codecs import decompress_file
+from robocache_ros.bags.storage.compressed_messages import CompressedMessages
+from robocache_ros.bags.storage.mcap import McapFile
+from robocache_ros.bags.storage.merge import merged_messages, merged_topics
+from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
+from robocache_ros.bags.storage.ros1 import refuse_ros1
+from robocache_ros.bags.storage.sqlite import SqliteFile
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF_STATIC, FusionSpec
 
+__all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
+
 SUFFIXES = (".mcap", ".db3")
-
-
-class _Rosbags:
-    """sqlite3, and folders of compressed files or messages: what the rosbags library reads."""
-
-    def __init__(self, path: Path) -> None:
-        self._reader = need("rosbags.rosbag2", "bags").Reader(path)
-        self._reader.open()
-        self.start_ns: int = self._reader.start_time
-        self.stop_ns: int = self._reader.end_time
-        self.topics = tuple(
-            Topic(
-                *(c.topic, c.msgtype, c.msgcount, c.msgdef.data if c.msgdef.format.name == "MSG" else ""),
-                any(qos.durability.name == "TRANSIENT_LOCAL" for qos in c.ext.offered_qos_profiles),
-            )
-            for c in self._reader.connections
-            if isinstance(c.topic, str) and isinstance(c.msgtype, str)  # a damaged table may hold anything
-        )
-
-    def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
-        wanted = [c for c in self._reader.connections if c.topic in topics]
-        if wanted:
-            for connection, log_ns, data in self._reader.messages(wanted, start_ns, stop_ns):
-                yield RawMessage(connection.topic, log_ns, data)
-
-    def close(self) -> None:
-        self._reader.close()
+CHECKED = "every message is covered by a checksum that is verified"
+UNCHECKED = "not every message has a checksum: altered contents cannot be detected"
+_SHOWN = 5  # topics that a note names
 
 
 class Bag:
@@ -55,29 +35,53 @@ class Bag:
 
     Attributes:
         path: what was opened, a folder or a file.
+        files: the storage files, in the order they were written.
         topics: its topics by name.
-        start_ns, stop_ns: log time of the first message, and past that of the last one.
-        notes: what a user should know, such as a recording that was cut short.
+        start_ns, stop_ns: log time of the first message that is used, and past that of the last one.
+
+    Args:
+        path: a rosbag2 folder, or one .mcap or .db3 file.
+
+    Errors:
+        RoboCacheError: not a recording, or nothing in it can be read.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.notes: list[str] = []
+        self._notes: list[str] = []
         self._stack = ExitStack()
-        self._sources = self._open()
-        for source in self._sources:
-            self._stack.callback(source.close)
-        self.start_ns = min(source.start_ns for source in self._sources)
-        self.stop_ns = max(source.stop_ns for source in self._sources)
-        self.topics = _merge(self._sources)
-        if not any(topic.count for topic in self.topics.values()):
+        self._sources: list[tuple[str, Source]] = []  # with the file's name
+        try:
+            metadata = self._check()
+            self.files = storage_files(self.path)
+            self._note_other_files(metadata)
+            self._open(metadata)
+            sources = [source for _, source in self._sources]
+            self.topics = merged_topics(sources)
+            if not any(topic.count for topic in self.topics.values()):
+                notes = "; ".join(self.notes[-1:])
+                raise RoboCacheError(f"{self.path}: holds no messages{f' ({notes})' if notes else ''}; record it again")
+            self._hold_against(metadata)
+            try:
+                window = window_of(joined(group for source in sources for group in source.log_times()))
+            except RoboCacheError as error:
+                raise RoboCacheError(f"{self.path}: {error}; record it again") from None
+        except BaseException:
             self.close()
-            raise RoboCacheError(f"{self.path}: holds no messages; record it again")
+            raise
+        self.start_ns, self.stop_ns = window.start_ns, window.stop_ns
+        if window.note:
+            self._notes.append(f"{printable(self.path.name)}: {window.note}")
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The storage files, in order."""
-        return storage_files(self.path)
+    def notes(self) -> list[str]:
+        """What is lost or damaged, one line each; complete once the messages have been read."""
+        return [*self._notes, *(f"{name}: {note}" for name, source in self._sources for note in source.notes)]
+
+    @property
+    def integrity(self) -> str:
+        """Whether the recording's checksums show an altered message: CHECKED or UNCHECKED."""
+        return CHECKED if all(source.has_checksums for _, source in self._sources) else UNCHECKED
 
     @property
     def definitions(self) -> dict[str, str]:
@@ -89,11 +93,12 @@ class Bag:
     ) -> Iterator[RawMessage]:
         """The messages of some topics (None: all) with start_ns <= log time < stop_ns, in log order."""
         wanted = set(self.topics if topics is None else topics)
+        low = max(self.start_ns, start_ns if start_ns is not None else 0)
+        high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
         try:
-            for source in self._sources:
-                yield from source.messages(wanted, start_ns, stop_ns)
-        except _damage() as error:
-            raise RoboCacheError(f"{self.path}: damaged inside, its messages end early: {_said(error)}") from error
+            yield from merged_messages([source for _, source in self._sources], wanted, low, high)
+        except OSError as error:
+            raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
     def require(self, spec: FusionSpec) -> None:
         """Refuse a spec whose topics or types this recording does not have, naming each and what is near."""
@@ -118,45 +123,55 @@ class Bag:
         near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)
         return f" (is it {near[0]}?)" if near else ""
 
-    def _open(self) -> list[Source]:
-        if not self.path.exists():
-            raise RoboCacheError(f"{self.path}: no such recording; give a rosbag2 folder or its .mcap or .db3 file")
-        if self.path.is_file() and self.path.suffix not in SUFFIXES:
-            raise RoboCacheError(f"{self.path}: is neither a rosbag2 folder nor a .mcap or .db3 file")
-        if self.path.is_dir() and (self.path / "metadata.yaml").exists():
-            metadata = _metadata(self.path / "metadata.yaml")
-            missing = [name for name in metadata.get("relative_file_paths", ()) if not (self.path / name).exists()]
-            if missing:
-                raise RoboCacheError(f"{self.path}: its files {', '.join(missing)} are missing; copy the whole folder")
-            if metadata.get("compression_mode"):  # only the metadata tells that messages or files are compressed
-                return [self._open_compressed()]
-        if not self.files:
-            raise RoboCacheError(f"{self.path}: is no rosbag2 recording: there is no .mcap and no .db3 in it")
+    def _check(self) -> Metadata:
+        """Refuse what is not a recording, from its files' names and kinds."""
+        check_files(self.path)
+        metadata = read_metadata(self.path) if self.path.is_dir() else Metadata()
         if self.path.is_dir() and not (self.path / "metadata.yaml").exists():
-            self.notes.append(
-                f"{self.path}: has no metadata.yaml, as after a crash of the recorder; its files were read"
+            self._notes.append(
+                f"{printable(self.path.name)}: has no metadata.yaml, as after a crash of the recorder; "
+                "its files were read"
             )
-        return [self._open_file(file) for file in self.files]
+        return metadata
 
-    def _open_compressed(self) -> Source:
-        try:
-            return _Rosbags(self.path)
-        except _damage() as error:
-            raise RoboCacheError(f"{self.path}: cannot be read: {_said(error)}") from error
+    def _note_other_files(self, metadata: Metadata) -> None:
+        """Note where metadata.yaml names files that are not there, and others were read."""
+        found = [file.name for file in self.files]
+        if metadata.files and not set(found) & set(metadata.files):
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            named, read = printable(metadata.files[0], 60), printable(found[0], 60)
+            self._notes.append(f"metadata.yaml names {named}, which is not there; {read}{more} was read instead")
 
-    def _open_file(self, file: Path) -> Source:
-        if not file.stat().st_size:
-            raise RoboCacheError(f"{file}: is empty; record it again")
-        if file.suffix == ".mcap":
-            mcap = McapFile(file)
-            if mcap.note:
-                self.notes.append(f"{file}: {mcap.note}")
-            return mcap
-        _check_length(file)
+    def _open(self, metadata: Metadata) -> None:
+        for file in self.files:
+            name = printable(file.name)
+            source = self._unpack(file) if file.suffix == ".zstd" else _storage(file)
+            self._stack.callback(source.close)
+            if metadata.compression == "message":
+                source = CompressedMessages(source)
+            self._sources.append((name, source))
+
+    def _unpack(self, file: Path) -> Source:
+        unpacked = Path(self._stack.enter_context(TemporaryDirectory(prefix="robocache-"))) / file.stem
+        wrong = decompress_file(file, unpacked)
+        if wrong:
+            self._notes.append(f"{printable(file.name)}: {wrong}")
         try:
-            return _Rosbags(file)
-        except _damage() as error:
-            raise RoboCacheError(f"{file}: cannot be read, it is damaged or cut short: {_said(error)}") from error
+            return _storage(unpacked)
+        except RoboCacheError as error:
+            reason = wrong or str(error).removeprefix(f"{unpacked}: ")
+            raise RoboCacheError(f"{file}: {reason}; copy it again") from None
+
+    def _hold_against(self, metadata: Metadata) -> None:
+        """Note where the files do not hold what metadata.yaml promises."""
+        wrong = [
+            f"{printable(name)} {self.topics[name].count if name in self.topics else 0:,} of {count:,}"
+            for name, count in metadata.counts.items()
+            if count != (self.topics[name].count if name in self.topics else 0)
+        ]
+        if wrong:
+            more = f" and {len(wrong) - _SHOWN} more topics" if len(wrong) > _SHOWN else ""
+            self._notes.append(f"messages found, of those that metadata.yaml counts: {', '.join(wrong[:_SHOWN])}{more}")
 
     def close(self) -> None:
         """Release the files."""
@@ -171,69 +186,43 @@ class Bag:
         self.close()
 
 
-def _metadata(file: Path) -> dict[str, Any]:
-    """What metadata.yaml says; nothing where it is damaged, for the files say the rest themselves."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes a tenth of the time
-    try:
-        found = yaml.load(file.read_text(encoding="utf-8"), loader)["rosbag2_bagfile_information"]
-        mode = str(found.get("compression_mode") or "").lower()
-        names = [Path(str(name)).name for name in found.get("relative_file_paths") or ()]
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError):
-        return {}
-    return {"relative_file_paths": names, "compression_mode": "" if mode == "none" else mode}
+def _storage(file: Path) -> Source:
+    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
 
 
-def _check_length(file: Path) -> None:
-    """Refuse an SQLite file that has fewer pages than its header says: SQLite reads some of those as empty tables."""
-    with file.open("rb") as opened:
-        head = opened.read(100)
-    page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
-    length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
-    current = head[24:28] == head[92:96]  # else an old SQLite wrote last, which does not keep the count
-    if head.startswith(b"SQLite format 3\0") and current and file.stat().st_size < length:
-        raise RoboCacheError(
-            f"{file}: is cut short, {file.stat().st_size:,} of {length:,} bytes are there; copy it again, "
-            f"or recover what is left: sqlite3 {file.name} .recover | sqlite3 whole.db3"
-        )
+def check_files(path: Path) -> None:
+    """Refuse what is not a recording by its files' names and kinds, without reading a message.
+
+    Errors:
+        RoboCacheError: nothing there, another kind of file, or a storage file that is missing or empty.
+    """
+    if not path.exists():
+        raise RoboCacheError(f"{path}: no such recording; give a rosbag2 folder or its .mcap or .db3 file")
+    refuse_ros1(path)
+    if not path.is_dir() and path.suffix not in (*SUFFIXES, ".zstd"):
+        raise RoboCacheError(f"{path}: neither a rosbag2 folder nor a .mcap or .db3 file; give a recording")
+    files = storage_files(path)
+    if not files:
+        raise RoboCacheError(f"{path}: not a rosbag2 recording, it has no .mcap and no .db3 file; give a recording")
+    missing = [printable(file.name) for file in files if not file.exists()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise RoboCacheError(f"{path}: its file {printable(missing[0], 60)}{more} is missing; copy the complete folder")
+    for file in files:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise RoboCacheError(f"{file}: not a regular file; give a recording")
+        if not status.st_size:
+            raise RoboCacheError(f"{file}: empty; record it again")
 
 
-def storage_files(path: Path) -> tuple[Path, ...]:
-    """The storage files of a recording, in the order they were written: `bag_2` before `bag_10`."""
-    if not path.is_dir():
-        return (path,)
-    files = [f for f in path.iterdir() if any(suffix in SUFFIXES for suffix in f.suffixes)]  # also .mcap.zstd
-    numbered = {f: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", f.name)] for f in files}
-    return tuple(sorted(files, key=numbered.__getitem__))
-
-
-def _merge(sources: list[Source]) -> dict[str, Topic]:
-    """Topics over all files of a recording, by name."""
-    counts: Counter[str] = Counter()
-    found: dict[str, Topic] = {}
-    for topic in sorted((t for source in sources for t in source.topics), key=lambda t: t.name):
-        counts[topic.name] += topic.count
-        known = found.setdefault(topic.name, topic)
-        if topic.latched:
-            found[topic.name] = replace(known, latched=True)
-        if known.type != topic.type:
-            raise RoboCacheError(
-                f"{topic.name}: is {known.type} and {topic.type} in one recording; it cannot be decoded"
-            )
-    return {name: replace(topic, count=counts[name]) for name, topic in found.items()}
-
-
-def _damage() -> tuple[type[BaseException], ...]:
-    """What the storage libraries raise on damaged files."""
-    import struct
-    from importlib import import_module
-
-    kinds: list[Any] = [need("rosbags.rosbag2", "bags").ReaderError, struct.error, OSError, EOFError]
-    kinds += [ValueError, TypeError, KeyError, AssertionError, OverflowError, MemoryError, RuntimeError]
-    for module, name in (("apsw", "Error"), ("backports.zstd", "ZstdError"), ("compression.zstd", "ZstdError")):
-        with suppress(ImportError):
-            kinds.append(getattr(import_module(module), name))
-    return tuple(kinds)
-
-
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:
+    """Refuse recordings that cannot be read or do not fit a spec, before work on the first of them begins."""
+    found = [Path(path) for path in paths]
+    for path in found:
+        check_files(path)
+    for path in found:
+        # Compressed files are decompressed once, when their turn comes.
+        if all(file.suffix != ".zstd" for file in storage_files(path)):
+            with Bag(path) as bag:
+                bag.require(spec)

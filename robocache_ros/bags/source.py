@@ -1,10 +1,13 @@
-"""What a recording holds, and what reads a storage of it."""
+"""What a recording holds, and what reads one storage file of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from robocache_ros.bags.log_times import Group
 
 
 class RawMessage(NamedTuple):
@@ -23,18 +26,36 @@ class Topic:
     type: str
     count: int
     definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
-    latched: bool = False  # a publisher kept messages for those who came later (durability transient_local)
+    latched: bool = False  # a publisher keeps messages for late subscribers (durability transient_local)
 
 
 class Source(Protocol):
-    """One storage: its topics and the messages of some of them in log order."""
+    """One storage file: its topics and the messages of some of them in log order."""
 
     topics: tuple[Topic, ...]
-    start_ns: int  # log time of the first message
-    stop_ns: int  # past the log time of the last one
 
-    def messages(self, topics: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[RawMessage]:
+    @property
+    def notes(self) -> list[str]:
+        """What is lost or damaged, one line each; complete once the messages have been read."""
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether checksums cover all messages, so that an altered one is noticed."""
+
+    @property
+    def start_ns(self) -> int:
+        """A log time that no message is before."""
+
+    def log_times(self) -> list[Group]:
+        """The log times of the file, as groups that are far from each other."""
+
+    def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
         """Messages with start_ns <= log time < stop_ns."""
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the file."""
+
+
+def is_latched(profiles: str) -> bool:
+    """Whether one of rosbag2's offered_qos_profiles (YAML) is transient_local; a number in Humble."""
+    return bool(re.search(r"^[\s-]*durability:\s*(1|transient_local)\s*$", profiles, re.MULTILINE))

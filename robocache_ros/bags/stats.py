@@ -1,26 +1,23 @@
-"""What a recording says of its topics: rate, jitter, gaps, drops, duplicates, order and transport delay."""
+"""Statistics of a recording's topics: rate, jitter, gaps, drops, duplicates, order and transport delay."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.clocks import LIMIT_NS, Clock, clock_of
 from robocache_ros.bags.source import RawMessage, Topic
-from robocache_ros.errors import RoboCacheError
-
-if TYPE_CHECKING:
-    from robocache_ros.spec import FusionSpec
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.spec.units import NS_PER_S
 
 Int64 = NDArray[np.int64]
 
-NS_PER_S = 1_000_000_000
 GAP_PERIODS = 3.0  # a silence is a gap from three periods on; below it is jitter, or a lost sample or two
-LOST_PERIODS = 1.5  # an interval this long has lost its neighbour
+LOST_PERIODS = 1.5  # an interval this long has lost a sample
 _STAMPED_HEAD = 12  # bytes of a message until after its header's stamp: encapsulation, seconds, nanoseconds
 
 
@@ -34,27 +31,37 @@ class Gap:
 
 @dataclass(frozen=True)
 class TopicStats:
-    """One topic over a recording. Times are header stamps where the type has a header, else receive times."""
+    """One topic over a recording. Times are header stamps where they are on the log's clock, else receive times.
+
+    `missing` is an estimate: an interval of 1.5 periods or more has lost as many samples as fit into it, by the median
+    interval. That needs a topic with a period: where shorter intervals make up less than half of the time, messages
+    come in bursts or on events, and nothing is estimated. Silences are in `gaps` either way.
+    """
 
     topic: str
     type: str
     count: int
     size: int  # bytes
-    stamped: bool  # whether its messages have a header
+    clock: Clock  # what its header stamps are
     start_ns: int
     stop_ns: int
     rate_hz: float  # distinct samples over the time between the first and the last; 0 of one sample
     period_ms: float  # median interval
     jitter_ms: float  # half the spread of the middle 90 % of the intervals
-    missing: int  # samples that intervals of one and a half periods and more leave room for
+    missing: int  # estimate of lost samples; 0 of a topic that comes in bursts
     gaps: tuple[Gap, ...]
-    duplicates: int  # messages whose header stamp was there already
+    duplicates: int  # messages with a header stamp that an earlier message had
     out_of_order: int  # messages logged behind a newer header stamp
     intervals_ms: NDArray[np.float64] = field(repr=False)
-    delays_ms: NDArray[np.float64] = field(repr=False)  # log time - header stamp; empty without a header
+    delays_ms: NDArray[np.float64] = field(repr=False)  # log time - header stamp; empty where `stamped` is False
+
+    @property
+    def stamped(self) -> bool:
+        """Whether its messages have header stamps that are on the log's clock."""
+        return self.clock.is_usable
 
     def delay_ms(self, share: float) -> float:
-        """The delay that a share of the messages stays under; 0 without a header."""
+        """The delay that a share of the messages stays under; 0 where `stamped` is False."""
         return float(np.quantile(self.delays_ms, share)) if len(self.delays_ms) else 0.0
 
     @property
@@ -64,7 +71,7 @@ class TopicStats:
 
 
 class Recorder:
-    """Notes the times of messages as they pass by.
+    """Records the times of messages that pass through it.
 
     Args:
         topics: those of the recording.
@@ -74,34 +81,41 @@ class Recorder:
     def __init__(self, topics: Iterable[Topic], definitions: Mapping[str, str]) -> None:
         self._topics = {t.name: t for t in topics}
         self._stamped = {name: _has_header(t.type, definitions) for name, t in self._topics.items()}
-        self._logs: dict[str, list[int]] = {name: [] for name in self._topics}
-        self._heads: dict[str, list[bytes]] = {name: [] for name in self._topics}
+        # Arrays, not lists of objects: a recording has millions of messages.
+        self._logs = {name: array("q") for name in self._topics}
+        self._heads = {name: bytearray() for name in self._topics}  # _STAMPED_HEAD bytes of each message
+        self._short: dict[str, list[int]] = {name: [] for name in self._topics}  # messages without so many
         self._sizes = dict.fromkeys(self._topics, 0)
 
     def watch(self, messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
-        """Pass messages on, noted."""
+        """Pass messages on and record their times."""
         logs, heads, sizes = self._logs, self._heads, self._sizes
         for message in messages:
             topic, log_ns, data = message
+            head = data[:_STAMPED_HEAD]
+            if len(head) < _STAMPED_HEAD:
+                self._short[topic].append(len(logs[topic]))
+                head = head.ljust(_STAMPED_HEAD, b"\xff")
             logs[topic].append(log_ns)
-            heads[topic].append(data[:_STAMPED_HEAD])
+            heads[topic] += head
             sizes[topic] += len(data)
             yield message
 
     def stats(self) -> dict[str, TopicStats]:
-        """What was seen, by topic; topics without a message are left out."""
+        """Statistics by topic; topics without a message are left out."""
         return {name: self._of(topic) for name, topic in self._topics.items() if self._logs[name]}
 
     def _of(self, topic: Topic) -> TopicStats:
         logs = np.array(self._logs[topic.name], np.int64)
-        stamps = _stamps(self._heads[topic.name]) if self._stamped[topic.name] else None
+        stamps = _stamps(self._heads[topic.name], self._short[topic.name]) if self._stamped[topic.name] else None
         size = self._sizes[topic.name]
         if stamps is None:
-            return _describe(topic, logs, np.sort(logs), size, 0, 0, None)
-        known = stamps >= 0  # a message too short to have a stamp counts, and has no time
+            return _describe(topic, logs, np.sort(logs), size, 0, 0, Clock(), None)
+        clock = clock_of(logs, stamps)
+        if not clock.is_usable:
+            return _describe(topic, logs, np.sort(logs), size, 0, 0, clock, None)
+        known = (stamps > 0) | ((stamps == 0) & (logs <= LIMIT_NS))  # others have no time; they are counted
         stamps, logs = stamps[known], logs[known]
-        if not len(stamps):
-            return _describe(topic, logs, logs, size, 0, 0, None)
         distinct = np.unique(stamps)
         behind = stamps < np.maximum.accumulate(stamps)
         first_seen = np.zeros(len(stamps), bool)
@@ -113,26 +127,22 @@ class Recorder:
             size,
             len(stamps) - len(distinct),
             int((behind & first_seen).sum()),
+            clock,
             (logs - stamps) / 1e6,
         )
 
 
-def measure(bag: Bag) -> dict[str, TopicStats]:
-    """Read a whole recording and describe each of its topics."""
-    recorder = Recorder(bag.topics.values(), bag.definitions)
-    for _ in recorder.watch(bag.messages()):
-        pass
-    return recorder.stats()
-
-
-def check_rates(spec: FusionSpec, stats: Mapping[str, TopicStats], tolerance: float = 0.2) -> list[str]:
-    """Streams whose declared rate the recording does not keep, in words."""
-    said = []
-    for stream in spec.streams:
-        found = stats.get(stream.topic)
-        if stream.rate_hz and found and abs(found.rate_hz - stream.rate_hz) > tolerance * stream.rate_hz:
-            said.append(f"{stream.name}: {stream.topic} runs at {found.rate_hz:.1f} Hz, declared {stream.rate_hz:g} Hz")
-    return said
+def clock_notes(topics: Iterable[TopicStats]) -> list[str]:
+    """A note for each kind of header stamps that are not on the clock of the log times, with its topics."""
+    found: dict[str, list[str]] = {}
+    for stats in topics:
+        if stats.clock.text:
+            found.setdefault(stats.clock.text, []).append(printable(stats.topic, 60))
+    return [
+        f"{', '.join(names[:2])}{f' and {len(names) - 2} more' if len(names) > 2 else ''}: {text}; "
+        "their times are those of arrival"
+        for text, names in found.items()
+    ]
 
 
 def _describe(
@@ -142,6 +152,7 @@ def _describe(
     size: int,
     duplicates: int,
     out_of_order: int,
+    clock: Clock,
     delays_ms: NDArray[np.float64] | None,
 ) -> TopicStats:
     intervals = np.diff(times)
@@ -149,13 +160,15 @@ def _describe(
     span = int(times[-1] - times[0]) if len(times) else 0
     silent = np.flatnonzero(intervals > GAP_PERIODS * period) if period else np.empty(0, np.int64)
     lost = intervals[intervals > LOST_PERIODS * period] if period else intervals[:0]
+    if 2 * (span - lost.sum()) < span:  # bursts or events have no period to count by
+        lost = lost[:0]
     low, high = np.quantile(intervals, [0.05, 0.95]) if len(intervals) else (0.0, 0.0)
     return TopicStats(
         topic=topic.name,
         type=topic.type,
         count=max(len(logs), topic.count),
         size=size,
-        stamped=delays_ms is not None,
+        clock=clock,
         start_ns=int(times[0]) if len(times) else 0,
         stop_ns=int(times[-1]) if len(times) else 0,
         rate_hz=(len(times) - 1) * NS_PER_S / span if span else 0.0,
@@ -170,14 +183,12 @@ def _describe(
     )
 
 
-def _stamps(heads: list[bytes]) -> Int64:
-    """(S,) int64 header stamps in ns, -1 where the message is too short to have one."""
-    whole = np.frombuffer(b"".join(head.ljust(_STAMPED_HEAD, b"\xff") for head in heads), np.uint8)
-    rows = whole.reshape(-1, _STAMPED_HEAD)
+def _stamps(heads: bytearray, short: list[int]) -> Int64:
+    """(S,) int64 header stamps in ns, -1 where one is not valid or the message is too short to have one."""
+    rows = np.frombuffer(bytes(heads), np.uint8).reshape(-1, _STAMPED_HEAD)
     parts = np.ascontiguousarray(rows[:, 4:])
     little = rows[:, 1] % 2 == 1  # the encapsulation's second byte: odd is little endian
     stamps: Int64 = np.where(little, _join(parts, "<"), _join(parts, ">"))
-    short = np.array([len(head) < _STAMPED_HEAD for head in heads])
     stamps[short] = -1
     return stamps
 
@@ -185,13 +196,13 @@ def _stamps(heads: list[bytes]) -> Int64:
 def _join(parts: NDArray[np.uint8], order: str) -> Int64:
     seconds = parts[:, :4].copy().view(f"{order}i4")[:, 0].astype(np.int64)
     nanoseconds = parts[:, 4:].copy().view(f"{order}u4")[:, 0].astype(np.int64)
-    return np.asarray(seconds * NS_PER_S + nanoseconds)
+    return np.where(nanoseconds < NS_PER_S, seconds * NS_PER_S + nanoseconds, -1)
 
 
 def _has_header(name: str, definitions: Mapping[str, str]) -> bool:
-    """Whether a type starts with a std_msgs/Header; without any definition of it: no."""
-    from robocache_ros.decode.definitions import HEADER, message_type
-    from robocache_ros.decode.types import Struct
+    """Whether a type starts with a std_msgs/Header; False where its definition is not known."""
+    from robocache_ros.decode.cdr.definitions import HEADER, message_type
+    from robocache_ros.decode.cdr.types import Struct
 
     try:
         fields = message_type(name, definitions).fields

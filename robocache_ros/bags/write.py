@@ -11,7 +11,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 
 STORAGES = ("mcap", "sqlite3")
-COMPRESSIONS = ("none", "message", "file", "storage")  # of each message, of the files, of the storage's own chunks
+COMPRESSIONS = ("none", "message", "file", "storage")  # of each message, of the files, of mcap's chunks
 
 
 def write_bag(
@@ -31,7 +31,7 @@ def write_bag(
         messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
         storage: mcap or sqlite3.
         compression: none, message, file or storage (mcap's chunks); always zstd.
-        latched: topics whose publishers kept messages for those who came later.
+        latched: topics whose publishers keep messages for late subscribers (transient_local).
     """
     for name, value, choices in (("storage", storage, STORAGES), ("compression", compression, COMPRESSIONS)):
         if value not in choices:

@@ -1,13 +1,13 @@
 """`robocache bench ...` as commands of a typer application."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: typer 0.9 does not evaluate annotations that are text.
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from robocache_ros.bench.load import Load
+from robocache_ros.bench.live.load import Load
 from robocache_ros.errors import RoboCacheError
 
 _SIZE = Load()
@@ -15,14 +15,14 @@ VIAS = ("auto", "message", "ring")
 
 
 def live(
-    seconds: Annotated[float, typer.Option(help="How long, after a warm-up.")] = 60.0,
-    device: Annotated[str, typer.Option(help="Of the node: auto, cpu, cuda, cuda:<index>.")] = "auto",
+    seconds: Annotated[float, typer.Option(help="Seconds to measure, after a warm-up.")] = 60.0,
+    device: Annotated[str, typer.Option(help="Device of the node: auto, cpu, cuda, cuda:<index>.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for live.json and live.png.")] = Path("bench-live"),
-    naive: Annotated[bool, typer.Option("--naive", help="Measure a node as tutorials teach it first.")] = False,
-    via: Annotated[str, typer.Option(help="How frames reach the consumer: auto, message, ring.")] = "auto",
-    delay_ms: Annotated[float, typer.Option(help="How long after its time a tick goes out.")] = 3.0,
-    lead_ms: Annotated[float, typer.Option(help="How long before it goes out a tick is made.")] = 1.5,
-    reliability: Annotated[str, typer.Option(help="best_effort or reliable.")] = "best_effort",
+    naive: Annotated[bool, typer.Option("--naive", help="Measure the naive node first.")] = False,
+    via: Annotated[str, typer.Option(help="Transport of frames to the consumer: auto, message, ring.")] = "auto",
+    delay_ms: Annotated[float, typer.Option(help="Emission time of a tick, after its time.")] = 3.0,
+    lead_ms: Annotated[float, typer.Option(help="Compute a tick this long before it is published.")] = 1.5,
+    reliability: Annotated[str, typer.Option(help="Reliability: best_effort or reliable.")] = "best_effort",
     drivers_apart: Annotated[
         bool, typer.Option("--drivers-apart", help="Publish from a process for each camera, for clouds, for the rest.")
     ] = False,
@@ -36,9 +36,9 @@ def live(
     imu_hz: Annotated[float, typer.Option(help="IMU messages a second; 0: none.")] = _SIZE.imu_hz,
     pose_hz: Annotated[float, typer.Option(help="Poses a second; 0: none.")] = _SIZE.pose_hz,
 ) -> None:
-    """Put a robot's load through the node to a consumer: what is lost, how late it is, what it costs."""
-    from robocache_ros.bench.live import main
-    from robocache_ros.bench.options import Options
+    """Measure losses, latency and cost of the node under the load of a robot, up to a consumer."""
+    from robocache_ros.bench.live.options import Options
+    from robocache_ros.bench.live.run import main
 
     load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
     if not load.sensors:

@@ -1,27 +1,27 @@
-"""Messages to samples: CDR bytes or message objects into vectors, images and clouds."""
+"""Messages to samples: CDR bytes into vectors, images and clouds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from robocache_ros.decode.camera import CameraDecoder
-from robocache_ros.decode.clouds import CloudDecoder
+from robocache_ros.decode.cdr.definitions import definitions_of, full_name, message_type
+from robocache_ros.decode.cdr.types import Struct
 from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.decode.decoder import Decoder
-from robocache_ros.decode.definitions import definitions_of, full_name, message_type
 from robocache_ros.decode.images import CompressedImageDecoder, ImageDecoder
+from robocache_ros.decode.numeric_fields import JointDecoder, VectorDecoder
 from robocache_ros.decode.payloads import (
     CameraPayload,
     CloudPayload,
     DecodeError,
     DepthPayload,
     ImagePayload,
-    PointField,
     Sample,
 )
-from robocache_ros.decode.types import Struct
-from robocache_ros.decode.vectors import JointDecoder, VectorDecoder
+from robocache_ros.decode.point_clouds import CloudDecoder
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.voxel.cloud_layout import PointField
 from robocache_ros.spec import StreamSpec
 
 __all__ = [
@@ -38,7 +38,8 @@ __all__ = [
     "make_decoder",
 ]
 
-_WHOLE: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
+# Types that become an image or a cloud; of any other, the stream names a numeric field.
+_DECODERS: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
     "sensor_msgs/msg/Image": ImageDecoder,
     "sensor_msgs/msg/CompressedImage": CompressedImageDecoder,
     "sensor_msgs/msg/PointCloud2": CloudDecoder,
@@ -55,8 +56,8 @@ def make_decoder(stream: StreamSpec, definitions: Mapping[str, str] | None = Non
     try:
         name = full_name(stream.type)
         message = message_type(name, definitions)
-        if name in _WHOLE:
-            return _WHOLE[name](stream, message)
+        if name in _DECODERS:
+            return _DECODERS[name](stream, message)
         if stream.name.endswith("/camera_info"):  # what completes a depth image, not a stream of the intrinsics
             return CameraDecoder(stream, message)
         return (JointDecoder if stream.names else VectorDecoder)(stream, message)

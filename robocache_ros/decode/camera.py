@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from robocache_ros.decode.cdr.numbers import numbers
+from robocache_ros.decode.cdr.types import Struct
+from robocache_ros.decode.cdr.values import scalar
 from robocache_ros.decode.decoder import Decoder
-from robocache_ros.decode.numeric import NUMERIC
 from robocache_ros.decode.payloads import CameraPayload, DecodeError, Sample
-from robocache_ros.decode.types import Struct
-from robocache_ros.decode.values import SCALAR
 from robocache_ros.spec import StreamSpec
 
 
@@ -20,9 +20,9 @@ class CameraDecoder(Decoder):
     """
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        scalars = [(("height",), SCALAR), (("width",), SCALAR), (("binning_x",), SCALAR), (("binning_y",), SCALAR)]
-        window = [(("roi", name), SCALAR) for name in ("x_offset", "y_offset", "height", "width")]
-        super().__init__(stream, message, [*scalars, *window, (("k",), NUMERIC), (("p",), NUMERIC)])
+        scalars = [(("height",), scalar), (("width",), scalar), (("binning_x",), scalar), (("binning_y",), scalar)]
+        window = [(("roi", name), scalar) for name in ("x_offset", "y_offset", "height", "width")]
+        super().__init__(stream, message, [*scalars, *window, (("k",), numbers), (("p",), numbers)])
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
         height, width, bin_x, bin_y, left, top, rows, columns, k, p = values

@@ -1,4 +1,4 @@
-"""Decompression of jpeg, png and compressedDepth with Pillow, guarded against cut, corrupt and oversized files."""
+"""Decompression of jpeg, png and compressedDepth with Pillow; files that are cut, corrupt or too large are refused."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from typing import Any
 
 import numpy as np
 
+from robocache_ros.decode.image_files import jpeg_picture, png_picture
 from robocache_ros.decode.images import DEPTH_HEADER, check_depth
+from robocache_ros.decode.limits import IMAGE_LIMITS, ImageLimits
 from robocache_ros.decode.payloads import ByteArray, DecodeError, ImagePayload
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 
-MAX_PIXELS = 64 * 2**20  # a small file may claim any size; no camera has more
-_END = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
+_PICTURES = {"jpeg": jpeg_picture, "png": png_picture}
 
 
-def decode_compressed(image: ImagePayload) -> ImagePayload:
+def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> ImagePayload:
     """Decompress a jpeg, png or compressedDepth payload; others come back as they are.
 
     Colour comes as rgb8 or rgba8, grey as mono8, 16 bits as mono16 or 16UC1 (native byte order, rows without padding),
-    32FC1 depth in metres with NaN where nothing was measured. DecodeError for a file that is cut, corrupt or too large;
-    RoboCacheError without Pillow.
+    32FC1 depth in metres with NaN where nothing was measured. Only the first picture of a file counts.
+    DecodeError for a file that is cut, corrupt or exceeds `limits`; RoboCacheError without Pillow.
     """
     if image.encoding in ("jpeg", "png"):
-        pixels = _pixels(image.data, image.encoding)
+        pixels = _pixels(image.data, image.encoding, limits, limits.pixels)
         return _payload(pixels, "16UC1" if image.source == "16UC1" else "mono16")
     if image.encoding == "compressedDepth":
         a, b = check_depth(image.data, image.source, "")
-        pixels = _pixels(image.data[DEPTH_HEADER.size :], "png")
+        pixels = _pixels(image.data[DEPTH_HEADER.size :], "png", limits, limits.depth_pixels)
         if pixels.dtype != np.uint16 or pixels.ndim != 2:
             raise DecodeError(
                 "bad_image", f"data: compressedDepth holds {pixels.dtype} {pixels.shape}, not 16-bit grey"
             )
         return _payload(pixels if image.source != "32FC1" else _depth(pixels, a, b), image.source)
     return image
+
+
+def first_picture(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> bytes:
+    """A jpeg or png payload's file with its first picture alone, for a decompressor; DecodeError beyond `limits`."""
+    return _PICTURES[image.encoding](image.data.tobytes(), limits, limits.pixels)
 
 
 def _depth(quantized: np.ndarray[Any, np.dtype[np.uint16]], a: float, b: float) -> np.ndarray[Any, Any]:
@@ -55,30 +61,20 @@ def _payload(pixels: np.ndarray[Any, Any], deep: str) -> ImagePayload:
     return ImagePayload(data, encoding, width, height, len(data) // height, big_endian)
 
 
-def _pixels(data: ByteArray, kind: str) -> np.ndarray[Any, Any]:
+def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.ndarray[Any, Any]:
     """(H, W) uint8 or uint16, or (H, W, 3|4) uint8."""
     try:
         from PIL import Image
     except ImportError:
         raise RoboCacheError("compressed images need Pillow; pip install pillow") from None
-    raw = data.tobytes()
-    if _END[kind] not in raw:
-        raise DecodeError("truncated", f"data: the {kind} of {len(raw)} bytes has no end")
+    picture = _PICTURES[kind](data.tobytes(), limits, pixels)
     try:
-        opened: Image.Image = Image.open(io.BytesIO(raw), formats=[kind.upper()])
-        width, height = opened.size
-        if width * height > MAX_PIXELS:
-            raise DecodeError("image_size", f"data: a {kind} of {width}x{height} pixels; {MAX_PIXELS} are allowed")
-        with opened:
+        with Image.open(io.BytesIO(picture), formats=[kind.upper()]) as opened:
             mode = opened.mode
             if mode in ("I", "I;16", "I;16B"):
-                return np.asarray(opened).astype(np.uint16)
+                return np.asarray(opened).astype(np.uint16, copy=False)
             if mode not in ("L", "RGB", "RGBA"):
                 return np.asarray(opened.convert("L" if mode in ("1", "LA") else "RGB"))
             return np.asarray(opened)
-    except DecodeError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DecodeError("image_size", f"data: {error}") from None
     except Exception as error:  # Pillow raises errors of many kinds over bytes that it cannot read
-        raise DecodeError("bad_image", f"data: not a {kind} that can be read: {error}") from None
+        raise DecodeError("bad_image", f"data: not a {kind} that can be read: {printable(error)}") from None

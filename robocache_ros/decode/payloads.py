@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ops.image.formats import ImageLayout
+from robocache_ros.ops.voxel.cloud_layout import CloudLayout, PointField
+from robocache_ros.ops.voxel.depth_layout import ColorLayout, DepthImageLayout
 
 Buffer: TypeAlias = "bytes | memoryview"
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
@@ -17,10 +20,13 @@ Matrix: TypeAlias = tuple[tuple[float, ...], ...]  # three rows of [R | t], hash
 
 
 class DecodeError(RoboCacheError):
-    """A message that cannot be used; `cause` is a short stable key, for counters."""
+    """A message that cannot be used; `cause` is a short stable key, for counters.
+
+    The text is one line of 180 characters at most, whatever the message holds.
+    """
 
     def __init__(self, cause: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(printable(message, 180))
         self.cause = cause
 
     def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str]]:
@@ -28,18 +34,16 @@ class DecodeError(RoboCacheError):
 
 
 @dataclass(frozen=True, slots=True)
-class PointField:
-    """One field of a point: byte offset in the point, datatype and count as sensor_msgs/msg/PointField has them."""
+class PlacedLayout:
+    """The layout of the bytes of a cloud or a depth image, and the pose of its sensor; hashable."""
 
-    name: str
-    offset: int
-    datatype: int
-    count: int
+    layout: CloudLayout | DepthImageLayout
+    transform: Matrix | None
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePayload:
-    """An image where it lies in the message.
+    """An image, still in the message's memory.
 
     data: (nbytes,) uint8, a view of the message (read-only where that is bytes). Raw: `height` rows `step` bytes apart
     (nv12: half as many again). Compressed: the file's bytes; encoding is jpeg, png or compressedDepth, the sizes are 0
@@ -54,10 +58,15 @@ class ImagePayload:
     big_endian: bool = False
     source: str = ""
 
+    @property
+    def layout(self) -> ImageLayout:
+        """The layout of a raw image's bytes."""
+        return ImageLayout(self.encoding, self.width, self.height, self.step, self.big_endian)
+
 
 @dataclass(frozen=True, slots=True)
 class CloudPayload:
-    """A point cloud where it lies in the message.
+    """A point cloud, still in the message's memory.
 
     data: (nbytes,) uint8, a view of the message up to the last point. Rows are `row_step` bytes apart, points
     `point_step`. transform: T_grid_sensor, where it comes with the sample.
@@ -72,10 +81,16 @@ class CloudPayload:
     big_endian: bool = False
     transform: Matrix | None = None
 
+    @property
+    def layout(self) -> PlacedLayout:
+        """The layout of the bytes."""
+        size = (self.width, self.height, self.point_step, self.row_step)
+        return PlacedLayout(CloudLayout(*size, self.fields, self.big_endian), self.transform)
+
 
 @dataclass(frozen=True, slots=True)
 class DepthPayload:
-    """A depth image with what makes a cloud of it.
+    """A depth image, with the camera that makes points of it.
 
     data: (nbytes,) uint8, the depth image's bytes, and from `color_at` on those of an image registered to it.
     encoding, step, big_endian: of the depth image. camera: fx, fy, cx, cy in pixels. color_encoding: empty where
@@ -93,6 +108,13 @@ class DepthPayload:
     color_step: int = 0
     color_at: int = 0
     transform: Matrix | None = None
+
+    @property
+    def layout(self) -> PlacedLayout:
+        """The layout of the bytes."""
+        depth = ImageLayout(self.encoding, self.width, self.height, self.step, self.big_endian)
+        color = ColorLayout(self.color_encoding, self.color_step, self.color_at) if self.color_encoding else None
+        return PlacedLayout(DepthImageLayout(depth, self.camera, color), self.transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +138,3 @@ class Sample(NamedTuple):
     value: Vector | ImagePayload | CloudPayload | DepthPayload | CameraPayload
     unmatched: tuple[str, ...] = ()
     frame_id: str = ""
-
-
-Message: TypeAlias = Any  # an rclpy or a rosbags message object; both are plain attributes

@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from robocache_ros.decode.cdr import PADDING, START, byte_order, read_count, read_text, truncated
-from robocache_ros.decode.payloads import Buffer
+from robocache_ros.decode.cdr.wire import PADDING, START, byte_order, read_count, read_text, truncated
+from robocache_ros.decode.limits import MAX_TRANSFORMS
+from robocache_ros.decode.payloads import Buffer, DecodeError
 
 _STAMP_BYTES = 8
 _POSE = {order: struct.Struct(f"{order}7d") for order in "<>"}
 
 
 class Transform(NamedTuple):
-    """One transform, T_parent_child: where the child frame lies in the parent's."""
+    """One transform, T_parent_child: the pose of the child frame in the parent's."""
 
     parent: str
     child: str
@@ -25,6 +26,8 @@ def read_transforms(data: Buffer) -> list[Transform]:
     """The transforms of a tf2_msgs/msg/TFMessage in CDR; DecodeError where it is cut short or none."""
     order, end = byte_order(data), len(data)
     count, pos = read_count(data, START, end, order)
+    if count > MAX_TRANSFORMS:
+        raise DecodeError("bad_length", f"message: {count} transforms; {MAX_TRANSFORMS} are allowed")
     transforms = []
     for _ in range(count):
         pos += PADDING[4][pos & 7] + _STAMP_BYTES

@@ -14,9 +14,9 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.demo.live import Tick, kept
 from robocache_ros.engine.frames import Frames
-from robocache_ros.frame import split_window
-from robocache_ros.layout import Layout
+from robocache_ros.engine.fused_frame import split_window
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
         frame = split_window(layout, tick_ns, rows[index : index + 1])
         for stream in spec.media:
             tensor = frames.media[stream.name][index]
-            if stream.image and stream.image.normalize:
-                tensor = ops.normalize_image(tensor, stream.image.normalize, torch.float32)
+            if stream.kind == "image" and tensor.dtype == torch.uint8:
+                tensor = ops.normalize_image(tensor)
             frame.tensors[stream.name] = tensor
         yield tick_ns, kept(frame, spec)
 

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import NS_PER_MS, NS_PER_S, FusionSpec
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine torch alone takes seconds to load
@@ -76,7 +77,7 @@ class Live:
 
 
 def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
-    """The newest tick of a frame, every bit of it, in little room."""
+    """The newest tick of a frame with all its bits, in little memory."""
     names = [stream.name for stream in spec.streams]
     values = b"".join(frame.tensors[s.name][-1].numpy().tobytes() for s in spec.vectors)
     age_ns = np.array([int(frame.age_ns[name][-1]) for name in names], np.int64)
@@ -97,8 +98,8 @@ def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path
     # A domain of one's own: a robot on the same network neither hears the demo nor is heard by it.
     os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    from robocache_ros.nodes import process
-    from robocache_ros.nodes.watch import DiagnosticsWatch
+    from robocache_ros.nodes.client.diagnostics_watch import DiagnosticsWatch
+    from robocache_ros.nodes.middleware import process
 
     process.prepare()  # this process is the policy's here: what it does per tick must fit into one
     live = Live(spec)

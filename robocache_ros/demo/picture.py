@@ -12,8 +12,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.engine.frames import Frames
 from robocache_ros.extras import need
-from robocache_ros.layout import Layout
-from robocache_ros.spec import NS_PER_S, FusionSpec, StreamSpec
+from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.layout import Layout
+from robocache_ros.spec.units import NS_PER_S
 
 WINDOW_S = 0.5
 INK, FAINT, ALIGNED, HELD = "#1f2430", "#b8bec9", "#0b7a75", "#e07a1f"
@@ -100,7 +101,7 @@ def _curve(
         axes.plot(times[valid == state], values[valid == state], "o", color=color, ms=6, label=label)
     for tick in times[valid == 0]:
         axes.axvspan(tick - 10, tick + 10, color=HELD, alpha=0.12, lw=0)
-    axes.plot([], [], "s", color=HELD, alpha=0.2, ms=9, label="invalid: zero, and says so")
+    axes.plot([], [], "s", color=HELD, alpha=0.2, ms=9, label="invalid: zero, marked by the mask")
     axes.set_xlim(0, WINDOW_S * 1e3)
     axes.set_xlabel("ms")
     axes.set_ylabel(f"{shown.name}.{shown.components[0]}" + (f" [{shown.unit}]" if shown.unit else ""))
@@ -113,9 +114,9 @@ def _strip(figure: Any, place: Any, spec: FusionSpec, frames: Frames, during: An
     clouds = [s.name for s in spec.media if s.kind == "cloud" and frames.media.get(s.name) is not None]
     if not images and not clouds:
         return
-    chosen = during[np.linspace(0, len(during) - 1, PICTURES).astype(int)]
+    shown = during[np.linspace(0, len(during) - 1, PICTURES).astype(int)]
     cells = place.subgridspec(1, PICTURES + bool(clouds), wspace=0.03)
-    for cell, tick in enumerate(chosen if images else ()):
+    for cell, tick in enumerate(shown if images else ()):
         axes = figure.add_subplot(cells[cell])
         image = frames.media[images[0]][tick].numpy()
         axes.imshow(image.transpose(1, 2, 0) if image.shape[0] == 3 else image[0], cmap="gray")
@@ -123,7 +124,7 @@ def _strip(figure: Any, place: Any, spec: FusionSpec, frames: Frames, during: An
         axes.set_axis_off()
     if clouds:
         axes = figure.add_subplot(cells[PICTURES])
-        grid = frames.media[clouds[0]][chosen[0]].float()
+        grid = frames.media[clouds[0]][shown[0]].float()
         axes.imshow(grid.reshape(-1, *grid.shape[-3:]).sum(dim=(0, 3)).T.numpy(), cmap="viridis")
         axes.set_title(f"{clouds[0]}, along z", fontsize=9)
         axes.set_axis_off()

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.console import console, progress_bar
+from robocache_ros.cli.tables import console, progress_bar
 from robocache_ros.demo.compare import Comparison, compare, recorded
 from robocache_ros.demo.live import Live, running
 from robocache_ros.demo.picture import draw
@@ -111,18 +111,18 @@ def _table(live: Live, rate: float) -> Group:
     for name in ("Hz", "stamp to arrival", "aligned", "held", "invalid", "received", "dropped"):
         table.add_column(name, justify="right")
     for index, stream in enumerate(live.spec.streams):
-        said = live.diagnostics.get(stream.name, {})
+        found = live.diagnostics.get(stream.name, {})
         invalid, aligned, held = live.shares(index)
-        delay = said.get("age_ms_mean", "")
+        delay = found.get("age_ms_mean", "")
         table.add_row(
             stream.name,
-            f"{float(said['rate_hz']):.1f}" if said.get("rate_hz") else "-",
+            f"{float(found['rate_hz']):.1f}" if found.get("rate_hz") else "-",
             f"{float(delay):.1f} ms" if delay and stream.stamp == "header" else "-",
             f"[green]{aligned:.1%}[/]",
             f"[yellow]{held:.1%}[/]" if held else "0 %",
             f"[red]{invalid:.1%}[/]" if invalid else "0 %",
-            said.get("received", "-"),
-            said.get("dropped", "-"),
+            found.get("received", "-"),
+            found.get("dropped", "-"),
         )
     speed = "" if rate == 1 else f" at {rate:g} x"
     line = Text(f"\nfused: {len(live.ticks)} ticks, {live.rate_hz:.2f} Hz{speed}, {live.missed} missed", style="bold")

@@ -1,4 +1,4 @@
-"""Ring buffers, tick grid, emission and frames."""
+"""The fusion engine: samples in, frames on the tick grid out."""
 
 from robocache_ros.engine.engine import FusionEngine, Outcome
 from robocache_ros.engine.frames import Frames

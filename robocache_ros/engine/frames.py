@@ -1,4 +1,4 @@
-"""What the engine gives: every stream at each of T ticks."""
+"""The output of the engine: every stream at each of T ticks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-NS_PER_MS = 1_000_000
+from robocache_ros.spec.units import NS_PER_MS
 
 
 @dataclass(frozen=True)
 class Frames:
-    """T ticks of N streams; what is invalid is zero and says so in `valid`."""
+    """T ticks of N streams; invalid values are zero, and `valid` marks them."""
 
     ticks_ns: NDArray[np.int64]  # (T,)
     fused: Tensor  # (T, D) float32, columns as in Layout
     valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
     age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it; 0 where there is none
     media: dict[str, Tensor]  # images (T, C, H, W) uint8 or float32; voxels (T, X, Y, Z), (T, F, X, Y, Z)
-    # Of a single tick on the GPU, where the tensors are views of rings that later ticks go round:
-    window: Tensor | None = None  # (horizon, D + 2 N) float32, `rows()` of the last ticks, this one the last
-    host: Tensor | None = None  # (1, D) float32, `fused` in pinned memory once `done` is
-    done: Any = None  # torch.cuda.Event behind the tick; what the same stream is given later needs no waiting
+    # Set for a single tick on the GPU, whose tensors are views of rings that later ticks overwrite:
+    window: Tensor | None = None  # (horizon, D + 2 N) float32, `rows()` of the last ticks up to this one
+    host: Tensor | None = None  # (1, D) float32, `fused` in pinned memory, complete after `done`
+    done: Any = None  # torch.cuda.Event behind the tick; later work on the same CUDA stream need not wait for it
 
     def __len__(self) -> int:
         return len(self.ticks_ns)
@@ -38,15 +38,15 @@ class Frames:
 
     @property
     def stamps_ns(self) -> NDArray[np.int64]:
-        """(T, N) int64 stamp of the sample used (the earlier of two); 0 where there is none."""
+        """(T, N) int64 stamp of the sample that is used (the earlier of two); 0 where there is none."""
         return np.where(self.valid > 0, self.ticks_ns[:, None] - self.age_ns, 0)
 
     def rows(self) -> Tensor:
         """(T, D + 2 N) float32 on the host: values, then `valid`, then age in ms, as Layout names them.
 
-        Waits for the tick where it is made on the GPU.
+        Waits for a tick on the GPU.
         """
-        # One division in float64 and one rounding: a reader gets float32(age_ns / 1e6), whoever wrote it.
+        # One division in float64 and one rounding: every writer gives float32(age_ns / 1e6).
         status = np.concatenate([self.valid, self.age_ns / NS_PER_MS], axis=1).astype(np.float32)
         if self.host is not None:
             self.done.synchronize()

@@ -1,21 +1,28 @@
-"""Messages into the engine: one way in for live and recorded; bad input is counted and dropped, never raised."""
+"""Messages into the engine, live and recorded alike; bad input is counted and dropped, never raised."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+
+import numpy as np
 
 from robocache_ros.decode import CloudPayload, DecodeError, Decoder, DepthPayload, Sample, make_decoder
+from robocache_ros.decode.numeric_fields import VectorDecoder
 from robocache_ros.decode.transforms import read_transforms
+from robocache_ros.engine.depth_synchronizer import DepthSynchronizer
 from robocache_ros.engine.engine import FusionEngine, Outcome
-from robocache_ros.engine.pairs import Pairer
-from robocache_ros.engine.transforms import StaticTransforms
+from robocache_ros.engine.static_transforms import StaticTransforms
 from robocache_ros.spec import FusionSpec
 
 log = logging.getLogger(__name__)
+
+
+ALIKE = 512  # messages that are compared with one at once
+_FEW = 16  # where fewer than these are alike,
+_ALONE = 64  # so many of the next ones are decoded one by one
 
 
 class Ingest:
@@ -23,70 +30,117 @@ class Ingest:
 
     `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, `dropped:<cause>` for each cause,
     `unmatched` messages (with joints that the spec does not name) and `joint_sets_changed` (messages whose joints are
-    others than those before). A depth image and what completes it are received by the names of `FusionSpec.feeds`; the
-    outcomes are counted with the stream, and so are `unpaired` depth images and, by `unpaired:<key>`, what they lacked.
-    A cloud that comes before /tf_static has told of its sensor's place in `voxels.frame` is `dropped:no_transform`.
+    others than those before). A depth image, its colour image and its camera_info are received by the names of
+    `FusionSpec.feeds`; the outcomes are counted with the stream, and so are `unpaired` depth images and, by
+    `unpaired:<key>`, the part that was missing.
+    A cloud whose frame /tf_static does not yet connect to `voxels.frame` is `dropped:no_transform`. A message that a
+    stream by header stamps cannot use is `unstamped` (its stamp is not set) or `skewed` (too far from its arrival).
 
     Args:
         spec: the streams.
-        engine: where the samples go.
-        definitions: message definitions by type, for types that the project does not know (a bag carries them).
+        engine: receives the samples.
+        definitions: message definitions by type, for types that are not built in (a bag contains them).
     """
 
     def __init__(self, spec: FusionSpec, engine: FusionEngine, definitions: Mapping[str, str] | None = None) -> None:
         self.engine = engine
         self.counters: dict[str, Counter[str]] = {feed.name: Counter() for feed in spec.feeds}
+        self.stamps_ns: dict[str, int | None] = {}  # of the newest decoded message, by feed
         self._decoders = {feed.name: make_decoder(feed, definitions) for feed in spec.feeds}
         self.transforms = StaticTransforms()
         self._frames = {stream.name: stream.voxels.frame for stream in spec.framed if stream.voxels}
-        self._pairers: dict[str, Pairer] = {}  # by feed: depth images and what completes them
+        self._synchronizers: dict[str, DepthSynchronizer] = {}  # by feed
         for stream in spec.streams:
             if stream.companions:
-                pairer = Pairer(stream)
-                self._pairers |= {feed.name: pairer for feed in (stream, *stream.companions)}
+                synchronizer = DepthSynchronizer(stream)
+                self._synchronizers |= {feed.name: synchronizer for feed in (stream, *stream.companions)}
 
     def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
-        """Take in the CDR bytes of a message; those of an image or a cloud are kept where they are."""
-        decoder = self._decoders[stream]
-        return self._take(stream, decoder, decoder.decode_cdr, data, arrival_ns)
+        """Decode and push the CDR bytes of a message; those of an image or a cloud are kept without a copy."""
+        return self._take(stream, self._decoders[stream], data, arrival_ns)
 
-    def message(self, stream: str, message: object, arrival_ns: int) -> Outcome:
-        """Take in a message object."""
+    @property
+    def vectors(self) -> frozenset[str]:
+        """The feeds for `serialized_run`: those of vectors, which wait for no other feed."""
+        return frozenset(
+            name
+            for name, decoder in self._decoders.items()
+            if isinstance(decoder, VectorDecoder) and name not in self._synchronizers
+        )
+
+    def serialized_run(self, stream: str, data: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
+        """`serialized` of messages of one stream of a recording, in order; those of one structure go together."""
         decoder = self._decoders[stream]
-        return self._take(stream, decoder, decoder.decode_message, message, arrival_ns)
+        at = alone = 0
+        while at < len(data):
+            self.serialized(stream, data[at], arrivals_ns[at])
+            at += 1
+            if alone:
+                alone -= 1
+            elif len(data) - at >= _FEW and isinstance(decoder, VectorDecoder):
+                upto = min(at + ALIKE, len(data))
+                count = self._push_alike(stream, decoder, data[at - 1], data[at:upto], arrivals_ns[at:upto])
+                at += count
+                alone = 0 if count >= _FEW else _ALONE
+
+    def _push_alike(
+        self, stream: str, decoder: VectorDecoder, first: bytes, data: Sequence[bytes], arrivals_ns: Sequence[int]
+    ) -> int:
+        """Decode and push the leading messages that are as `first` was; returns how many."""
+        try:
+            alike = decoder.decode_alike(first, data)
+        except DecodeError:  # `first` has been dropped
+            return 0
+        if alike is None or not len(alike.values):
+            return 0
+        arrivals = np.array(arrivals_ns[: len(alike.values)], np.int64)
+        count, late = self.engine.extend(stream, alike.stamps_ns, arrivals, alike.values)
+        counters = self.counters[stream]
+        counts = {
+            "received": count,
+            "decoded": count,
+            "unmatched": count if alike.unmatched else 0,
+            Outcome.ACCEPTED.value: count - late,
+            Outcome.LATE.value: late,
+        }
+        counters.update({name: number for name, number in counts.items() if number})
+        if count:
+            self.stamps_ns[stream] = None if alike.stamps_ns is None else int(alike.stamps_ns[count - 1])
+        return count
 
     def static_transforms(self, data: bytes) -> None:
-        """Take in the CDR bytes of a message of /tf_static."""
+        """Add the transforms in the CDR bytes of a message of /tf_static."""
         try:
             for transform in read_transforms(data):
                 self.transforms.add(transform)
         except DecodeError as error:
             log.warning("/tf_static: a message is dropped: %s", error)
 
-    def _take(
-        self, feed: str, decoder: Decoder, decode: Callable[[Any], Sample], source: Any, arrival_ns: int
-    ) -> Outcome:
+    def _take(self, feed: str, decoder: Decoder, data: bytes | memoryview, arrival_ns: int) -> Outcome:
         counters = self.counters[feed]
         counters["received"] += 1
         try:
-            sample = decode(source)
+            sample = decoder.decode_cdr(data)
         except DecodeError as error:
             return self._dropped(feed, error)
         counters["decoded"] += 1
+        self.stamps_ns[feed] = sample.stamp_ns
         if sample.unmatched:
             counters["unmatched"] += 1
         if decoder.changed_sets:
             counters["joint_sets_changed"] = decoder.changed_sets
-        pairer = self._pairers.get(feed)
-        if pairer is None:
+        synchronizer = self._synchronizers.get(feed)
+        if synchronizer is None:
             return self._push(feed, sample, arrival_ns)
+        if not sample.stamp_ns and not synchronizer.accepts_unstamped(sample):
+            return self._count(feed, Outcome.UNSTAMPED, sample, arrival_ns)
         outcome = Outcome.WAITING
         try:
-            for complete in pairer.take(feed, sample):
-                outcome = self._push(pairer.name, complete, arrival_ns)
+            for complete in synchronizer.add(feed, sample):
+                outcome = self._push(synchronizer.name, complete, arrival_ns)
         except DecodeError as error:
-            outcome = self._dropped(pairer.name, error)
-        self.counters[pairer.name] |= pairer.counters  # the larger of each: what was counted so far
+            outcome = self._dropped(synchronizer.name, error)
+        self.counters[synchronizer.name] |= synchronizer.counters  # the larger of each, as both only grow
         return outcome
 
     def _push(self, stream: str, sample: Sample, arrival_ns: int) -> Outcome:
@@ -98,13 +152,32 @@ class Ingest:
                 text = f"/tf_static leads from {sample.frame_id or 'no frame_id'} not to {frame}, or not yet"
                 return self._dropped(stream, DecodeError("no_transform", text))
             value = replace(value, transform=matrix)
-        outcome = self.engine.push(stream, sample.stamp_ns, arrival_ns, value)
-        self.counters[stream][outcome.value] += 1
+        return self._count(stream, self.engine.push(stream, sample.stamp_ns, arrival_ns, value), sample, arrival_ns)
+
+    def _count(self, feed: str, outcome: Outcome, sample: Sample, arrival_ns: int) -> Outcome:
+        counters = self.counters[feed]
+        counters[outcome.value] += 1
+        if counters[outcome.value] > 1:  # once per cause: at 500 Hz a line for each message hides the others
+            return outcome
+        if outcome is Outcome.UNSTAMPED:
+            log.warning(
+                "%s: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: receive",
+                feed,
+            )
+        elif outcome is Outcome.SKEWED:
+            off_ns = (sample.stamp_ns or 0) - arrival_ns
+            log.warning(
+                "%s: a message is dropped: its stamp is %.3f s %s its arrival, more than max_skew_ms allows; "
+                "synchronize the clocks, or set stamp: receive",
+                feed,
+                abs(off_ns) / 1e9,
+                "after" if off_ns > 0 else "before",
+            )
         return outcome
 
     def _dropped(self, feed: str, error: DecodeError) -> Outcome:
         counters, cause = self.counters[feed], f"dropped:{error.cause}"
-        if not counters[cause]:  # once per cause: at 500 Hz a log line a message helps nobody
+        if not counters[cause]:  # once per cause: at 500 Hz a line for each message hides the others
             log.warning("%s: a message is dropped: %s", feed, error)
         counters[cause] += 1
         counters[Outcome.DROPPED.value] += 1

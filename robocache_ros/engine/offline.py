@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from robocache_ros.engine import grid
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.engine import tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
 
+RUN_BYTES = 1 << 20  # of vectors' messages that are collected at most, to be decoded together
+
+Int64 = NDArray[np.int64]
+
 VISIBILITIES = ("ideal", "deployed")
-NS_PER_S = 1_000_000_000
 
 
+# More than 50 lines for its docstring and the functions that share its state.
 def run(
     messages: Iterable[tuple[str, int, bytes]],
     ingest: Ingest,
@@ -22,52 +30,91 @@ def run(
     *,
     visibility: str = "ideal",
     chunk: int = 256,
+    chunk_bytes: int = 64 << 20,
 ) -> Iterator[Frames]:
     """Fuse a recording on every tick of [first_ns, last_ns], some ticks at a time.
 
-    Memory holds the samples between the log's time and the ticks that await them, however long the recording is.
+    Memory holds only the samples that pending ticks can use, however long the recording is.
 
     Args:
         messages: (stream name, log time in ns, CDR bytes), in the order of the log; the log time is the arrival.
         ingest: decodes and counts; its engine is unbounded.
-        first_ns: ticks start at or after it.
-        last_ns: and end at or before it.
-        visibility: `ideal`: a tick sees every sample of the recording; `deployed`: what had arrived when it went out.
-        chunk: ticks given at once, at least.
+        first_ns: the first tick is at or after it.
+        last_ns: the last tick is at or before it.
+        visibility: `ideal`: a tick sees every sample of the recording; `deployed`: those that had arrived when the
+            robot made it.
+        chunk: ticks of each `Frames`, at most.
+        chunk_bytes: of the images and voxels of each `Frames`, at most, where one tick has no more.
+
+    Raises:
+        RoboCacheError: another visibility.
     """
     if visibility not in VISIBILITIES:
         raise RoboCacheError(f"visibility: {visibility!r} is not one of {', '.join(VISIBILITIES)}")
     engine = ingest.engine
     rate_hz = engine.spec.rate_hz
-    tick = grid.first_at_or_after(first_ns, rate_hz)
-    end = grid.last_at_or_before(last_ns, rate_hz) + 1
+    tick = tick_grid.first_at_or_after(first_ns, rate_hz)
+    end = tick_grid.last_at_or_before(last_ns, rate_hz) + 1
     awaited_ns = _awaited_ns(engine)
 
-    def resolve(count: int) -> Frames:
-        ticks = grid.ticks_ns(tick, count, rate_hz)
-        frames = engine.resolve(ticks, engine.deadlines(ticks) if visibility == "deployed" else None)
-        engine.prune(grid.tick_ns(tick + count, rate_hz))
-        return frames
+    frames = engine.resolve(np.empty(0, np.int64))  # the newest: shows the sizes of images as far as they are known
 
-    chunk_ns = chunk * NS_PER_S // rate_hz
-    enough_ns = grid.tick_ns(tick, rate_hz) + awaited_ns + chunk_ns
+    def resolve(ticks: Int64) -> Frames:
+        return engine.resolve(ticks, engine.deadlines(ticks) if visibility == "deployed" else None)
+
+    def size() -> int:
+        nbytes = sum(tensor.shape[1:].numel() * tensor.itemsize for tensor in frames.media.values())
+        return min(chunk, max(1, chunk_bytes // max(1, nbytes)))
+
+    def resolve_until(limit: int) -> Iterator[Frames]:
+        nonlocal tick, frames
+        while tick < limit:
+            ticks = tick_grid.ticks_ns(tick, min(chunk, limit - tick), rate_hz)
+            for first in range(len(ticks) if _image_awaits_size(engine, frames) else 0):
+                frames = resolve(ticks[first : first + 1])
+                if not _image_awaits_size(engine, frames):
+                    break
+            frames = resolve(ticks[: size()])
+            tick += len(frames)
+            engine.prune(tick_grid.tick_ns(tick, rate_hz))
+            yield frames
+
+    enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
+    # Streams do not depend on each other here, so that the messages of each may be pushed together.
+    runs: defaultdict[str, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
+    vectors, collected = ingest.vectors, 0
+
+    def push_runs() -> None:
+        for stream, (data, arrivals_ns) in runs.items():
+            ingest.serialized_run(stream, data, arrivals_ns)
+        runs.clear()
+
     for stream, log_ns, data in messages:
+        if log_ns > enough_ns or collected > RUN_BYTES:
+            push_runs()
+            collected = 0
         if log_ns > enough_ns:
-            count = min(end, grid.last_at_or_before(log_ns - awaited_ns, rate_hz)) - tick
-            for start in range(0, count, chunk):
-                size = min(chunk, count - start)
-                yield resolve(size)
-                tick += size
-            enough_ns = grid.tick_ns(tick, rate_hz) + awaited_ns + chunk_ns
-        ingest.serialized(stream, data, log_ns)
-    while tick < end:
-        size = min(chunk, end - tick)
-        yield resolve(size)
-        tick += size
+            yield from resolve_until(min(end, tick_grid.last_at_or_before(log_ns - awaited_ns, rate_hz)))
+            enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
+        if stream in vectors:
+            run = runs[stream]
+            run[0].append(data)
+            run[1].append(log_ns)
+            collected += len(data)
+        else:
+            ingest.serialized(stream, data, log_ns)
+    push_runs()
+    yield from resolve_until(end)
+
+
+def _image_awaits_size(engine: FusionEngine, frames: Frames) -> bool:
+    """Whether an image has come whose size the spec does not declare and no tick has shown yet."""
+    unknown = {name for name, tensor in frames.media.items() if not tensor.shape[1:].numel()}
+    return bool(unknown) and any(row.total_bytes for row in engine.memory() if row.stream in unknown)
 
 
 def _awaited_ns(engine: FusionEngine) -> int:
-    """How far past a tick the log must be read until nothing that could change the tick can come."""
+    """How far past a tick the log must be read until no later message can change the tick."""
     streams = engine.spec.streams
     ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) + s.pair_ns for s in streams)
     return ahead + engine.spec.delay_ns

@@ -1,4 +1,4 @@
-"""What one recording gave, for the report and for whoever wants to make it again."""
+"""What one recording gave, for the report and for whoever wants to make the dataset again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.stats import TopicStats
-from robocache_ros.export.strip import Strip
+from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What one recording gave, for the report and for whoever wants to make it again."""
+    """What one recording gave, for the report and for whoever wants to make the dataset again."""
 
     bag: Path
     spec: FusionSpec
@@ -30,7 +30,8 @@ class Episode:
     counters: dict[str, Counter[str]]
     topics: dict[str, TopicStats]
     notes: tuple[str, ...]
-    strip: Strip = field(repr=False)
+    integrity: str  # what is known of the messages' checksums
+    thumbnails: Thumbnails = field(repr=False)
 
     @property
     def frames(self) -> int:

@@ -1,11 +1,10 @@
-"""The export: recordings through the engine into a dataset, all or nothing."""
+"""The export: recordings through the engine into one dataset."""
 
 from __future__ import annotations
 
-import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,15 +12,18 @@ from typing import Any
 
 import robocache_ros
 from robocache_ros.bags.fuse import BagRun, without_cameras
-from robocache_ros.bags.reader import Bag, storage_files
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.atomic import whole_folder
+from robocache_ros.bags.reader import Bag, check_recordings
+from robocache_ros.bags.stats import clock_notes
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.dataset_writer import DatasetWriter, ExportOptions, load_writer
 from robocache_ros.export.episode import Episode
-from robocache_ros.export.report import write_report
-from robocache_ros.export.strip import Strip
-from robocache_ros.export.writer import DatasetWriter, ExportOptions, load_writer
-from robocache_ros.layout import Layout
+from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.report.page import write_report
+from robocache_ros.export.report.thumbnails import Thumbnails
+from robocache_ros.export.target import new_dataset
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.layout import Layout
 
 Progress = Callable[[str, float], None]  # name of the recording, share of it that is done in 0..1
 
@@ -32,7 +34,8 @@ class ExportResult:
 
     out: Path
     episodes: tuple[Episode, ...]
-    seconds: float  # from the first look at a recording until the dataset has its name; libraries were loaded before
+    seconds: float  # from the first look at a recording until the dataset is complete; libraries were loaded before
+    notes: tuple[str, ...] = ()  # left-overs of earlier exports: removed, completed, or in need of a hand
 
     @property
     def frames(self) -> int:
@@ -55,37 +58,47 @@ def export(
     report: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Write recordings as one dataset, an episode each; `out` is there when it is whole, and not before.
+    """Write recordings as one dataset, an episode each; no reader finds a dataset in `out` until it is complete.
 
     Errors:
-        RoboCacheError: a recording that cannot be read or does not fit the spec, a folder that is taken.
+        RoboCacheError: a recording that cannot be read, does not fit the spec or changes while it is read; a folder
+            that is in use, or holds a dataset while `overwrite` is not set; an error of the file system.
     """
-    if not bags:
-        raise RoboCacheError("bags: none given; name at least one recording")
+    paths = _paths(bags)
     options = options or ExportOptions()
-    # Where ticks go out once every stream has passed them, the cameras decide when: then they are read all the same.
+    # Cameras take part in when an `eager` tick of a `deployed` export is computed: they are then read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
         spec = without_cameras(spec)
     writer_of = load_writer(options.format)
     begun = time.perf_counter()
-    with whole_folder(Path(out), overwrite=overwrite) as folder, ThreadPoolExecutor(1) as aside:
-        checksums = [aside.submit(_checksums, Path(bag)) for bag in bags]
-        writer = writer_of(folder, Layout(spec), options)
-        try:
-            episodes = tuple(_episode(Path(bag), spec, options, writer, progress) for bag in bags)
-            writer.finish(_provenance(spec, options, episodes, [files.result() for files in checksums]))
-        finally:
-            writer.close()
-        if report:
-            write_report(episodes, folder / "report.html", dataset=Path(out).name)
-    return ExportResult(Path(out), episodes, time.perf_counter() - begun)
+    target = Path(os.path.abspath(out))
+    with file_errors(target):
+        check_recordings(paths, spec)
+        with new_dataset(target, overwrite=overwrite) as new, Checksums(paths) as checksums:
+            with closing(writer_of(new.folder, Layout(spec), options)) as writer:
+                episodes = tuple(_episode(path, spec, options, writer, progress) for path in paths)
+                writer.finish(_provenance(spec, options, episodes, checksums.result()))
+            if report:
+                write_report(episodes, new.folder / "report.html", dataset=target.name, media=options.media)
+    return ExportResult(Path(out), episodes, time.perf_counter() - begun, tuple(new.notes))
 
 
-def survey(
+def summarize(
     bag: str | Path, spec: FusionSpec, *, visibility: str = "ideal", progress: Progress | None = None
 ) -> Episode:
-    """What a recording would give, for a report on it, without writing a dataset."""
-    return _episode(Path(bag), spec, ExportOptions(visibility=visibility, trim=False), None, progress)
+    """What a recording would give as an episode, for a report on it, without writing a dataset."""
+    with file_errors(Path(bag)):
+        check_recordings([Path(bag)], spec)
+        return _episode(Path(bag), spec, ExportOptions(visibility=visibility, trim=False), None, progress)
+
+
+def _paths(bags: Sequence[str | Path]) -> list[Path]:
+    if isinstance(bags, (str, Path)):
+        raise RoboCacheError(f"bags: {printable(bags)} is one path; give a list of recordings")
+    paths = [Path(bag) for bag in bags]
+    if not paths:
+        raise RoboCacheError("bags: none given; name at least one recording")
+    return paths
 
 
 def _episode(
@@ -93,22 +106,19 @@ def _episode(
 ) -> Episode:
     with Bag(path) as bag:
         run = BagRun(bag, spec, visibility=options.visibility, trim=options.trim)
-        strip = Strip(spec, run.start_ns, run.stop_ns)
+        thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
         if writer:
             writer.begin_episode()
         span = max(run.stop_ns - run.start_ns, 1)
         with closing(run.frames()) as parts:  # closed before the recording is, which a thread still reads ahead
             for frames in parts:
-                strip.watch(frames)
+                thumbnails.watch(frames)
                 if writer:
                     writer.write(frames)
                 if progress and len(frames):
                     progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
-        if writer:
-            writer.end_episode()
-        if progress:
-            progress(path.name, 1.0)
-        return Episode(
+        topics = run.stats()
+        episode = Episode(
             bag=path,
             spec=spec,
             visibility=options.visibility,
@@ -119,10 +129,18 @@ def _episode(
             leading=run.leading,
             trailing=run.trailing,
             counters=run.counters,
-            topics=run.stats(),
-            notes=tuple(bag.notes),
-            strip=strip,
+            topics=topics,
+            notes=(*bag.notes, *clock_notes(topics.values())),
+            integrity=bag.integrity,
+            thumbnails=thumbnails,
         )
+        if writer:
+            if not episode.frames:
+                raise RoboCacheError(f"{printable(path, 100)}: spans no tick at {spec.rate_hz} Hz; leave it out")
+            writer.end_episode()
+        if progress:
+            progress(path.name, 1.0)
+        return episode
 
 
 def _provenance(
@@ -137,7 +155,7 @@ def _provenance(
         "episodes": [
             {
                 "episode_index": index,
-                "bag": str(episode.bag),
+                "bag": printable(episode.bag, 4096),
                 "files": files,
                 "start_ns": episode.start_ns,
                 "stop_ns": episode.stop_ns,
@@ -146,19 +164,8 @@ def _provenance(
                 "trimmed_trailing": episode.trailing,
                 "counters": {name: dict(counts) for name, counts in episode.counters.items()},
                 "notes": list(episode.notes),
+                "integrity": episode.integrity,
             }
             for index, (episode, files) in enumerate(zip(episodes, checksums, strict=True))
         ],
     }
-
-
-def _checksums(path: Path) -> list[dict[str, Any]]:
-    return [{"name": f.name, "size": f.stat().st_size, "sha256": _sha256(f)} for f in storage_files(path)]
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

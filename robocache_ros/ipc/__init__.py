@@ -1,20 +1,20 @@
 """Frames handed to other processes of the same user and machine without a copy: a ring of slots that both sides map."""
 
-from robocache_ros.ipc.layout import Field, RingLayout
-from robocache_ros.ipc.link import Link
-from robocache_ros.ipc.memory import IpcUnavailableError
+from robocache_ros.ipc.connection import Connection
 from robocache_ros.ipc.paths import socket_path
-from robocache_ros.ipc.reader import HeldFrame, OvertakenError, Reader
-from robocache_ros.ipc.writer import Writer
+from robocache_ros.ipc.ring_reader import OverwrittenError, Reader, SlotLease
+from robocache_ros.ipc.ring_writer import Writer
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
+from robocache_ros.ipc.slot_layout import Field, RingLayout
 
 __all__ = [
+    "Connection",
     "Field",
-    "HeldFrame",
     "IpcUnavailableError",
-    "Link",
-    "OvertakenError",
+    "OverwrittenError",
     "Reader",
     "RingLayout",
+    "SlotLease",
     "Writer",
     "socket_path",
 ]

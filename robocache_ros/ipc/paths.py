@@ -1,4 +1,4 @@
-"""Where the socket of a node lies: in a folder that its user alone can enter."""
+"""Where the socket of a node is: in a folder that its user alone can enter."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import stat
 import tempfile
 from pathlib import Path
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
 
-LONGEST = 100  # bytes of a socket's path; Linux takes 107
+LONGEST = 100  # bytes of a socket's path; Linux allows 107
 
 
 def runtime_folder() -> Path:
     """$XDG_RUNTIME_DIR/robocache, else a folder of this user alone under the temporary one; made when needed.
 
     Raises:
-        RoboCacheError: the folder belongs to another user or others may enter it: someone made it before us.
+        IpcUnavailableError: the folder cannot be made, is a link, belongs to another user, or others may enter it.
     """
     named = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(named) / "robocache" if named else Path(tempfile.gettempdir()) / f"robocache-{os.geteuid()}"
@@ -26,27 +26,30 @@ def runtime_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise RoboCacheError(f"{folder}: cannot be made ({error.strerror}); set XDG_RUNTIME_DIR") from None
+        raise IpcUnavailableError(f"{folder}: cannot be made ({error.strerror}); set XDG_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise RoboCacheError(
+        raise IpcUnavailableError(
             f"{folder}: is not a folder of this user alone (mode 0700); remove it, or set XDG_RUNTIME_DIR"
         )
     return folder
 
 
 def socket_path(node: str, domain: int | str | None = None) -> Path:
-    """The socket of a node, the same for it and for its consumers.
+    """The path of a node's socket, the same for the node and for its consumers.
 
     Args:
         node: fully qualified name, such as `/robot/fusion_node`.
         domain: ROS domain; None: $ROS_DOMAIN_ID, else 0.
+
+    Raises:
+        IpcUnavailableError: no folder of this user alone is there to put it in, or its path is too long for a socket.
     """
     domain = os.environ.get("ROS_DOMAIN_ID") or 0 if domain is None else domain
     folder = runtime_folder()
-    name = f"{domain}{re.sub(r'[^A-Za-z0-9_]', '.', node)}"
+    name = re.sub(r"[^A-Za-z0-9_]", ".", f"{domain}{node}")
     if len(os.fsencode(folder)) + len(name) + 6 > LONGEST:
         name = hashlib.sha256(f"{domain}{node}".encode()).hexdigest()[:20]
     path = folder / f"{name}.sock"
     if len(os.fsencode(path)) > LONGEST:
-        raise RoboCacheError(f"{path}: is too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
+        raise IpcUnavailableError(f"{path}: is too long for a socket; set XDG_RUNTIME_DIR to a shorter folder")
     return path

@@ -1,83 +1,81 @@
-"""The writer's side of the socket: lets readers of the same user in, hands them the descriptors, sees them go."""
+"""The writer's side of the socket: admits readers of the same user, hands them the descriptors, sees them leave."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import mmap
 import os
+import resource
 import selectors
 import socket
-import struct
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.ipc import memory
+from robocache_ros.ipc import shared_memory
+from robocache_ros.ipc.handshake import Hello, peer_uid_pid
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
 
 log = logging.getLogger(__name__)
 
 MAX_READERS = 16
-CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-
-
-def peer_uid_pid(connection: socket.socket) -> tuple[int, int]:
-    """Who made the other end of a unix socket, by the kernel's word."""
-    pid, uid, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-    return uid, pid
-
-
-@dataclass(frozen=True)
-class Hello:
-    """The first packet that a reader gets."""
-
-    generation: int = 0
-    refused: str = ""  # why, where it is not let in
-
-    def to_json(self) -> bytes:
-        """What `from_json` reads back."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Hello:
-        """Read it; ValueError where it is none."""
-        try:
-            return cls(**json.loads(data))
-        except TypeError as error:
-            raise ValueError(f"no greeting: {error}") from None
+RESERVED_FDS = 16  # descriptors that readers leave to the rest of the node
+PAUSE_S = 1.0  # without accepting, after the process ran out of descriptors or memory
 
 
 class Peer:
-    """A connected reader, and the page on which it marks the slots it holds."""
+    """A connected reader, and the page on which it marks the slots that it has leased."""
 
     def __init__(self, connection: socket.socket, pid: int, slots: int) -> None:
         self.socket = connection
         self.pid = pid
         self.greeted = False
-        self.holds_fd = memory.create("robocache-holds", max(slots * 8, mmap.PAGESIZE))
-        memory.seal(self.holds_fd, memory.SEAL_SIZE)
-        self._map = memory.map_fd(self.holds_fd, slots * 8, writable=True)
-        self.holds = memoryview(self._map).cast("q")
+        self._page_fd = shared_memory.create("robocache-leases", max(slots * 8, mmap.PAGESIZE))
+        try:
+            shared_memory.seal(self._page_fd)
+            self._page = shared_memory.map_fd(self._page_fd, slots * 8, writable=True)
+        except BaseException:
+            os.close(self._page_fd)
+            raise
+        self.leases = memoryview(self._page).cast("q")
+
+    def greet(self, hello: bytes, fds: tuple[int, ...]) -> None:
+        """Hand over the descriptors; OSError where the reader has left."""
+        socket.send_fds(self.socket, [hello], [*fds, self._page_fd])
+        self._close_page_fd()
+        self.greeted = True
+        self.socket.send(b"\0", socket.MSG_NOSIGNAL)  # it may have slept through a frame since the greeting
 
     def close(self) -> None:
-        """Forget it: its holds count no more."""
+        """Close the connection; what it has leased counts no more."""
         self.socket.close()
-        with contextlib.suppress(OSError):
-            os.close(self.holds_fd)
+        self._close_page_fd()
+
+    def _close_page_fd(self) -> None:
+        """The mapping needs it no more; descriptors are scarce."""
+        if self._page_fd >= 0:
+            os.close(self._page_fd)
+            self._page_fd = -1
 
 
 class Server:
-    """Accepts readers on a thread of its own, so that the writer's tick never waits for one.
+    """Accepts readers on a separate thread, so that the writer's tick never waits for one.
 
     Args:
         path: of the socket; made with mode 0600, in a folder of the user alone.
-        slots: entries of a reader's page of holds.
-        greeting: descriptors that every reader gets, before its page of holds.
-        generation: told to every reader; another one after a restart.
+        slots: entries of a reader's lease page.
+        greeting: descriptors that every reader gets, before its lease page.
+        generation: sent to every reader; another one after a restart.
+
+    Attributes:
+        peers: the readers that are connected.
+        refused: readers that were sent away.
+
+    Raises:
+        IpcUnavailableError: another node serves the path, or no socket can be made there.
     """
 
     def __init__(self, path: Path, slots: int, greeting: tuple[int, ...], generation: int) -> None:
@@ -87,22 +85,29 @@ class Server:
         self._slots = slots
         self._greeting = greeting
         self._hello = Hello(generation).to_json()
-        self._lock_fd = self._claim()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._paused = self._warned = False
         try:
-            self._listener.bind(os.fspath(path))
-            path.chmod(0o600)
-            self._listener.listen(MAX_READERS)
-        except OSError as error:
-            self._listener.close()
-            os.close(self._lock_fd)
-            raise RoboCacheError(f"{path}: no socket can be made here ({error.strerror})") from None
-        self._wake, self._woken = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="robocache-ipc", daemon=True)
-        self._thread.start()
+            with ExitStack() as made:
+                self._lock_fd = self._claim()
+                made.callback(os.close, self._lock_fd)
+                self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                made.callback(self._listener.close)
+                self._wake, self._woken = socket.socketpair()
+                made.callback(self._wake.close)
+                made.callback(self._woken.close)
+                self._selector = selectors.DefaultSelector()
+                made.callback(self._selector.close)
+                self._listener.bind(os.fspath(path))
+                path.chmod(0o600)
+                self._listener.listen(MAX_READERS)
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+                self._selector.register(self._woken, selectors.EVENT_READ)
+                self._thread = threading.Thread(target=self._serve, name="robocache-ipc", daemon=True)
+                self._thread.start()
+                made.pop_all()
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            why = getattr(error, "strerror", None) or error
+            raise IpcUnavailableError(f"{path}: no socket can be made here ({why})") from None
 
     def announce(self, packet: bytes) -> None:
         """Send a packet to every reader; one that does not read misses it, and finds the slot in the table."""
@@ -113,74 +118,109 @@ class Server:
                 peer.socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
-        """Send every reader away and take the socket down."""
+        """Disconnect every reader and remove the socket."""
         self._wake.close()
         self._thread.join()
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
         os.close(self._lock_fd)
 
     def _claim(self) -> int:
-        """Make sure that no living node serves this path, then clear away what a dead one left."""
-        lock = self.path.with_suffix(".lock")
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Make sure that no living node serves this path, then remove the socket of a dead one."""
+        fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path.unlink(missing_ok=True)
+        except BlockingIOError:
+            os.close(fd)
+            raise IpcUnavailableError(f"{self.path}: is served by another node; give this one another name") from None
         except OSError:
             os.close(fd)
-            raise RoboCacheError(f"{self.path}: is served by another node; give this one another name") from None
-        self.path.unlink(missing_ok=True)
+            raise
         return fd
 
     def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            events = self._selector.select(PAUSE_S if self._paused else None)
+            if self._paused and not events:
+                self._resume()
+            for key, _ in events:
                 if key.fileobj is self._woken:
                     return self._shut()
                 try:
                     key.data()
-                except Exception:  # one reader's trouble must not cost the others theirs
+                except Exception:  # trouble with one reader must not end the others' connections
                     log.exception("a consumer's connection failed")
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it has left already
+            return
+        except OSError as error:
+            self._pause(str(error.strerror))
+            return
+        self._warned = False
         uid, pid = peer_uid_pid(connection)
-        refusal = None
-        if uid != os.geteuid():
-            refusal = f"user {uid} is not the node's user {os.geteuid()}"
-        elif len(self.peers) >= MAX_READERS:
-            refusal = f"{MAX_READERS} consumers are connected already"
+        refusal = self._refusal(connection, uid)
         if refusal:
-            self.refused += 1
-            log.warning("a consumer (process %d) is refused: %s", pid, refusal)
-            with connection, contextlib.suppress(OSError):
-                connection.send(Hello(refused=refusal).to_json(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._refuse(connection, pid, refusal)
             return
         connection.setblocking(False)
-        peer = Peer(connection, pid, self._slots)
-        self.peers = (*self.peers, peer)  # before the greeting: from then on its holds count
         try:
-            socket.send_fds(connection, [self._hello], [*self._greeting, peer.holds_fd])
-            peer.greeted = True
-            connection.send(b"\0", socket.MSG_NOSIGNAL)  # it may have slept through a frame since the greeting
+            peer = Peer(connection, pid, self._slots)
+        except IpcUnavailableError as error:
+            self._refuse(connection, pid, str(error))
+            return
+        self.peers = (*self.peers, peer)  # before the greeting: from then on its leases count
+        try:
+            peer.greet(self._hello, self._greeting)
+            self._selector.register(connection, selectors.EVENT_READ, self._receiver(peer))
         except OSError:
             self._forget(peer)
             return
-        self._selector.register(connection, selectors.EVENT_READ, self._listen_to(peer))
         log.info("a consumer (process %d) reads frames from shared memory", pid)
 
-    def _listen_to(self, peer: Peer) -> Callable[[], None]:
+    def _refusal(self, connection: socket.socket, uid: int) -> str:
+        """Why a reader is not admitted; empty where it is."""
+        if uid != os.geteuid():
+            return f"user {uid} is not the node's user {os.geteuid()}"
+        if len(self.peers) >= MAX_READERS:
+            return f"{MAX_READERS} consumers are connected already"
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and connection.fileno() + RESERVED_FDS > limit:
+            return f"the node has opened {connection.fileno()} of its {limit} file descriptors; raise `ulimit -n`"
+        return ""
+
+    def _refuse(self, connection: socket.socket, pid: int, why: str) -> None:
+        self.refused += 1
+        log.warning("a consumer (process %d) is refused: %s", pid, why)
+        with connection, contextlib.suppress(OSError):
+            connection.send(Hello(refused=why).to_json(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def _pause(self, why: str) -> None:
+        """Stop listening for a while: a connection that cannot be accepted would wake this thread over and over."""
+        if not self._warned:
+            log.warning("consumers have to wait: none can be accepted now (%s)", why)
+        self._selector.unregister(self._listener)
+        self._paused = self._warned = True
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _receiver(self, peer: Peer) -> Callable[[], None]:
         def receive() -> None:
-            """A reader says nothing: what comes is its end."""
+            """A reader sends nothing: what comes is its end, or another program, which is sent away."""
             try:
-                gone = not peer.socket.recv(64)
+                peer.socket.recv(64)
             except BlockingIOError:
-                gone = False
+                return
             except OSError:
-                gone = True
-            if gone:
-                self._selector.unregister(peer.socket)
-                self._forget(peer)
-                log.info("a consumer (process %d) is gone", peer.pid)
+                pass
+            self._selector.unregister(peer.socket)
+            self._forget(peer)
+            log.info("a consumer (process %d) has left", peer.pid)
 
         return receive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import traceback
 from collections.abc import Callable
@@ -10,23 +11,22 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # where Humble has it
 from rclpy.exceptions import ParameterException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.logging import get_logger
-from rclpy.utilities import get_rmw_implementation_identifier
+from rclpy.parameter import Parameter
+from rclpy.utilities import get_rmw_implementation_identifier, remove_ros_args
 
-from robocache_ros.engine import FusionEngine, Ingest
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes import diagnostics, logs, parameters, process, qos, transport
-from robocache_ros.nodes.beat import Beat, BeatStats
-from robocache_ros.nodes.drivers import Driver, SimDriver, WallDriver
-from robocache_ros.nodes.intake import Intake, definitions
-from robocache_ros.nodes.outputs import Outputs
-from robocache_ros.nodes.ring import RingOutput
-from robocache_ros.nodes.static_frames import StaticFrames
-from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import parameters
+from robocache_ros.nodes.middleware import logs, process, qos, transport
+from robocache_ros.nodes.middleware.shutdown import until_shutdown
+from robocache_ros.nodes.monitoring import diagnostics
+from robocache_ros.nodes.pipeline import Pipeline
+from robocache_ros.spec import load_spec
 
 SUCCESS, FAILURE, ERROR = (
     TransitionCallbackReturn.SUCCESS,
@@ -36,8 +36,8 @@ SUCCESS, FAILURE, ERROR = (
 Transition = Callable[["FusionNode", LifecycleState], TransitionCallbackReturn]
 
 
-def _said_aloud(transition: Transition) -> Transition:
-    """A user's mistake is one error line and FAILURE; anything else is an error, which rclpy would swallow."""
+def _logs_errors(transition: Transition) -> Transition:
+    """Make a user's mistake one error line and FAILURE, and anything else a logged ERROR, which rclpy would swallow."""
 
     @wraps(transition)
     def guarded(node: FusionNode, state: LifecycleState) -> TransitionCallbackReturn:
@@ -53,65 +53,8 @@ def _said_aloud(transition: Transition) -> Transition:
     return guarded
 
 
-class Fusion:
-    """All that exists between configure and cleanup."""
-
-    def __init__(self, node: LifecycleNode, spec: FusionSpec, base_frame: str) -> None:
-        self.spec = spec
-        self.engine = FusionEngine(
-            spec,
-            parameters.read(node, "device"),
-            normalized=parameters.read(node, "normalized"),
-            jpeg=parameters.read(node, "jpeg"),
-            payload_bytes=parameters.payload_bytes(node),
-        )
-        self.ingest = Ingest(spec, self.engine, definitions(spec))
-        self.stats = BeatStats(len(spec.streams))
-        self.diagnostics = diagnostics.Diagnostics(spec, node.get_name())
-        self.frames = StaticFrames(node, spec, self.ingest)
-        self.intake = Intake(node, spec, self.ingest)
-        self._base_frame = base_frame
-        slots = parameters.read(node, "ring_slots")
-        ring = RingOutput(node, self.engine.layout, self.engine.device, slots) if slots else None
-        self.outputs = Outputs(node, self.engine.layout, self._frame_of, ring)
-        self.beat: Beat | None = None
-
-    def start(self, node: FusionNode, sim_time: bool) -> None:
-        """Begin to take messages in and to send ticks out."""
-        self.intake.discard()  # what came while the node was inactive is not of this run
-        driver: Driver = (
-            SimDriver(node, self.intake, self.engine)
-            if sim_time
-            else WallDriver(node, self.intake, self.engine, node.fail)
-        )
-        delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
-        lead_ns = self.spec.delay_ns - self.spec.cut_ns
-        self.beat = Beat(driver, self.outputs.publish, node.fail, self.stats, delay_ns, lead_ns)
-        self.beat.start()
-
-    def stop(self) -> None:
-        """Stop the beat."""
-        if self.beat:
-            self.beat.stop()
-            self.beat = None
-
-    def destroy(self) -> None:
-        """Give everything back."""
-        self.stop()
-        self.frames.destroy()
-        self.intake.destroy()
-        self.outputs.destroy()
-
-    def _frame_of(self, stream: StreamSpec) -> str:
-        if stream.voxels and stream.voxels.extrinsic:
-            return self._base_frame
-        if stream.voxels and stream.voxels.frame:
-            return stream.voxels.frame
-        return self.intake.states[stream.name].frame_id
-
-
 class FusionNode(LifecycleNode):
-    """Publishes `~/fused`, `~/layout`, `~/<stream>/aligned` and /diagnostics, as a fusion spec says.
+    """Publishes `~/fused`, `~/layout`, `~/<stream>/aligned` and /diagnostics, as a fusion spec declares.
 
     Args:
         name: the node's name, before remapping.
@@ -121,13 +64,20 @@ class FusionNode(LifecycleNode):
     def __init__(self, name: str = "fusion_node", **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self._log = logs.attach(self.get_logger())
-        self._fusion: Fusion | None = None
+        self.pipeline: Pipeline | None = None  # None while the node is unconfigured
         self._failure: Exception | None = None
+        self._report_error = ""  # of the last report
         parameters.declare(self)
+        self.add_on_set_parameters_callback(self._check_change)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.reliable(10))
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics go on while a simulation is paused
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
         self._failure_seen = self.create_guard_condition(self._on_failure)
+
+    @property
+    def active(self) -> bool:
+        """Whether ticks are published."""
+        return self.pipeline is not None and self.pipeline.active
 
     def autostart(self) -> None:
         """Configure and activate."""
@@ -135,76 +85,85 @@ class FusionNode(LifecycleNode):
             self.trigger_activate()
         else:
             command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
-            self.get_logger().warning(f"stays unconfigured; once that is mended: {command} configure, and activate")
+            self.get_logger().warning(f"stays unconfigured; after fixing it: {command} configure, then activate")
 
-    @_said_aloud
+    @_logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Read the spec, and make engine, subscriptions and publishers."""
         path = parameters.read(self, "spec")
         if not path:
             raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
         spec = load_spec(path)
-        self._fusion = Fusion(self, spec, parameters.read(self, "base_frame"))
-        engine = self._fusion.engine
+        sizes = parameters.payload_bytes(self)
+        limit = transport.limit(get_rmw_implementation_identifier())
+        self.pipeline = Pipeline(self, spec, limit, self.fail)
         names = ", ".join(stream.name for stream in spec.streams)
-        self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {engine.device}")
-        for line in transport.warnings(spec, get_rmw_implementation_identifier()):
+        device = self.pipeline.engine.device
+        self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
+        for line in transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
-        for line in memory_lines(engine):
+        for line in self.pipeline.memory_lines():
             self.get_logger().info(line)
         return SUCCESS
 
-    @_said_aloud
+    @_logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Begin to publish."""
-        assert self._fusion
+        """Start to publish."""
+        assert self.pipeline
         result = super().on_activate(state)
-        self._fusion.outputs.describe()
+        self.pipeline.outputs.describe()
         sim_time = bool(parameters.read(self, "use_sim_time"))
-        self._fusion.start(self, sim_time)
+        self.pipeline.start(sim_time=sim_time)
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")
         return result
 
-    @_said_aloud
+    @_logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop publishing; the rings and counters stay."""
-        assert self._fusion
-        self._fusion.stop()
+        """Stop publishing and forget the samples; the counters stay."""
+        assert self.pipeline
+        self.pipeline.stop()
         if self._failure:
             return ERROR
-        self._fusion.engine.reset("deactivated")
+        self.pipeline.engine.reset("deactivated")
         return super().on_deactivate(state)
 
-    @_said_aloud
+    @_logs_errors
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Give everything back."""
+        """Release everything."""
         self._release()
         return SUCCESS
 
-    @_said_aloud
+    @_logs_errors
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Give everything back, for good."""
+        """Release everything, for good."""
         self._release()
         return SUCCESS
 
-    @_said_aloud
+    @_logs_errors
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Give everything back; the node is unconfigured again, and can be configured anew."""
+        """Release everything; the node is unconfigured and can be configured again."""
         self._failure = None
         self._release()
         return SUCCESS
 
     def fail(self, error: Exception) -> None:
-        """Take an error of the beat's thread to the lifecycle: the node goes to its error state."""
+        """Report an error of a thread: the node goes to its error state."""
         if self.context.ok():  # while shutting down, publishers fail under the thread
             self._failure = error
             self._failure_seen.trigger()
 
     def destroy_node(self) -> None:
-        """Stop, and give everything back."""
+        """Stop, and release everything."""
         self._release()
         logs.detach(self._log)
         super().destroy_node()
+
+    def _check_change(self, changed: list[Parameter[Any]]) -> SetParametersResult:
+        names = [p.name for p in changed if self.has_parameter(p.name) and parameters.read(self, p.name) != p.value]
+        reason = parameters.refused_change(
+            names, self.get_fully_qualified_name(), configured=self.pipeline is not None, active=self.active
+        )
+        return SetParametersResult(successful=not reason, reason=reason)
 
     def _on_failure(self) -> None:
         error = self._failure
@@ -213,32 +172,44 @@ class FusionNode(LifecycleNode):
             self.trigger_deactivate()
 
     def _release(self) -> None:
-        if self._fusion:
-            self._fusion.destroy()
-            self._fusion = None
+        if self.pipeline:
+            self.pipeline.destroy()
+            self.pipeline = None
 
     def _report(self) -> None:
-        fusion = self._fusion
-        if fusion:
-            fusion.intake.check_graph()
-            statuses = fusion.diagnostics.report(
-                fusion.ingest, fusion.intake.states, fusion.stats, bool(fusion.beat), fusion.outputs.counters()
-            )
+        if not self.pipeline:
+            return
+        try:
+            statuses = self.pipeline.report()
             self._diagnostics.publish(diagnostics.array(statuses, self.get_clock().now().to_msg()))
+            self._report_error = ""
+        except Exception as error:  # such as no file descriptors left: the ticks go on, and so do later reports
+            text = printable(repr(error), 150)
+            if text != self._report_error:
+                self.get_logger().error(f"/diagnostics: a report failed: {text}; the next one is tried as usual")
+            self._report_error = text
 
 
-def memory_lines(engine: FusionEngine) -> list[str]:
-    """What the engine's memory is for, a line a place."""
-    places: dict[str, int] = {}
-    for row in engine.memory():
-        places[row.place] = places.get(row.place, 0) + row.total_bytes
-    return [f"memory ({place}): {total / 2**20:.3f} MiB" for place, total in places.items()]
+def parse(args: list[str] | None) -> None:
+    """Handle `--help` and arguments that are not ROS arguments; both end the process."""
+    parser = argparse.ArgumentParser(
+        prog="fusion_node",
+        description=__doc__,
+        usage="%(prog)s [-h] [--ros-args -p NAME:=VALUE ...]",
+        epilog=parameters.help_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _, unknown = parser.parse_known_args(remove_ros_args(sys.argv if args is None else ["fusion_node", *args])[1:])
+    if unknown:
+        text = printable(" ".join(unknown))
+        parser.error(f"{text}: not a ROS argument; give parameters as --ros-args -p NAME:=VALUE, such as spec:=FILE")
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the node until it is told to end."""
+    """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
+    parse(args)
     process.prepare()
-    rclpy.init(args=args)
+    rclpy.init(args=sys.argv if args is None else ["fusion_node", *args])
     try:
         node = FusionNode()
     except ParameterException as error:
@@ -248,13 +219,14 @@ def main(args: list[str] | None = None) -> int:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        if parameters.read(node, "autostart"):
-            node.autostart()
-        executor.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
+        with until_shutdown(node.context):
+            if parameters.read(node, "autostart"):
+                node.autostart()
+            executor.spin()
+    except KeyboardInterrupt:
         pass
     finally:
-        process.end_in_peace()
+        process.ignore_sigint()
         node.destroy_node()
         executor.shutdown()
         rclpy.try_shutdown()

@@ -2,61 +2,93 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.exceptions import InvalidParameterTypeException, ParameterException
 from rclpy.node import Node
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One parameter.
+
+    Attributes:
+        constraints: the values that it takes, in words.
+        bounds: the least and the greatest value of a number.
+        read_only: it is set at the start only; every other parameter is read when the node is configured.
+    """
+
+    name: str
+    default: bool | int | float | str
+    description: str
+    constraints: str = ""
+    bounds: tuple[float, float] | None = None
+    read_only: bool = False
+
+    def descriptor(self) -> ParameterDescriptor:
+        """What `ros2 param describe` shows."""
+        made = ParameterDescriptor(
+            description=self.description, additional_constraints=self.constraints, read_only=self.read_only
+        )
+        if self.bounds and isinstance(self.default, float):
+            made.floating_point_range = [FloatingPointRange(from_value=self.bounds[0], to_value=self.bounds[1])]
+        elif self.bounds:
+            made.integer_range = [IntegerRange(from_value=int(self.bounds[0]), to_value=int(self.bounds[1]))]
+        return made
+
+
+PARAMETERS = (
+    Declared("spec", "", "Path of the fusion spec (YAML)."),
+    Declared("device", "auto", "Where ticks are computed.", "auto | cpu | cuda | cuda:<index>"),
+    Declared(
+        "normalized", False, "Whether frames hold images as normalised float32; otherwise 8-bit images stay uint8."
+    ),
+    Declared("jpeg", "cpu", "Where jpeg images are decoded. gpu is faster and differs by a few counts.", "cpu | gpu"),
+    Declared(
+        "payload_bytes",
+        "",
+        "Bytes of the largest image or cloud of each named stream. GPU memory for it is allocated when the node is "
+        "configured, instead of at the first message.",
+        "<stream>=<bytes>, ...",
+    ),
+    Declared(
+        "reliable",
+        False,
+        "Subscribe to every topic reliably and with deep queues, whatever the spec's qos asks for: for a replay. "
+        "Best effort publishers do not match then.",
+    ),
+    Declared(
+        "autostart",
+        False,
+        "Configure and activate at the start, instead of waiting for lifecycle transitions.",
+        read_only=True,
+    ),
+    Declared(
+        "base_frame",
+        "base_link",
+        "Frame of the voxel clouds of streams with an extrinsic; other clouds keep the sensor's frame.",
+    ),
+    Declared(
+        "ring_slots",
+        8,
+        "Frames kept in memory shared with consumers of this machine and user; 0 switches shared memory off.",
+        bounds=(0, 1024),
+    ),
+    Declared("diagnostics_period_s", 1.0, "Seconds between messages on /diagnostics.", "", (0.1, 60.0), read_only=True),
+)
+READ_AT_CONFIGURE = frozenset(parameter.name for parameter in PARAMETERS if not parameter.read_only)
 
 
 def declare(node: Node) -> None:
     """Declare every parameter with its description and its range."""
-    node.declare_parameter("spec", "", _described("Path of the fusion spec (YAML). Read when the node is configured."))
-    node.declare_parameter(
-        "device",
-        "auto",
-        _described("Where ticks are computed. Read when the node is configured.", "auto | cpu | cuda | cuda:<index>"),
-    )
-    node.declare_parameter(
-        "normalized",
-        False,
-        _described("Images in frames as float32, normalised as the spec says; else 8-bit ones as uint8."),
-    )
-    node.declare_parameter(
-        "jpeg",
-        "cpu",
-        _described("Where jpeg images are decoded: gpu is faster, and differs by a few counts.", "cpu | gpu"),
-    )
-    node.declare_parameter(
-        "payload_bytes",
-        "",
-        _described(
-            "Bytes of the largest image or cloud of a stream, as stream=bytes with commas between: GPU memory is then"
-            " taken, and its size shown, when the node is configured, and not at the first message.",
-            "<stream>=<bytes>, ...",
-        ),
-    )
-    node.declare_parameter(
-        "autostart",
-        False,
-        _described("Configure and activate at the start, instead of waiting for lifecycle transitions.", fixed=True),
-    )
-    node.declare_parameter(
-        "base_frame",
-        "base_link",
-        _described("Frame of the voxel clouds of streams with an extrinsic; without one they keep the sensor's frame."),
-    )
-    slots = _described(
-        "Frames kept in memory that consumers of this machine and user map, so that nothing is copied to them; 0: none."
-        " Read when the node is configured."
-    )
-    slots.integer_range = [IntegerRange(from_value=0, to_value=1024)]
-    node.declare_parameter("ring_slots", 8, slots)
-    period = _described("Seconds between two messages on /diagnostics.", fixed=True)
-    period.floating_point_range = [FloatingPointRange(from_value=0.1, to_value=60.0)]
-    node.declare_parameter("diagnostics_period_s", 1.0, period)
+    for parameter in PARAMETERS:
+        node.declare_parameter(parameter.name, parameter.default, parameter.descriptor())
 
 
 def read(node: Node, name: str) -> Any:
@@ -64,10 +96,40 @@ def read(node: Node, name: str) -> Any:
     return node.get_parameter(name).value
 
 
+def help_text() -> str:
+    """Every parameter with its default, as `--help` shows them."""
+    lines = ["parameters, each given as: --ros-args -p NAME:=VALUE"]
+    for parameter in PARAMETERS:
+        default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
+        values = f" [{parameter.constraints}]" if parameter.constraints else ""
+        text = f"{parameter.description}{values} (default: {'empty' if default == '' else default})"
+        lines += [f"  {parameter.name}", *textwrap.wrap(text, 78, initial_indent="      ", subsequent_indent="      ")]
+    return "\n".join(lines)
+
+
+def refused_change(changed: Iterable[str], node: str, *, configured: bool, active: bool) -> str:
+    """Why these parameters cannot be changed now; empty where they can.
+
+    Args:
+        changed: names of parameters that get another value.
+        node: fully qualified name, for the commands.
+        configured: whether the node is inactive or active.
+        active: whether it is active.
+    """
+    command = f"ros2 lifecycle set {node}"
+    for name in changed:
+        if configured and name in READ_AT_CONFIGURE:
+            steps = "deactivate and cleanup" if active else "cleanup"
+            return f"{name}: is read when the node is configured; first call {steps} ({command} ...), then configure"
+        if active and name == "use_sim_time":
+            return f"{name}: is read when the node is activated; first call {command} deactivate"
+    return ""
+
+
 def refusal(error: ParameterException) -> str:
-    """Why a parameter could not be declared: rclpy names it, its value and what it takes; this adds how to write it."""
+    """Why a parameter could not be declared: rclpy's text, and how to write the value."""
     by_type = isinstance(error, InvalidParameterTypeException)
-    return f"{error}{'; a DOUBLE has a point, a STRING of digits quotes' if by_type else ''}"
+    return f"{error}{'; write a DOUBLE with a decimal point and a STRING of digits in quotes' if by_type else ''}"
 
 
 def payload_bytes(node: Node) -> dict[str, int]:
@@ -76,13 +138,10 @@ def payload_bytes(node: Node) -> dict[str, int]:
     given = read(node, "payload_bytes")
     for entry in given.split(",") if given.strip() else ():
         name, _, size = (part.strip() for part in entry.partition("="))
-        if not size.isdecimal() or not int(size):
+        if not (size.isascii() and size.isdecimal() and len(size) < 16 and int(size)):
             raise RoboCacheError(
-                f"parameter payload_bytes: {entry.strip()!r} is not <stream>=<bytes>, as in front=6220800,rear=6220800"
+                f"parameter payload_bytes: '{printable(entry.strip(), 60)}' is not <stream>=<bytes>; write for example "
+                f"front=6220800,rear=6220800"
             )
         sizes[name] = int(size)
     return sizes
-
-
-def _described(description: str, constraints: str = "", fixed: bool = False) -> ParameterDescriptor:
-    return ParameterDescriptor(description=description, additional_constraints=constraints, read_only=fixed)

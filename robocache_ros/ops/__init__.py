@@ -1,16 +1,40 @@
-"""Tensors in, tensors out."""
+"""Operations on tensors: resampling, images, voxels. The CPU and CUDA backends give the same bits.
 
-from robocache_ros.ops.cuda.cache import enable_jit_cache
-from robocache_ros.ops.fusion import fuse, fuse_multimodal_alignment
-from robocache_ros.ops.image import convert_image, normalize_image
-from robocache_ros.ops.installation import print_installation_info, set_device
-from robocache_ros.ops.resample import resample_trajectories
-from robocache_ros.ops.rows import blend
-from robocache_ros.ops.selftest import self_test
-from robocache_ros.ops.streams import Fused, Stream
-from robocache_ros.ops.voxel import voxelize_cloud_bytes, voxelize_pointcloud
-from robocache_ros.ops.voxel_depth import voxelize_depth
-from robocache_ros.ops.voxel_grid import Voxels
+The names below load when first used, so that a reader of a table such as `image.formats` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robocache_ros.ops.cuda.cache import enable_jit_cache
+    from robocache_ros.ops.image.convert import convert_image, normalize_image
+    from robocache_ros.ops.installation import print_installation_info, set_device
+    from robocache_ros.ops.resample.blend import blend
+    from robocache_ros.ops.resample.fuse import fuse, fuse_multimodal_alignment
+    from robocache_ros.ops.resample.inputs import Fused, Stream
+    from robocache_ros.ops.resample.trajectories import resample_trajectories
+    from robocache_ros.ops.selftest import self_test
+    from robocache_ros.ops.voxel.depth import voxelize_depth
+    from robocache_ros.ops.voxel.grid import Voxels
+    from robocache_ros.ops.voxel.voxelize import voxelize_cloud_bytes, voxelize_pointcloud
+
+_HOMES = {
+    "cuda.cache": ("enable_jit_cache",),
+    "image.convert": ("convert_image", "normalize_image"),
+    "installation": ("print_installation_info", "set_device"),
+    "resample.blend": ("blend",),
+    "resample.fuse": ("fuse", "fuse_multimodal_alignment"),
+    "resample.inputs": ("Fused", "Stream"),
+    "resample.trajectories": ("resample_trajectories",),
+    "selftest": ("self_test",),
+    "voxel.depth": ("voxelize_depth",),
+    "voxel.grid": ("Voxels",),
+    "voxel.voxelize": ("voxelize_cloud_bytes", "voxelize_pointcloud"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Fused",
@@ -30,3 +54,14 @@ __all__ = [
     "voxelize_depth",
     "voxelize_pointcloud",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -1,4 +1,4 @@
-"""What runs here: the device of choice, and what is installed."""
+"""The device that operations use, and the versions that are installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def missing_for_cuda() -> str:
-    """What the CUDA backend lacks here; empty where it lacks nothing."""
+    """Why the CUDA backend is not available; empty where it is."""
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA device"
     try:
@@ -28,19 +28,19 @@ def missing_for_cuda() -> str:
 
 
 def set_device(device: str | torch.device = "auto") -> torch.device:
-    """Make a device the current one of this process: where `torch.device("cuda")`, and so the CUDA backend, is.
+    """Set the current device of this process, which `torch.device("cuda")` and so the CUDA backend use.
 
-    Operations run where their tensors are, so this matters to whoever makes tensors without naming a device's index.
+    Operations run on the device of their tensors, so this matters for tensors that are made without a device index.
 
     Args:
-        device: cpu, cuda, cuda:<index>, or auto: the current GPU where the CUDA backend works, else, with one line in
-            the log, the CPU.
+        device: cpu, cuda, cuda:<index>, or or auto: the current GPU if the CUDA backend is available, else
+            the CPU, which logs one line.
 
     Returns:
-        The device with its index; `torch.zeros(..., device=set_device())` is how it is meant to be used.
+        The device with its index, as in `torch.zeros(..., device=set_device())`.
 
     Raises:
-        RoboCacheError: no such device, or the CUDA backend lacks something, which the message names.
+        RoboCacheError: the device does not exist, or the CUDA backend is not available; the message says why.
     """
     name, missing = str(device), missing_for_cuda()
     if name == "auto":
@@ -53,22 +53,22 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
     if kind == "cpu":
         return torch.device("cpu")
     if missing:
-        raise RoboCacheError(f"device: {name!r} cannot be had: {missing}; use cpu or auto")
+        raise RoboCacheError(f"device: {name!r} is not available: {missing}; use cpu or auto")
     if int(index or 0) >= torch.cuda.device_count():
-        raise RoboCacheError(f"device: {name!r} is not there; there are {torch.cuda.device_count()} GPUs")
+        raise RoboCacheError(f"device: {name!r} does not exist; this machine has {torch.cuda.device_count()} GPUs")
     if index:
         torch.cuda.set_device(int(index))
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def print_installation_info() -> None:
-    """Print what a bug report needs: versions, GPUs, where compiled kernels are kept, what the CUDA backend lacks."""
+    """Print what a bug report needs: versions, GPUs, the kernel cache, and why the CUDA backend is not available."""
     for name, value in installation_info().items():
         print(f"{name:<16}{value}")  # noqa: T201
 
 
 def installation_info() -> dict[str, str]:
-    """What `print_installation_info` prints."""
+    """The lines that `print_installation_info` prints, by name."""
     missing = missing_for_cuda()
     info = {
         "robocache_ros": _version("robocache_ros"),

@@ -1,4 +1,4 @@
-"""A newcomer's check: compiles the kernels, compares them with the CPU, times them, prints a table."""
+"""A check of the installation: compile the kernels, compare them with the CPU, time them, and print a table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.fusion import fuse
 from robocache_ros.ops.installation import print_installation_info, set_device
-from robocache_ros.ops.resample import resample_trajectories
-from robocache_ros.ops.streams import Stream
+from robocache_ros.ops.resample.fuse import fuse
+from robocache_ros.ops.resample.inputs import Stream
+from robocache_ros.ops.resample.trajectories import resample_trajectories
 
 Case = tuple[str, Callable[[str], Any]]
 
@@ -22,7 +22,7 @@ def self_test(device: str | torch.device = "auto") -> bool:
     """Check this machine: run every kind of operation on `device` and on the CPU, compare all bits, and print a table.
 
     Args:
-        device: as for `set_device`. On the CPU there is nothing to compare with: operations run twice, and are timed.
+        device: as for `set_device`. On the CPU the operations run twice, and the comparison is of the CPU with itself.
 
     Returns:
         Whether all bits were the same.
@@ -42,7 +42,7 @@ def self_test(device: str | torch.device = "auto") -> bool:
             same, line = False, f"{name:<48}{error}"
         good = good and same
         print(line)  # noqa: T201
-    print("All is well." if good else "Something differs: see the lines above.")  # noqa: T201
+    print("Passed: all bits are the same." if good else "Failed: some bits differ; see the lines above.")  # noqa: T201
     return good
 
 
@@ -74,8 +74,8 @@ _FUSED = ((32, "linear"), (4, "slerp"), (7, "angle"))
 
 
 def _space_cases(random: torch.Generator) -> list[Case]:
-    from robocache_ros.ops.image import convert_image
-    from robocache_ros.ops.voxel import voxelize_pointcloud
+    from robocache_ros.ops.image.convert import convert_image
+    from robocache_ros.ops.voxel.voxelize import voxelize_pointcloud
 
     points = torch.rand(20000, 4, generator=random)
     image = torch.randint(0, 256, (480 * 640 * 3,), generator=random, dtype=torch.uint8)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rosbags", reason="needs the `bags` extra")
-
 from robocache_ros.bags.write import write_bag
 
 START_NS = 1_700_000_000_000_000_000

@@ -156,6 +156,15 @@ def test_without_trim_every_tick_is_given(make_bag: Callable[..., Path]) -> None
     assert (run.leading, run.trailing) == (0, 0)
 
 
+@pytest.mark.parametrize("trim", [True, False])
+def test_a_recording_that_spans_no_tick_is_refused(tmp_path: Path, trim: bool) -> None:
+    messages = [("/arm/command", START_NS + 3 * MS, numbers(1, 2)), ("/arm/pose", START_NS + 4 * MS, pose(START_NS))]
+    with Bag(write_bag(tmp_path / "bag", TYPES, messages)) as bag:
+        run = BagRun(bag, arm_spec(), trim=trim)
+        with pytest.raises(RoboCacheError, match=r"bag: its 1\.000 ms span no tick of 20 ms; leave the recording out"):
+            list(run.frames())
+
+
 def test_a_time_range_can_be_cut_out(panda_lift: Path) -> None:
     spec = without_cameras(load_spec(CONFIG))
     with Bag(panda_lift) as bag:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from robocache_ros.bags.mcap import is_latched
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import is_latched
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
@@ -23,6 +22,8 @@ STORAGES = [
     {"storage": "sqlite3", "compression": "message"},
     {"storage": "sqlite3", "compression": "file"},
 ]
+
+
 SPEC = {
     "robocache": 1,
     "streams": {
@@ -55,8 +56,8 @@ def test_every_storage_and_compression_reads_the_same(make_bag: Callable[..., Pa
 def test_the_bare_file_reads_as_its_folder_does(make_bag: Callable[..., Path], storage: str) -> None:
     folder = make_bag(storage=storage)
     file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
-    with Bag(folder) as whole, Bag(file) as bare:
-        assert list(bare.messages()) == list(whole.messages())
+    with Bag(folder) as complete, Bag(file) as bare:
+        assert list(bare.messages()) == list(complete.messages())
 
 
 def test_messages_come_in_log_order(panda_lift: Path) -> None:
@@ -69,10 +70,10 @@ def test_messages_come_in_log_order(panda_lift: Path) -> None:
 def test_messages_can_be_chosen_by_topic_and_time(make_bag: Callable[..., Path]) -> None:
     with Bag(make_bag()) as bag:
         start = bag.start_ns + 500_000_000
-        chosen = list(bag.messages(["/arm/pose"], start, start + 100_000_000))
-    assert {message.topic for message in chosen} == {"/arm/pose"}
-    assert len(chosen) == 5
-    assert all(start <= message.log_ns < start + 100_000_000 for message in chosen)
+        selected = list(bag.messages(["/arm/pose"], start, start + 100_000_000))
+    assert {message.topic for message in selected} == {"/arm/pose"}
+    assert len(selected) == 5
+    assert all(start <= message.log_ns < start + 100_000_000 for message in selected)
 
 
 @pytest.mark.parametrize("options", [{"storage": "mcap"}, {"storage": "sqlite3"}, {"compression": "file"}])
@@ -141,7 +142,7 @@ def test_a_recording_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="is no rosbag2 recording"):
+    with pytest.raises(RoboCacheError, match="not a rosbag2 recording"):
         Bag(tmp_path)
 
 
@@ -154,7 +155,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".mcap", ".db3"])
 def test_an_empty_file_is_refused(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"a{suffix}").touch()
-    with pytest.raises(RoboCacheError, match="is empty"):
+    with pytest.raises(RoboCacheError, match="empty; record it again"):
         Bag(tmp_path / f"a{suffix}")
 
 
@@ -176,67 +177,6 @@ def test_a_missing_file_of_a_recording_is_an_error(make_bag: Callable[..., Path]
     mcap_of(folder).unlink()
     with pytest.raises(RoboCacheError, match="missing"):
         Bag(folder)
-
-
-def test_broken_metadata_does_not_hide_the_messages(make_bag: Callable[..., Path]) -> None:
-    folder = make_bag()
-    with Bag(folder) as bag:
-        whole = list(bag.messages())
-    (folder / "metadata.yaml").write_text("rosbag2_bagfile_information: [")
-    with Bag(folder) as bag:
-        assert list(bag.messages()) == whole
-
-
-def test_without_metadata_the_files_are_read_and_it_says_so(make_bag: Callable[..., Path]) -> None:
-    folder = make_bag()
-    (folder / "metadata.yaml").unlink()
-    with Bag(folder) as bag:
-        assert len(list(bag.messages())) == 140
-        assert "no metadata.yaml" in bag.notes[0]
-
-
-def test_a_cut_mcap_is_read_up_to_its_cut_and_it_says_so(panda_lift: Path, tmp_path: Path) -> None:
-    data = mcap_of(panda_lift).read_bytes()
-    (tmp_path / "cut.mcap").write_bytes(data[: len(data) // 2])
-    with Bag(panda_lift) as whole, Bag(tmp_path / "cut.mcap") as cut:
-        kept = list(cut.messages())
-        assert kept == list(whole.messages())[: len(kept)]
-        assert len(kept) > 2000
-        assert f"{len(kept)} messages were recovered" in cut.notes[0]
-        assert {t.name: t.type for t in cut.topics.values()} == {t.name: t.type for t in whole.topics.values()}
-
-
-def test_a_cut_mcap_in_its_folder_is_read_too(panda_lift: Path, tmp_path: Path) -> None:
-    shutil.copytree(panda_lift, tmp_path / "bag")
-    file = mcap_of(tmp_path / "bag")
-    file.write_bytes(file.read_bytes()[:-5000])
-    with Bag(tmp_path / "bag") as bag:
-        assert len(list(bag.messages())) == 6456
-
-
-@pytest.mark.parametrize("size", [4, 8, 30, 500])
-def test_an_mcap_cut_before_its_first_message_is_an_error(panda_lift: Path, tmp_path: Path, size: int) -> None:
-    (tmp_path / "cut.mcap").write_bytes(mcap_of(panda_lift).read_bytes()[:size])
-    with pytest.raises(RoboCacheError, match=r"cut before its first whole message|no MCAP file"):
-        Bag(tmp_path / "cut.mcap")
-
-
-@pytest.mark.parametrize(("size", "said"), [(50, "cannot be read, it is damaged or cut"), (9000, "is cut short")])
-def test_a_cut_sqlite_recording_is_an_error(
-    make_bag: Callable[..., Path], tmp_path: Path, size: int, said: str
-) -> None:
-    file = next(make_bag(storage="sqlite3").glob("*.db3"))
-    (tmp_path / "cut.db3").write_bytes(file.read_bytes()[:size])
-    with pytest.raises(RoboCacheError, match=rf"cut\.db3: {said}"):
-        Bag(tmp_path / "cut.db3")
-
-
-def test_damage_inside_is_an_error_not_a_short_recording(panda_lift: Path, tmp_path: Path) -> None:
-    data = bytearray(mcap_of(panda_lift).read_bytes())
-    data[5_000_000:5_000_100] = bytes(100)
-    (tmp_path / "bad.mcap").write_bytes(data)
-    with Bag(tmp_path / "bad.mcap") as bag, pytest.raises(RoboCacheError, match="damaged inside"):
-        list(bag.messages())
 
 
 def test_a_topic_that_is_missing_is_named_with_its_neighbour(make_bag: Callable[..., Path]) -> None:

@@ -142,12 +142,12 @@ def expected(k: int, dtype: Any = np.uint16, transform: Any = None, **options: A
 
 def matrix(*entries: Any) -> torch.Tensor:
     """The product of the poses, each by its quaternion's rotation of the axes."""
-    whole = np.eye(4)
+    combined = np.eye(4)
     for _, _, at, (x, y, z, w) in entries:
         v, unit = np.array([x, y, z]), np.eye(3)
         turned = [e + 2 * w * np.cross(v, e) + 2 * np.cross(v, np.cross(v, e)) for e in unit]
-        whole = whole @ np.vstack([np.column_stack([*turned, at]), [0, 0, 0, 1]])
-    return torch.tensor(whole[:3], dtype=torch.float32)
+        combined = combined @ np.vstack([np.column_stack([*turned, at]), [0, 0, 0, 1]])
+    return torch.tensor(combined[:3], dtype=torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])

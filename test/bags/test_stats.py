@@ -7,7 +7,7 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Topic
-from robocache_ros.bags.stats import Recorder, TopicStats, measure
+from robocache_ros.bags.stats import Recorder, TopicStats
 
 MS = 1_000_000
 POSE = Topic("/pose", "geometry_msgs/msg/PoseStamped", 0)
@@ -49,6 +49,12 @@ def test_a_silence_is_a_gap_and_counts_what_is_missing() -> None:
     assert stats.missing == 4
 
 
+def test_bursts_have_gaps_and_no_estimate_of_what_is_missing() -> None:
+    times = [1000 * burst + k for burst in range(100) for k in range(13)]  # 13 messages in 13 ms, each second
+    stats = seen(POSE, *((t, t) for t in times))
+    assert (stats.count, stats.missing, len(stats.gaps)) == (1300, 0, 99)
+
+
 def test_a_single_lost_sample_is_missing_and_no_gap() -> None:
     stats = seen(POSE, *((t, t) for t in [0, 10, 20, 40, 50]))
     assert (stats.missing, stats.gaps) == (1, ())
@@ -85,7 +91,9 @@ def test_one_message_has_no_rate() -> None:
 
 def test_the_faults_that_were_put_into_panda_lift_are_found(panda_lift: Path) -> None:
     with Bag(panda_lift) as bag:
-        topics = measure(bag)
+        recorder = Recorder(bag.topics.values(), bag.definitions)
+        list(recorder.watch(bag.messages()))
+        topics = recorder.stats()
         start_ns = bag.start_ns
     joints = topics["/panda/joint_states"]
     assert [(round((g.start_ns - start_ns) / 1e9, 2), round(g.length_ns / 1e6)) for g in joints.gaps] == [(4.05, 152)]

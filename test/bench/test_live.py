@@ -1,4 +1,4 @@
-"""The whole measurement, small: real processes over real DDS."""
+"""The complete measurement, small: real processes over real DDS."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ pytest.importorskip("rclpy")
 from typer import Typer
 from typer.testing import CliRunner
 
-from robocache_ros.bench import children, command, live
-from robocache_ros.bench.load import Load
+from robocache_ros.bench import command
+from robocache_ros.bench.live import processes
+from robocache_ros.bench.live import run as live
+from robocache_ros.bench.live.load import Load
 from robocache_ros.errors import RoboCacheError
 
 pytestmark = pytest.mark.ros
@@ -78,7 +80,7 @@ def test_results_are_written(found: dict[str, Any]) -> None:
 
 
 def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with children.Family(tmp_path, {}) as family:
+    with processes.Family(tmp_path, {}) as family:
         child = family.start("node", "traced_node", spec="/nowhere.yaml", device="cpu", rows=1)
 
         with pytest.raises(RoboCacheError, match=r"node: ended with code 1:[\s\S]*/nowhere.yaml: cannot be read"):
@@ -86,7 +88,7 @@ def test_node_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
-    with children.Family(tmp_path, {}) as family:
+    with processes.Family(tmp_path, {}) as family:
         child = family.start("naive", "naive_node")
         child.process.wait()
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robocache_ros.bench.load import Load
-from robocache_ros.bench.record import Columns, percentiles, slope_per_minute
-from robocache_ros.layout import Layout
+from robocache_ros.bench.live.load import Load
+from robocache_ros.bench.live.record import Columns, percentiles, slope_per_minute
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
 
 
 def test_load_is_that_of_a_robot_with_forty_columns() -> None:
@@ -28,7 +28,7 @@ def test_queue_holds_what_comes_in_a_fifth_of_a_second() -> None:
     assert spec.stream("joints_position").qos.depth == 100
 
 
-def test_rows_beyond_the_room_are_counted() -> None:
+def test_rows_beyond_the_capacity_are_counted() -> None:
     columns = Columns(("a", "b"), 2)
     for row in range(3):
         columns.add(row, -row)

@@ -1,4 +1,4 @@
-"""What is said of a run, from notes made by hand."""
+"""The report of a run, from notes made by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.bench.load import Load
-from robocache_ros.bench.options import WARM_UP_S, Options
-from robocache_ros.bench.report import print_report, summarize, write_plot
+from robocache_ros.bench.live.load import Load
+from robocache_ros.bench.live.options import WARM_UP_S, Options
+from robocache_ros.bench.live.report import print_report, summarize, write_plot
 
 MS = 1_000_000
 START_NS = 1_760_000_000_000_000_000
@@ -55,7 +55,7 @@ def found(node: dict[str, Any], consumer: dict[str, Any]) -> dict[str, Any]:
     return summarize(OPTIONS, PUBLISHED, node, consumer, {"node": {}})
 
 
-def test_losses_are_those_of_all_that_was_sent(found: dict[str, Any]) -> None:
+def test_losses_count_all_messages_that_were_sent(found: dict[str, Any]) -> None:
     joints = found["streams"]["joints"]
 
     assert (joints["sent"], joints["received"], joints["lost"]) == (10, 9, 1)
@@ -79,7 +79,7 @@ def test_consumers_frames_are_joined_by_their_tick(found: dict[str, Any]) -> Non
     assert found["earlier_joint_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
 
 
-def test_peer_is_held_to_the_even_beat_that_suits_it_best(node: dict[str, Any]) -> None:
+def test_jitter_of_the_naive_node_is_against_the_grid_that_fits_it_best(node: dict[str, Any]) -> None:
     late = node["ticks.published_ns"].copy()
     late[7] += 2 * MS
     peer = {**node, "received": {"joints": 9}, "ticks.published_ns": late + 7 * MS}
@@ -94,7 +94,30 @@ def test_peer_is_held_to_the_even_beat_that_suits_it_best(node: dict[str, Any]) 
 def test_report_names_each_stream(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     print_report({"node": found})
 
-    assert "joints          10         9       1" in capsys.readouterr().out
+    assert ["joints", "10", "9", "1", "90.00", "%"] in [
+        line.split()[:6] for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_columns_stay_apart_whatever_the_numbers_are(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    huge = {"p50": 12345678.9, "p99": 12345678.9, "max": 12345678.9, "count": 1.0}
+    found["streams"]["joints"] |= {"to_node_ms": huge, "to_tensor_on_gpu_ms": huge, "received": 10**12}
+    found["streams"]["a_sensor_of_a_long_name"] = found["streams"]["joints"]
+    found["made_to_consumer_ms"] = huge
+
+    print_report({"node": found})
+
+    lines = capsys.readouterr().out.splitlines()
+    header = next(line for line in lines if "received" in line)
+    rows = [line for line in lines if line.startswith(("  joints", "  a_sensor"))]
+    assert len(rows) == 2
+    for row in rows:
+        for title in ("to the node", "tensor on the GPU"):
+            at = header.index(title)
+            assert row[at - 2 : at] == "  "
+            assert row[at:].startswith("12345678.900 / 12345678.900 / 12345678.900")
+    values = [line for line in lines if "tensors in the consumer" in line]
+    assert len({line.rstrip().rindex("  ") for line in values}) == 1
 
 
 def test_plot_is_drawn(found: dict[str, Any], tmp_path: Path) -> None:

@@ -20,26 +20,26 @@ ROOT = Path(__file__).parents[2]
 BAG, SPEC = str(ROOT / "test" / "data" / "panda_lift"), str(ROOT / "config" / "panda_lift.yaml")
 
 
-class Said(NamedTuple):
+class Finished(NamedTuple):
     code: int
     out: str
     err: str
 
 
 @pytest.fixture
-def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
     from robocache_ros.cli import main
 
-    def run(*arguments: str) -> Said:
+    def run(*arguments: str) -> Finished:
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return Said(int(ended.value.code or 0), said.out, said.err)
+        captured = capfd.readouterr()
+        return Finished(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 
 
-def test_version(robocache: Callable[..., Said]) -> None:
+def test_version(robocache: Callable[..., Finished]) -> None:
     assert robocache("--version") == (0, f"robocache_ros {__version__}\n", "")
 
 
@@ -50,45 +50,47 @@ def test_python_dash_m_is_the_same_program() -> None:
     assert done.stdout == f"robocache_ros {__version__}\n"
 
 
-def test_help_names_every_command(robocache: Callable[..., Said]) -> None:
+def test_help_names_every_command(robocache: Callable[..., Finished]) -> None:
     out = robocache("--help").out
     for command in ("info", "export", "report", "check", "schema", "env", "self-test", "play", "demo"):
         assert re.search(rf"\b{command}\b", out)
 
 
-def test_play_passes_its_arguments_on(robocache: Callable[..., Said]) -> None:
+def test_play_passes_its_arguments_on(robocache: Callable[..., Finished]) -> None:
     pytest.importorskip("rclpy", reason="needs the `ros` extra")
-    said = robocache("play", "--help")
-    assert said.code == 0
-    assert "bag_player" in said.out
+    result = robocache("play", "--help")
+    assert result.code == 0
+    assert "bag_player" in result.out
 
 
-def test_without_ros_play_says_what_to_install(robocache: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ros_play_names_what_to_install(
+    robocache: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in [name for name in sys.modules if name.startswith("robocache_ros.nodes")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "rclpy", None)
-    said = robocache("play", BAG)
-    assert said.code == 2
-    assert "pip install 'robocache_ros[ros]'" in said.err
+    result = robocache("play", BAG)
+    assert result.code == 2
+    assert "pip install 'robocache_ros[ros]'" in result.err
 
 
-def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Said]) -> None:
-    said = robocache("info", BAG)
-    assert said.code == 0
-    row = next(line for line in said.out.splitlines() if "4437" in line)
+def test_info_shows_topics_types_rates_and_delays(robocache: Callable[..., Finished]) -> None:
+    result = robocache("info", BAG)
+    assert result.code == 0
+    row = next(line for line in result.out.splitlines() if "4437" in line)
     assert row.split()[1:] == ["4437", "491.6", "75", "152", "0.4", "/", "7.7"]
-    assert "sensor_msgs/PointCloud2" in said.out
-    assert "7 joints: position velocity" in said.out
-    assert "320x240 jpeg" in said.out
+    assert "sensor_msgs/PointCloud2" in result.out
+    assert "7 joints: position velocity" in result.out
+    assert "320x240 jpeg" in result.out
 
 
 def test_info_does_without_torch() -> None:
-    code = f"import sys; from robocache_ros.cli import app; app(['info', {BAG!r}], standalone_mode=False)"
+    code = f"import sys; from robocache_ros.cli.commands import app; app(['info', {BAG!r}], standalone_mode=False)"
     code += "; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Said], tmp_path: Path) -> None:
+def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     first = tmp_path / "first.yaml"
     assert robocache("info", BAG, "--write-spec", first).code == 0
     spec = load_spec(first)
@@ -97,59 +99,59 @@ def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Said]
     assert spec.stream("ee_orientation").align == "slerp"
     assert spec.stream("command").role == "action"
     assert spec.stream("front").rate_hz == 30
-    said = robocache("export", BAG, "--spec", first, "--out", tmp_path / "out", "--no-video")
-    assert said.code == 0, said.err
+    result = robocache("export", BAG, "--spec", first, "--out", tmp_path / "out", "--media", "none")
+    assert result.code == 0, result.err
     assert (tmp_path / "out" / "meta" / "info.json").exists()
 
 
-def test_the_first_spec_is_not_written_over(robocache: Callable[..., Said], tmp_path: Path) -> None:
+def test_the_first_spec_is_not_written_over(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
-    said = robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml")
-    assert said.code == 2
-    assert "exists" in said.err
+    result = robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml")
+    assert result.code == 2
+    assert "exists" in result.err
     assert (tmp_path / "mine.yaml").read_text() == "mine"
 
 
-def test_check_shows_each_streams_slot(robocache: Callable[..., Said]) -> None:
-    said = robocache("check", SPEC)
-    assert said.code == 0
-    assert "48 columns" in said.out
-    assert re.search(r"^ *0 to 6 +joint_position", said.out, re.MULTILINE)
-    assert re.search(r"^ *23 to 29 +action \(action\)", said.out, re.MULTILINE)
+def test_check_shows_each_streams_slot(robocache: Callable[..., Finished]) -> None:
+    result = robocache("check", SPEC)
+    assert result.code == 0
+    assert "48 columns" in result.out
+    assert re.search(r"^ *0 to 6 +joint_position", result.out, re.MULTILINE)
+    assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
 
 
-def test_check_of_a_wrong_spec_is_one_line_and_exit_2(robocache: Callable[..., Said], tmp_path: Path) -> None:
+def test_check_of_a_wrong_spec_is_one_line_and_exit_2(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(Path(SPEC).read_text().replace("align: slerp", "align: slurp"))
-    said = robocache("check", wrong)
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert "streams.ee_orientation.align: 'slurp' is not one of linear, slerp, angle, hold, nearest" in said.err
+    result = robocache("check", wrong)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "streams.ee_orientation.align: 'slurp' is not one of linear, slerp, angle, hold, nearest" in result.err
 
 
-def test_schema_is_json(robocache: Callable[..., Said]) -> None:
+def test_schema_is_json(robocache: Callable[..., Finished]) -> None:
     schema = json.loads(robocache("schema").out)
     assert "streams" in schema["properties"]
 
 
-def test_export_says_what_became_of_it(robocache: Callable[..., Said], tmp_path: Path) -> None:
-    said = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", "--media", "none", "--task", "lift the cube")
-    assert said.code == 0, said.err
-    assert "x real time" in said.out
-    assert re.search(r"joint_position +98\.2 % +0\.7 % +1\.1 % +4437 +0 +0 +11", said.out)
+def test_export_prints_its_outcome(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", "--media", "none", "--task", "lift the cube")
+    assert result.code == 0, result.err
+    assert "x real time" in result.out
+    assert re.search(r"joint_position +98\.2 % +0\.7 % +1\.1 % +4437 +0 +0 +11", result.out)
     assert (tmp_path / "out" / "report.html").exists()
     assert b"lift the cube" in (tmp_path / "out" / "meta" / "tasks.parquet").read_bytes()
 
 
-def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Said], tmp_path: Path) -> None:
+def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    said = robocache("export", BAG, "-s", SPEC, "-o", tmp_path, "--no-video")
-    assert said.code == 2
-    assert "exists; choose another folder" in said.err
+    result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path, "--media", "none")
+    assert result.code == 2
+    assert "exists; choose another folder" in result.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("info", "/nowhere"), "/nowhere: no such recording"),
         (("check", "/nowhere.yaml"), "cannot be read"),
@@ -158,15 +160,57 @@ def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Said], t
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(
-    robocache: Callable[..., Said], arguments: tuple[str, ...], said: str
+    robocache: Callable[..., Finished], arguments: tuple[str, ...], expected: str
 ) -> None:
     code, _, err = robocache(*arguments)
     assert code == 2
-    assert said in err
+    assert expected in err
     assert err.count("\n") == 1
 
 
-def test_report_is_written_without_a_dataset(robocache: Callable[..., Said], tmp_path: Path) -> None:
+def test_report_is_written_without_a_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report.html"
     assert robocache("report", BAG, "-s", SPEC, "-o", out, "--visibility", "deployed").code == 0
     assert "what the robot would have seen 100 ms after each tick" in " ".join(out.read_text().split())
+
+
+def test_a_table_cuts_no_word_whatever_the_width(
+    robocache: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "/camera/front/image_raw/compressed" in robocache("info", BAG).out
+    out = robocache("check", SPEC).out
+    assert "/camera/front/image_raw/compressed" in out
+    assert re.search(r"gap 20, age 50 ms *$", out, re.MULTILINE)
+
+
+def test_check_prints_every_error_of_a_spec(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    text = Path(SPEC).read_text().replace("align: slerp", "align: slurp").replace("robocache: 1\n", "robocache: 2\n")
+    wrong.write_text(text)
+    result = robocache("check", wrong)
+    assert result.code == 2
+    assert result.out == ""
+    assert [line.split(": ", 3)[2] for line in result.err.splitlines()] == [
+        "robocache",
+        "streams.ee_orientation.align",
+    ]
+    assert all(len(line) < 200 for line in result.err.splitlines())
+
+
+def test_a_first_spec_replaces_a_file_on_request_alone(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("mine")
+    assert "give --overwrite" in robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml").err
+    assert robocache("info", BAG, "--write-spec", tmp_path / "mine.yaml", "--overwrite").code == 0
+    assert load_spec(tmp_path / "mine.yaml").streams
+
+
+def test_a_name_from_outside_cannot_forge_a_line(robocache: Callable[..., Finished]) -> None:
+    result = robocache("info", "/nowhere\n[ERROR] forged\x1b[31m")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "\x1b" not in result.err
+
+
+def test_help_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
+    assert "Exit codes: 0 success" in robocache("--help").out

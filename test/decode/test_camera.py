@@ -1,4 +1,4 @@
-"""camera_info: the camera of the rectified image, of its window and its binning; from CDR and from objects alike."""
+"""camera_info: the camera of the rectified image, of its window and its binning."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def test_a_missing_joint_is_an_error_that_names_it(decoder, joints):
     assert error.value.cause == "joint_missing"
 
 
-def test_a_joint_that_stands_twice_is_an_error(decoder, joints):
-    with pytest.raises(DecodeError, match="b stands twice") as error:
+def test_a_joint_that_is_named_twice_is_an_error(decoder, joints):
+    with pytest.raises(DecodeError, match="b is named twice") as error:
         decoder.decode_cdr(joints("abcb"))
     assert error.value.cause == "joint_twice"
 

@@ -1,4 +1,4 @@
-"""Every message of a real recording: decoded from its bytes and from rosbags' objects, with its faults as they are."""
+"""Every message of a real recording: decoded from its bytes, with its faults as they are."""
 
 from pathlib import Path
 
@@ -35,15 +35,12 @@ def messages(reader, topic):
 
 
 @pytest.mark.parametrize("topic", STREAMS)
-def test_every_message_decodes_alike_from_bytes_and_from_an_object(reader, stream_of, same, topic):
+def test_every_message_decodes(reader, stream_of, topic):
     kind, keys = STREAMS[topic]
-    from_bytes, from_objects = (make_decoder(stream_of(kind, **keys)) for _ in range(2))
-    count = 0
-    for count, (connection, _, data) in enumerate(messages(reader, topic), 1):  # noqa: B007
-        message = reader.deserialize(data, connection.msgtype)
-        same(from_bytes.decode_cdr(data), from_objects.decode_message(message))
-    assert count > 0
-    assert from_bytes.changed_sets == 0
+    decoder = make_decoder(stream_of(kind, **keys))
+    samples = [decoder.decode_cdr(data) for _, _, data in messages(reader, topic)]
+    assert len(samples) > 0
+    assert decoder.changed_sets == 0
 
 
 def test_joints_follow_the_truth_though_their_order_changes(reader, stream_of):

@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rich")
+pytest.importorskip("matplotlib", reason="needs the `export` extra")
 from robocache_ros.bags.reader import Bag
 from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
 from robocache_ros.demo.live import Live
@@ -71,11 +72,11 @@ def test_everything_held_is_said_so(dataset):
     assert held(claims(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset)) == [True] * 5
 
 
-def test_a_missed_tick_fails_the_beat(dataset):
+def test_a_missed_tick_fails_the_check(dataset):
     assert not held(claims(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
 
 
-def test_another_rate_fails_the_beat(dataset):
+def test_another_rate_fails_the_check(dataset):
     slow = live()
     slow.newest_s += 0.1
     assert not held(claims(slow, SPEC, 1.0, Comparison(20, 20, ()), dataset))[0]

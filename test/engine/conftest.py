@@ -1,4 +1,4 @@
-"""Random streams of every kind, and the GPU backend without a GPU: its plans carried out by host code."""
+"""Random streams of every kind, and the GPU backend without a GPU: host code executes its plans."""
 
 import contextlib
 import ctypes
@@ -17,14 +17,14 @@ from robocache_ros.engine import FusionEngine
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
-T0 = 1_760_000_000 * 10**9  # a tick: whole seconds lie on every grid
+T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
 FIELDS = tuple(PointField(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity")))
 POSE = {"translation_m": [0.1, 0.2, 0.3], "rotation_xyzw": [0, 0, 0.6, 0.8]}
 IMAGE = "sensor_msgs/msg/Image"
 
 
 def mixed_spec(reduce="occupancy", features=(), **timeline):
-    """Vectors, images of every way in, and a cloud."""
+    """Vectors, images of every kind, a depth stream and a cloud."""
     grid = {"origin_m": [-1, -1, -1], "size_m": 0.1, "shape": [20, 20, 20], "reduce": reduce, "extrinsic": POSE}
     streams = {
         "joints": {
@@ -48,7 +48,7 @@ def mixed_spec(reduce="occupancy", features=(), **timeline):
             "align": "slerp",
         },
         "front": {"topic": "/f", "type": IMAGE, "image": {"size": [24, 32], "normalize": "imagenet"}, "max_age_ms": 80},
-        "whole": {"topic": "/r", "type": IMAGE, "align": "nearest"},
+        "unsized": {"topic": "/r", "type": IMAGE, "align": "nearest"},
         "depth": {"topic": "/d", "type": IMAGE, "image": {"resize": "nearest", "size": [10, 10]}},
         "rgbd": {
             "topic": "/z",
@@ -67,7 +67,7 @@ def mixed_spec(reduce="occupancy", features=(), **timeline):
 
 
 def _image(rng, name):
-    width = 60 if name == "whole" and rng.random() < 0.1 else 64  # of another shape than those before: refused
+    width = 60 if name == "unsized" and rng.random() < 0.1 else 64  # of another shape than those before: refused
     if name == "depth":
         return ImagePayload(rng.integers(0, 255, 40 * 30 * 2, dtype=np.uint8), "16UC1", 40, 30, 80)
     if name == "jpeg":
@@ -100,7 +100,7 @@ def mixed_messages(rng, count=300):
     arrival = T0
     for _ in range(count):
         arrival += int(rng.integers(0, 8 * MS))
-        name = str(rng.choice(["joints"] * 3 + ["turn"] * 2 + ["cloud", "front", "whole", "depth", "jpeg", "rgbd"]))
+        name = str(rng.choice(["joints"] * 3 + ["turn"] * 2 + ["cloud", "front", "unsized", "depth", "jpeg", "rgbd"]))
         if name in ("joints", "turn"):
             value = rng.normal(size=7 if name == "joints" else 4).astype(np.float32)
         else:
@@ -109,20 +109,20 @@ def mixed_messages(rng, count=300):
 
 
 def bits(frames):
-    """All that frames hold, as bytes."""
+    """The contents of frames, as bytes."""
     media = {name: (tuple(t.shape), t.dtype, t.cpu().numpy().tobytes()) for name, t in frames.media.items()}
     fused = frames.fused.cpu().numpy().tobytes()
     arrays = (frames.ticks_ns, frames.valid, frames.age_ns)
     return [*(a.tobytes() for a in arrays), fused, frames.rows().numpy().tobytes(), media]
 
 
-def in_room(engine, stream, value):
-    """A payload as it is when its message was taken into memory of the engine's; a vector as it is."""
+def in_buffer(engine, stream, value):
+    """A payload as it is when its message is in a buffer of the engine; a vector as it is."""
     if isinstance(value, np.ndarray):
         return value
-    room = engine.room(stream, value.data.size + 12)
-    room[12 : 12 + value.data.size] = value.data
-    return replace(value, data=room[12 : 12 + value.data.size])
+    buffer = engine.buffer(stream, value.data.size + 12)
+    buffer[12 : 12 + value.data.size] = value.data
+    return replace(value, data=buffer[12 : 12 + value.data.size])
 
 
 def compare(engine, reference, messages, rng):
@@ -135,8 +135,8 @@ def compare(engine, reference, messages, rng):
         now += int(rng.choice([5, 20, 20, 20, 70])) * MS
         while waiting and waiting[0][2] <= now:
             message = waiting.pop(0)
-            taken = (*message[:3], in_room(engine, message[0], message[3]) if rng.random() < 0.7 else message[3])
-            assert engine.push(*taken) is reference.push(*message)
+            value = in_buffer(engine, message[0], message[3]) if rng.random() < 0.7 else message[3]
+            assert engine.push(*message[:3], value) is reference.push(*message)
         frames, expected = engine.advance(now), reference.advance(now)
         assert bits(frames) == bits(expected)
         ticks += len(frames)
@@ -179,11 +179,15 @@ def host_tick(tmp_path_factory, cxx):
     return launches
 
 
+# More than 50 lines because it has a small stand-in for each call of CUDA.
 @pytest.fixture
 def emulated(monkeypatch, host_tick):
-    """FusionEngine on the GPU backend, whose memory, copies and launches are the host's."""
-    from robocache_ros.engine import device, engine, rings, uplink
-    from robocache_ros.ops.cuda import memory, tick
+    """FusionEngine on the GPU backend, with memory, copies and launches of the host."""
+    from robocache_ros.engine import engine
+    from robocache_ros.engine.backends.gpu import backend, media_ring, upload_queue
+    from robocache_ros.ops.cuda import gpu_memory as memory
+    from robocache_ros.ops.tick import cloud, image, row
+    from robocache_ros.ops.tick import tick_plan as tick
 
     def kernel(_file, name, _parameters, _device, defines=()):
         numbers = [int(define.partition("=")[2]) for define in defines]
@@ -200,27 +204,28 @@ def emulated(monkeypatch, host_tick):
     def nothing(*_arguments, **_keywords):
         return contextlib.nullcontext()
 
-    def capture(backend, variants):
-        return SimpleNamespace(replay=lambda: backend._launch_each(variants))
+    def capture(gpu, variants):
+        return SimpleNamespace(replay=lambda: gpu._launch_each(variants))
 
     idle = SimpleNamespace(record=nothing, query=lambda: True, synchronize=nothing, wait_event=nothing, cuda_stream=0)
     processors = SimpleNamespace(multi_processor_count=8)
     pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
-    for module in (memory, tick, uplink, device, rings):
+    for module in (memory, tick, upload_queue, backend, media_ring):
         monkeypatch.setattr(module, "pinned", pinned)
-    for module in (tick, uplink):
+    for module in (tick, upload_queue):
         monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
-    monkeypatch.setattr(tick, "kernel", kernel)
-    monkeypatch.setattr(device.DeviceBackend, "_capture", capture)
+    for module in (row, image, cloud):
+        monkeypatch.setattr(module, "kernel", kernel)
+    monkeypatch.setattr(backend.GpuBackend, "_capture", capture)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)
     monkeypatch.setattr(torch.cuda, "synchronize", nothing)
     monkeypatch.setattr(torch.cuda, "device", nothing)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: processors)
 
     def make(layout, capacities, _device, _unbounded, options):
-        return device.DeviceBackend(layout, capacities, torch.device("cpu"), options)
+        return backend.GpuBackend(layout, capacities, torch.device("cpu"), options)
 
     def build(spec, **options):
         with monkeypatch.context() as patched:

@@ -1,9 +1,9 @@
 // The tick's launches as host code, over the same headers and the same plans: what a GPU does, without one.
 #if defined(ROW)
-#include "row.cuh"
+#include "tick/row.cuh"
 using namespace robocache;
 
-extern "C" void tick_row(const RowPlan* plan, const RowTask* tasks, int streams) {
+extern "C" void tick_row(const RowTarget* plan, const RowTask* tasks, int streams) {
   for (int s = 0; s < streams; ++s)
     for (int i = 0; i < tasks[s].width; ++i) {
       const int column = tasks[s].column + i;
@@ -13,7 +13,7 @@ extern "C" void tick_row(const RowPlan* plan, const RowTask* tasks, int streams)
     plan->row[plan->values + i] = plan->again[plan->values + i] = plan->status[i];
 }
 #else
-#include "plan.cuh"
+#include "tick/tasks.cuh"
 using namespace robocache;
 
 static bool filled(const Target& target) {
@@ -24,9 +24,10 @@ static bool filled(const Target& target) {
 
 template <int FAMILY, int RESIZE>
 static void convert(const ImageTask& task) {
-  for (int y = 0; y < task.height; ++y)
-    for (int x = 0; x < task.width; ++x)
-      convert_pixel<FAMILY, RESIZE>(task.image, task.affine, x, y, task.width, task.height, task.out, task.kind);
+  const ConvertArguments& c = task.convert;
+  for (int y = 0; y < c.height; ++y)
+    for (int x = 0; x < c.width; ++x)
+      convert_pixel<FAMILY, RESIZE>(c.image, c.affine, x, y, c.width, c.height, task.target.out, c.element);
 }
 
 extern "C" void tick_image(const ImageTask* task, int family, int resize) {

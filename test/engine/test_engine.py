@@ -6,11 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.engine import FusionEngine, Outcome, grid
+from robocache_ros.engine import FusionEngine, Outcome, tick_grid
+from robocache_ros.engine.stream_samples import slots_for
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
-T0 = 1_760_000_000 * 10**9  # a tick: whole seconds lie on every grid
+T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
 ARRAY = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1, "align": "hold"}
 STAMPED = {
     "topic": "/v",
@@ -59,13 +60,13 @@ def test_a_tick_asked_for_late_sees_only_what_had_arrived_in_time():
     assert frames.age_ns[:, 0].tolist() == [1 * MS, 20 * MS]
 
 
-def test_what_arrives_between_a_ticks_making_and_its_going_out_is_not_in_it():
+def test_a_sample_that_arrives_after_a_tick_is_made_is_not_in_it_even_before_it_goes_out():
     engine = FusionEngine(spec(delay_ms=20, lead_ms=5, v=STAMPED))
     assert len(advance(engine, 0)) == 0
     assert engine.next_due_ns == T0 + 15 * MS
     push(engine, "v", -2, 15, 1.0)
     assert push(engine, "v", 0, 15.001, 2.0) is Outcome.LATE
-    frames = advance(engine, 16)  # made ahead of its beat, at 20
+    frames = advance(engine, 16)  # made before its emission time, 20
     assert frames.ticks_ns.tolist() == [T0]
     assert frames.fused.tolist() == [[1.0]]
 
@@ -102,9 +103,11 @@ def test_a_stamp_far_from_its_arrival_is_refused():
     assert push(engine, "v", 100, 0, 1.0) is Outcome.ACCEPTED
 
 
-def test_a_stream_by_header_refuses_a_message_without_a_stamp():
+@pytest.mark.parametrize("stamp_ns", [None, 0])
+def test_a_stream_by_header_drops_a_message_without_a_stamp(stamp_ns):
     engine = FusionEngine(spec(v=STAMPED))
-    assert engine.push("v", None, T0, value(1.0)) is Outcome.UNSTAMPED
+    assert engine.push("v", stamp_ns, T0, value(1.0)) is Outcome.UNSTAMPED
+    assert engine.advance(T0).valid.tolist() == []
 
 
 def test_a_stream_by_receive_time_is_stamped_by_its_arrival_less_the_latency():
@@ -116,7 +119,7 @@ def test_a_stream_by_receive_time_is_stamped_by_its_arrival_less_the_latency():
     assert frames.age_ns.tolist() == [[0]]
 
 
-def test_what_is_invalid_is_zero_and_says_so():
+def test_invalid_values_are_zero_and_marked():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 0)
     push(engine, "v", 0, 0, 9.0)
@@ -132,7 +135,7 @@ def test_no_tick_is_skipped_however_seldom_it_is_asked():
     assert np.diff(advance(engine, 5000).ticks_ns).tolist() == [20 * MS] * 249
 
 
-def test_a_clock_that_jumps_back_empties_the_rings_and_starts_anew():
+def test_a_clock_that_jumps_back_drops_all_samples_and_starts_anew():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 10_000)
     push(engine, "v", 10_000, 10_000, 1.0)
@@ -151,14 +154,14 @@ def test_a_sample_of_the_clock_that_jumped_back_starts_anew_before_the_next_tick
     assert advance(engine, 20).fused.tolist() == [[4.0]]
 
 
-def test_a_clock_that_jumps_ahead_starts_anew_instead_of_making_up_hours_of_ticks():
+def test_a_clock_that_jumps_ahead_starts_anew_instead_of_making_hours_of_ticks():
     engine = FusionEngine(spec(v=STAMPED))
     advance(engine, 0)
     assert len(advance(engine, 3_600_000)) == 0
     assert engine.clock_jumps == 1
 
 
-def test_eager_ticks_go_out_when_every_stream_has_passed_them():
+def test_eager_ticks_go_out_once_every_stream_has_a_sample_past_them():
     engine = FusionEngine(spec(100.0, "eager", v=STAMPED, w=STAMPED))
     advance(engine, 0)
     push(engine, "v", 1, 5, 1.0)
@@ -176,11 +179,11 @@ def test_eager_ticks_go_out_with_the_delay_at_the_latest():
     assert advance(engine, 100).ticks_ns.tolist() == [T0]
 
 
-def test_a_ring_that_is_full_gives_up_its_oldest_sample_and_counts_it():
+def test_a_full_index_drops_its_oldest_sample_and_counts_it():
     engine = FusionEngine(spec(0.0, v={**STAMPED, "rate_hz": 1, "max_skew_ms": 1e6}))
     for i in range(100):
         push(engine, "v", i / 10, i / 10, float(i))
-    assert engine.lost("v")["overrun"] == 100 - engine._streams["v"].track.capacity
+    assert engine.lost("v")["overrun"] == 100 - slots_for(engine.spec.stream("v"), engine.spec)
 
 
 def test_rows_carry_values_valid_and_age_as_the_layout_names_them():
@@ -223,12 +226,12 @@ def test_live_frames_are_those_of_the_recording_bit_for_bit(sent, steps, emit, d
         frames.append(advance(live, now))
 
     ticks = np.concatenate([f.ticks_ns for f in frames])
-    assert ticks.tolist() == grid.ticks_ns(grid.first_at_or_after(T0 - 40 * MS, 50), len(ticks), 50).tolist()
+    assert ticks.tolist() == tick_grid.ticks_ns(tick_grid.first_at_or_after(T0 - 40 * MS, 50), len(ticks), 50).tolist()
     offline = recorded.resolve(ticks, recorded.deadlines(ticks))
     assert torch.equal(torch.cat([f.rows() for f in frames]), offline.rows())
     assert np.array_equal(np.concatenate([f.age_ns for f in frames]), offline.age_ns)
 
 
-def test_a_push_to_a_stream_that_is_not_there_names_it():
+def test_a_push_to_an_unknown_stream_names_it():
     with pytest.raises(KeyError, match="x"):
         FusionEngine(spec(v=STAMPED)).push("x", T0, T0, value(1.0))

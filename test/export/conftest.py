@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,9 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
+from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.writer import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-for module in ("rosbags", "pyarrow", "av", "PIL", "jinja2"):
-    pytest.importorskip(module, reason="needs the `export` extra")
 
 ROOT = Path(__file__).parents[2]
 FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
@@ -32,11 +30,11 @@ def spec() -> FusionSpec:
 def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two short recordings: a cut of panda_lift with its gap in it, and a shorter one."""
     folder = tmp_path_factory.mktemp("bags")
-    with Bag(ROOT / "test" / "data" / "panda_lift") as whole:
-        types = {name: topic.type for name, topic in whole.topics.items()}
-        start = whole.start_ns + int(FIRST_S * 1e9)
+    with Bag(ROOT / "test" / "data" / "panda_lift") as complete:
+        types = {name: topic.type for name, topic in complete.topics.items()}
+        start = complete.start_ns + int(FIRST_S * 1e9)
         return [
-            write_bag(folder / name, types, list(whole.messages(None, start, start + int(length * 1e9))))
+            write_bag(folder / name, types, list(complete.messages(None, start, start + int(length * 1e9))))
             for name, length in (("lift", CUT_S), ("again", 1.3))
         ]
 
@@ -56,12 +54,28 @@ def made(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: Fusio
     return make
 
 
+@pytest.fixture
+def small_disk() -> Callable[..., tuple[int, str, str]]:
+    """Runs a command, and then a line of shell, where a folder is a small file system; exit status, stdout, stderr."""
+    space = ["unshare", *(["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"])]
+    if not shutil.which("unshare") or subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs a mount namespace, which this system does not allow")
+
+    def run(folder: Path, size: str, command: list[str], after: str = "true") -> tuple[int, str, str]:
+        line = f'mount -t tmpfs -o size={size} none "$0" || exit 99; "$@"; status=$?; {after}; exit $status'
+        shell = [*space, "sh", "-c", line, str(folder), *command]
+        done = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=ROOT)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
 def reader(variable: str, default: str) -> str:
     """A program of the real readers; where it must be there and is not, that is a failure and no skip."""
     program = os.environ.get(variable, str(ROOT / default))
     if shutil.which(program):
         return program
-    said = f"no {program}: make lerobot-env, or set {variable}"
+    reason = f"no {program}: make lerobot-env, or set {variable}"
     if os.environ.get("ROBOCACHE_REQUIRE_LEROBOT"):
-        pytest.fail(said)
-    pytest.skip(said)
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -20,7 +20,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
 
 
 def decode(path, timestamps, tolerance_s, *_args, **_keywords):
-    """What torchvision's reader did before it was taken out of torchvision: the frames at the timestamps."""
+    """What torchvision's reader did before it was removed: the frames at the timestamps."""
     with av.open(str(path)) as container:
         frames = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
     times = np.array([time for time, _ in frames])
@@ -46,8 +46,8 @@ def told(value):
     """A tensor as shape, type and mean (images) or values (the rest)."""
     if not isinstance(value, torch.Tensor):
         return value
-    said = {"shape": list(value.shape), "dtype": str(value.dtype)}
-    return {**said, "mean": float(value.double().mean())} if value.numel() > 1000 else {**said, "value": value.tolist()}
+    about = {"shape": list(value.shape), "dtype": str(value.dtype)}
+    return about | ({"mean": float(value.double().mean())} if value.numel() > 1000 else {"value": value.tolist()})
 
 
 print(  # noqa: T201

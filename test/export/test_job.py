@@ -1,39 +1,142 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.writer import ExportOptions
 from robocache_ros.spec import FusionSpec, ImageSpec
 
 ROOT = Path(__file__).parents[2]
+LIFT = ROOT / "test" / "data" / "panda_lift"
+SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
-def test_nothing_is_left_when_a_later_recording_fails(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+def command(out: Path, *more: str, bags: int = 1) -> list[str]:
+    start = [sys.executable, "-m", "robocache_ros", "export", *[str(LIFT)] * bags]
+    return [*start, "--spec", str(SPEC), "--out", str(out), *more]
+
+
+def test_a_later_recording_that_is_wrong_is_noticed_first(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    seen: list[str] = []
     with pytest.raises(RoboCacheError, match="no such recording"):
-        export([bags[0], tmp_path / "gone"], spec, tmp_path / "out" / "set", ExportOptions(media="video"))
-    assert list((tmp_path / "out").iterdir()) == []
+        export([bags[0], tmp_path / "gone"], spec, tmp_path / "set", progress=lambda name, _: seen.append(name))
+    assert seen == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_left_after_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "robocache_ros", "export", *[str(ROOT / "test/data/panda_lift")] * 50]
-    command += ["--spec", str(ROOT / "config/panda_lift.yaml"), "--out", str(tmp_path / "out" / "set")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    while process.poll() is None and not list(tmp_path.glob("out/.set.partial-*/videos/*/*/*.mp4")):
+def test_a_later_recording_without_a_topic_is_noticed_first(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    other = write_bag(tmp_path / "other", {"/chat": "std_msgs/msg/String"}, [("/chat", 1, b"\0\1\0\0\1\0\0\0\0")])
+    seen: list[str] = []
+    with pytest.raises(RoboCacheError, match="does not hold /panda/joint_states"):
+        export([bags[0], other], spec, tmp_path / "set", progress=lambda name, _: seen.append(name))
+    assert seen == []
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_and_not_read(spec: FusionSpec, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mcap")
+    with pytest.raises(RoboCacheError, match=r"pipe\.mcap: not a regular file"):
+        export([tmp_path / "pipe.mcap"], spec, tmp_path / "set")
+
+
+def test_a_recording_that_changes_while_it_is_read_is_refused(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    growing = shutil.copytree(bags[0], tmp_path / "growing")
+    file = next(growing.glob("*.mcap"))
+
+    def touched(_: str, share: float) -> None:
+        if share == 1:
+            os.utime(file, ns=(0, 0))
+
+    with pytest.raises(RoboCacheError, match=r"\.mcap: changed while it was read"):
+        export([growing], spec, tmp_path / "set", ExportOptions(media="none"), progress=touched)
+    assert list(tmp_path.iterdir()) == [growing]
+
+
+@pytest.mark.timeout(60)
+def test_an_error_does_not_wait_for_the_checksums(tmp_path: Path) -> None:
+    with (tmp_path / "large.mcap").open("wb") as file:
+        file.truncate(1 << 40)  # a sparse file, which takes hours to hash
+    with pytest.raises(KeyboardInterrupt), Checksums([tmp_path / "large.mcap"]):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        command(tmp_path / "set", bags=50), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    while process.poll() is None and not list(tmp_path.glob("set/.robocache-partial-*/dataset/videos/*/*/*.mp4")):
         time.sleep(0.05)  # until it is in the middle of it
-    os.kill(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert list((tmp_path / "out").iterdir()) == []
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode not in (0, -number)
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_export_can_be_repeated(tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    process = subprocess.Popen(command(out, bags=50), stdout=subprocess.DEVNULL, cwd=ROOT)
+    while process.poll() is None and not list(out.glob(".robocache-partial-*/dataset/videos/*/*/*.mp4")):
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    done = subprocess.run(command(out, "--media", "none"), capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ".robocache-partial-" in "".join(done.stdout.split())  # it names what it removes
+    assert sorted(f.name for f in out.iterdir()) == ["arrays", "data", "meta", "report.html"]
+
+
+@pytest.mark.parametrize(("size", "media"), [("200k", "none"), ("300k", "video"), ("1100k", "video"), ("3m", "image")])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, small_disk: Callable[..., tuple[int, str, str]], size: str, media: str
+) -> None:
+    code, out, errors = small_disk(tmp_path, size, command(tmp_path / "set", "--media", media), f"ls -A {tmp_path}")
+    assert (code, out) == (2, "")
+    assert errors.count("\n") == 1
+    assert "No space left on device; free some space" in errors
+
+
+def test_a_limit_on_file_sizes_is_one_line(tmp_path: Path) -> None:
+    line = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command(tmp_path / "set", "--media", "image")]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "File too large; raise the limit on file sizes" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_path_is_not_a_list_of_recordings(spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="bags: lift is one path; give a list"):
+        export("lift", spec, tmp_path / "set")
+
+
+def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    topic = "/panda/joint_states"
+    joint = replace(spec, streams=tuple(s for s in spec.streams if s.name == "joint_position"))
+    with Bag(bags[0]) as bag:
+        first = next(m for m in bag.messages([topic]))
+    short = write_bag(
+        tmp_path / "short", {topic: bag.topics[topic].type}, [(topic, 1_760_000_000_000_000_001, first.data)]
+    )
+    with pytest.raises(RoboCacheError, match="span no tick"):
+        export([short], joint, tmp_path / "set", ExportOptions(trim=False))
 
 
 def test_an_odd_image_size_is_refused_with_the_way_out(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -49,16 +152,21 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "expected"),
     [
         ({"format": "zip"}, "format: 'zip' is not one of lerobot"),
         ({"media": "gif"}, "media: 'gif' is not one of video, image, none"),
         ({"visibility": "all"}, "visibility: 'all' is not one of ideal, deployed"),
         ({"task": " "}, "task: is empty"),
+        ({"task": "lift\nthe cube"}, r"task: 'lift\\\\nthe cube' is not a line of text"),
+        ({"task": "\x1b[31m" * 100}, "is not a line of text"),
+        ({"task": "\udcff"}, "is not a line of text"),
+        ({"task": "x" * 1001}, "task: 1,001 characters; use 1,000 at most"),
+        ({"robot_type": "a\0b"}, "robot_type: .* is not a line of text"),
     ],
 )
-def test_options_are_checked(keys: dict[str, str], said: str) -> None:
-    with pytest.raises(RoboCacheError, match=said):
+def test_options_are_checked(keys: dict[str, str], expected: str) -> None:
+    with pytest.raises(RoboCacheError, match=expected):
         ExportOptions(**keys)
 
 

@@ -15,9 +15,10 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.arrays import read_arrays
+from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.writer import ExportOptions
+from robocache_ros.export.lerobot import dataset, parquet_tables
+from robocache_ros.export.lerobot.arrays import read_arrays
 from robocache_ros.spec import FusionSpec, load_spec
 
 Made = Callable[[str], ExportResult]
@@ -61,9 +62,9 @@ def test_png_images_are_the_engines_to_the_bit(made: Made, frames: list[Any]) ->
 def test_timestamps_are_the_frame_index_over_the_rate(made: Made) -> None:
     rows = columns(made("none"))
     for episode in (0, 1):
-        chosen = [i for i, e in enumerate(rows["episode_index"]) if e == episode]
-        assert [rows["frame_index"][i] for i in chosen] == list(range(len(chosen)))
-        assert [np.float32(rows["timestamp"][i]) for i in chosen] == [np.float32(k / 50) for k in range(len(chosen))]
+        of_it = [i for i, e in enumerate(rows["episode_index"]) if e == episode]
+        assert [rows["frame_index"][i] for i in of_it] == list(range(len(of_it)))
+        assert [np.float32(rows["timestamp"][i]) for i in of_it] == [np.float32(k / 50) for k in range(len(of_it))]
     assert rows["index"] == list(range(len(rows["index"])))
 
 
@@ -223,3 +224,25 @@ def test_without_images_an_eager_robot_still_waits_for_its_cameras(
     )
     assert columns(bare)["observation.state"] == columns(full)["observation.state"]
     assert "observation.images.front" not in columns(bare)
+
+
+def test_row_groups_are_bounded_and_change_no_value(
+    made: Made, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 1_000_000
+    monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
+    monkeypatch.setattr(dataset, "WRITE_BYTES", limit // 2)
+    result = export(bags, spec, tmp_path / "out", ExportOptions("lerobot", media="image", task="lift the cube"))
+    for name in ("data/chunk-000/file-000.parquet", "arrays/voxels/chunk-000/file-000.parquet"):
+        small, large = (parquet.ParquetFile(folder / name) for folder in (result.out, made("image").out))
+        sizes = [small.read_row_group(group).nbytes for group in range(small.num_row_groups)]
+        assert len(sizes) > 1
+        assert max(sizes) <= limit
+        assert small.read().equals(large.read())
+
+
+def test_a_dataset_states_how_its_images_are_stored(made: Made) -> None:
+    for media, stored in (("video", "8-bit RGB as video, lossy"), ("image", "8-bit RGB as PNG, lossless")):
+        front = meta(made(media), "robocache.json")["images"]["front"]
+        assert (front["stored"], front["normalized"]) == (stored, False)
+        assert front["normalize"] == {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export import lerobot
+from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.writer import ExportOptions
+from robocache_ros.export.lerobot import dataset
 from robocache_ros.spec import FusionSpec
 
 from .conftest import reader
@@ -127,8 +127,8 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lerobot, "DATA_FILE_MB", 0)  # every episode fills a file
-    monkeypatch.setattr(lerobot, "VIDEO_FILE_MB", 0)
+    monkeypatch.setattr(dataset, "DATA_FILE_MB", 0)  # every episode fills a file
+    monkeypatch.setattr(dataset, "VIDEO_FILE_MB", 0)
     export(bags, spec, tmp_path / "set", ExportOptions(task="lift the cube", robot_type="panda"))
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == 2
     assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 4

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.export import figures
-from robocache_ros.export.job import ExportResult, survey
-from robocache_ros.export.report import write_report
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.job import ExportResult, summarize
+from robocache_ros.export.report import figures
+from robocache_ros.export.report.page import write_report
 from robocache_ros.spec import FusionSpec
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -48,10 +49,10 @@ def parsed(path: Path) -> Checker:
 
 
 @pytest.fixture(scope="module")
-def whole(spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    """The report of the whole of panda_lift."""
+def complete(spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Checker:
+    """The report of all of panda_lift."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    write_report([survey(Path(__file__).parents[1] / "data" / "panda_lift", spec)], out, dataset=None)
+    write_report([summarize(Path(__file__).parents[1] / "data" / "panda_lift", spec)], out)
     return parsed(out)
 
 
@@ -62,26 +63,26 @@ def test_a_dataset_has_its_report_beside_it(made: Callable[[str], ExportResult])
     assert "1 · again" in text
 
 
-def test_it_loads_nothing_from_elsewhere(whole: Checker) -> None:
-    assert len(whole.sources) == 16  # eight frames of each camera
-    assert all(source.startswith("data:image/jpeg;base64,") for source in whole.sources)
+def test_it_loads_nothing_from_elsewhere(complete: Checker) -> None:
+    assert len(complete.sources) == 16  # eight frames of each camera
+    assert all(source.startswith("data:image/jpeg;base64,") for source in complete.sources)
 
 
-def test_it_names_the_faults_of_the_recording(whole: Checker) -> None:
-    text = " ".join(" ".join(whole.words).split())
+def test_it_names_the_faults_of_the_recording(complete: Checker) -> None:
+    text = " ".join(" ".join(complete.words).split())
     assert "/panda/joint_states was silent for 152 ms at 4.05 s." in text
     assert "/camera/front/image_raw/compressed lacks 6 single samples (2.2 %)." in text
     assert "/panda/joint_states carries 11 stamps twice" in text
     assert "/panda/joint_states has 7 messages behind newer ones" in text
 
 
-def test_it_says_where_the_timeline_broke_and_why(whole: Checker) -> None:
-    text = " ".join(" ".join(whole.words).split())
+def test_it_says_where_the_timeline_broke_and_why(complete: Checker) -> None:
+    text = " ".join(" ".join(complete.words).split())
     assert re.search(r"joint_position 4\.06 s 160 ms 3 5 /panda/joint_states was silent for 152 ms", text)
 
 
-def test_every_topic_and_stream_is_in_it(whole: Checker, spec: FusionSpec) -> None:
-    text = " ".join(whole.words)
+def test_every_topic_and_stream_is_in_it(complete: Checker, spec: FusionSpec) -> None:
+    text = " ".join(complete.words)
     for stream in spec.streams:
         assert stream.name in text
         assert stream.topic in text
@@ -89,7 +90,7 @@ def test_every_topic_and_stream_is_in_it(whole: Checker, spec: FusionSpec) -> No
 
 def test_a_name_cannot_smuggle_markup_in(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    write_report([survey(bags[0], spec)], out, dataset="<script>alert(1)</script>")
+    write_report([summarize(bags[0], spec)], out, dataset="<script>alert(1)</script>")
     assert "<script>" not in out.read_text()
 
 
@@ -112,3 +113,33 @@ def test_a_histogram_gathers_what_is_beyond_its_limit() -> None:
 
 def test_equal_values_make_a_histogram_of_one_bar() -> None:
     assert figures.histogram(np.full(10, 20.0), unit="ms").count("<rect") == 1
+
+
+def test_a_report_is_replaced_only_where_that_is_asked_for(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("mine")
+    episode = summarize(bags[0], spec)
+    with pytest.raises(RoboCacheError, match=r"report\.html: exists; .* --overwrite"):
+        write_report([episode], out)
+    assert out.read_text() == "mine"
+    write_report([episode], out, overwrite=True)
+    assert "Recording quality" in out.read_text()
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_report_that_cannot_be_written_is_one_line(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RoboCacheError, match=r"file: "):
+        write_report([summarize(bags[0], spec)], tmp_path / "file" / "report.html")
+
+
+def test_it_states_that_video_is_lossy(made: Callable[[str], ExportResult]) -> None:
+    assert "lossy" in " ".join(parsed(made("video").out / "report.html").words)
+    assert "lossy" not in " ".join(parsed(made("image").out / "report.html").words)
+
+
+def test_the_thumbnails_of_an_episode_are_small(spec: FusionSpec, bags: list[Path]) -> None:
+    images = summarize(bags[0], spec).thumbnails.images
+    files = [file for camera in images.values() for _, file in camera]
+    assert len(files) == 16
+    assert sum(map(len, files)) < 200_000

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from robocache_ros.export.statistics import QUANTILES, Histogram, of_columns
+from robocache_ros.export.lerobot.statistics import QUANTILES, ColumnFiles, Histogram, of_columns
 
 
 def test_columns_agree_with_numpy() -> None:
@@ -20,6 +22,27 @@ def test_one_column_and_one_row_are_enough() -> None:
     assert (stats["min"], stats["max"], stats["mean"], stats["std"], stats["q50"], stats["count"]) == (
         [7], [7], [7.0], [0.0], [7.0], [1],
     )  # fmt: skip
+
+
+def test_sums_are_added_up_as_numpy_adds_them() -> None:
+    values = np.random.default_rng(0).normal(size=(30_001, 5)).astype(np.float32)
+    for table in (values, values[:, :1]):
+        exact, stats = table.astype(np.float64), of_columns(table)
+        # NumPy may change the order; then a dataset's last digits change with it, and not more.
+        assert stats["mean"] == pytest.approx(exact.mean(axis=0).tolist(), rel=1e-9)
+        assert stats["std"] == pytest.approx(exact.std(axis=0).tolist(), rel=1e-12)
+
+
+def test_columns_on_disk_have_the_statistics_of_those_in_memory(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    wide, narrow = random.normal(size=(500, 3)).astype(np.float32), random.integers(-9, 9, 500)
+    files = ColumnFiles(tmp_path)
+    for start, stop in ((0, 1), (1, 200), (200, 500)):
+        files.append({"wide": wide[start:stop], "narrow": narrow[start:stop]})
+    assert files.stats("wide") == of_columns(wide)
+    assert files.stats("narrow", 200) == of_columns(narrow[200:])
+    files.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nanosecond_stamps_keep_their_digits() -> None:

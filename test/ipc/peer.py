@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from typing import Any
 
+import numpy
 import torch
 
 from robocache_ros import ipc
@@ -27,13 +29,23 @@ def values(tick_ns: int, device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def shown(frame: ipc.HeldFrame | None) -> Any:
-    """What a frame holds, as JSON; the elements of an array where they are not all the same."""
-    if frame is None:
+def shown(lease: ipc.SlotLease | None) -> Any:
+    """A frame as JSON; the different elements of each array."""
+    if lease is None:
         return None
-    read = {name: value.unique().tolist() for name, value in frame.tensors.items()}
-    host = {name: value.tolist() for name, value in frame.host.items()}
-    return {"tick_ns": frame.tick_ns, **read, **host}
+    read = {name: value.unique().tolist() for name, value in lease.tensors.items()}
+    host = {name: value.tolist() for name, value in lease.host.items()}
+    return {"tick_ns": lease.tick_ns, **read, **host}
+
+
+class Half:
+    """An array that is never copied: this process waits to be killed in the middle of a frame."""
+
+    shape, dtype = (2,), numpy.dtype(numpy.int64)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        say("half")
+        threading.Event().wait()
 
 
 def say(answer: Any) -> None:
@@ -42,7 +54,7 @@ def say(answer: Any) -> None:
 
 
 def reader(path: str) -> None:
-    held: list[ipc.HeldFrame] = []
+    leases: list[ipc.SlotLease] = []
     late = torch.empty(0)
     try:
         source = ipc.Reader(path)
@@ -53,21 +65,21 @@ def reader(path: str) -> None:
     for line in sys.stdin:
         name, *args = json.loads(line)
         answer: Any = None
-        if name in ("frame", "latest", "wait"):
+        if name in ("latest", "wait"):
             frame = getattr(source, name)(*args)
             answer = shown(frame)
             if frame:
-                held.append(frame)
+                leases.append(frame)
         elif name == "again":
-            answer = {**shown(held[-1]), "overtaken": held[-1].overtaken}
+            answer = {**shown(leases[-1]), "overwritten": leases[-1].overwritten}
         elif name == "read_slowly":  # the GPU reads the frame long after this process has let go of it
             torch.cuda._sleep(args[0])
-            late = held[-1].tensors["fused"].clone()
-            held.pop().release()
+            late = leases[-1].tensors["fused"].clone()
+            leases.pop().release()
         elif name == "late":
             answer = late.unique().tolist()
         elif name == "release":
-            held.pop().release()
+            leases.pop().release()
             source.latest()  # gives back what the GPU has finished with
         elif name == "alive":
             source.latest()
@@ -83,11 +95,10 @@ def writer(path: str, device: str) -> None:
         if name == "publish":
             ring.publish(args[0], values(args[0], device))
         elif name == "half":
-            half = ring.slot(args[0])  # never left: this process is killed in the middle of it
-            half.__enter__()["fused"].fill_(-1)
+            ring.publish(args[0], {**values(-1, device), "age_ns": Half()})
         elif name == "close":
             ring.close()
-        say({"readers": ring.readers, "overtaken": ring.overtaken})
+        say({"readers": ring.readers, "overwritten": ring.overwritten})
 
 
 if __name__ == "__main__":

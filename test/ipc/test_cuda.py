@@ -19,7 +19,7 @@ pytestmark = [
 
 Spawn = Callable[..., Any]
 Eventually = Callable[[Callable[[], bool]], None]
-LONG_CYCLES = 400_000_000  # about 0.2 s: longer than a process takes to look
+LONG_CYCLES = 400_000_000  # about 0.2 s: longer than a process needs to look
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_another_process_reads_what_was_published(writer: ipc.Writer, spawn: Spa
     consumer = spawn("reader")
     writer.publish(300, values(300))
 
-    assert consumer.ask("frame", 300) == shown(300)
+    assert consumer.ask("latest") == shown(300)
 
 
 def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made(
@@ -51,66 +51,67 @@ def test_reader_waits_on_the_gpu_for_a_frame_that_is_announced_before_it_is_made
     writer.publish(7, values(7))
     pending = not torch.cuda.current_stream().query()
 
-    assert consumer.ask("frame", 7) == shown(7)
+    assert consumer.ask("latest") == shown(7)
     assert pending
 
 
-def test_slot_is_kept_until_the_readers_queued_work_is_through(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
+def test_slot_is_kept_until_the_readers_queued_work_is_done(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
     consumer = spawn("reader")
     writer.publish(1, values(1))
-    consumer.ask("frame", 1)
+    consumer.ask("latest")
     consumer.ask("read_slowly", LONG_CYCLES)
     for tick in range(2, 40):
         writer.publish(tick, values(tick))
 
     assert consumer.ask("late") == [1]
-    assert writer.overtaken == 0
+    assert writer.overwritten == 0
 
 
 def test_released_slot_is_used_again(writer: ipc.Writer, spawn: Spawn, values: Any) -> None:
     consumer = spawn("reader")
     for tick in range(1, 40):
         writer.publish(tick, values(tick))
-        assert consumer.ask("frame", tick) == shown(tick)
+        assert consumer.ask("latest") == shown(tick)
         consumer.ask("release")
 
-    assert writer.overtaken == 0
+    assert writer.overwritten == 0
 
 
-def test_consumer_killed_while_it_holds_slots_gives_them_back(
+def test_consumer_killed_while_it_leases_slots_gives_them_back(
     writer: ipc.Writer, spawn: Spawn, values: Any, eventually: Eventually
 ) -> None:
     killed = spawn("reader")
     for tick in (1, 2, 3):
         writer.publish(tick, values(tick))
-        killed.ask("frame", tick)
+        killed.ask("latest")
     killed.kill()
     eventually(lambda: writer.readers == 0)
     for tick in range(4, 20):
         writer.publish(tick, values(tick))
 
-    assert writer.overtaken == 0
+    assert writer.overwritten == 0
 
 
 def test_killed_and_restarted_node_is_mapped_anew(spawn: Spawn, path: Path) -> None:
-    link = ipc.Link(path, retry_s=0.0)
+    connection = ipc.Connection(path, retry_s=0.0)
     first = spawn("writer", device="cuda")
-    reader = link.connect()
+    reader = connection.connect()
     assert reader
     first.ask("publish", 1)
-    held = link.frame(1)
-    assert held
-    assert held.tensors["fused"].unique().tolist() == [1]
+    lease = reader.latest()
+    assert lease
+    assert lease.tensors["fused"].unique().tolist() == [1]
     first.kill()
-    assert link.latest() is None
-    del held, reader
+    assert reader.latest() is None
+    del lease, reader
     second = spawn("writer", device="cuda")
-    link.connect()
+    reader = connection.connect()
+    assert reader
     second.ask("publish", 2)
 
-    held = link.frame(2)
-    assert held
-    assert held.tensors["fused"].unique().tolist() == [2]
+    lease = reader.latest()
+    assert lease
+    assert lease.tensors["fused"].unique().tolist() == [2]
 
 
 def test_process_that_sees_no_gpu_is_told_so(writer: ipc.Writer, spawn: Spawn) -> None:
@@ -140,5 +141,5 @@ def test_rings_give_the_gpus_memory_back(path: Path, make_writer: Callable[..., 
         ipc.Writer(path, [field], slots=2, device="cuda").close()
         return torch.cuda.mem_get_info()[0] == free
 
-    # What is free is so of the whole GPU, on which other processes may begin and end meanwhile: once is enough.
+    # What is free counts for the entire GPU, on which other processes may begin and end meanwhile: once is enough.
     assert any(given_back() for _ in range(20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,11 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.engine import Frames
-from robocache_ros.frame import FusedFrame
-from robocache_ros.ipc.frames import FrameWriter, fused_frame
-from robocache_ros.layout import Layout
-from robocache_ros.ops.cuda import ipc as cuda_ipc
+from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.ipc.frame_ring import FrameReader, FrameWriter, fused_frame
+from robocache_ros.ops.cuda import shared_ring as cuda_ipc
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
 
 PERIOD_NS = 20_000_000
 SPEC = {
@@ -96,25 +97,45 @@ def test_timeline_that_starts_anew_forgets_the_ticks_before(writer: FrameWriter,
     assert share(writer, path, 200, 201, 5).valid["joints"].tolist() == [0, 0, 1]
 
 
-def test_frames_without_a_reader_are_not_copied(writer: FrameWriter) -> None:
-    writer.publish(frames(5), window(3, 4, 5))
-
-    assert writer._writer
-    assert writer._writer.published == 0
-
-
 def test_image_that_shows_its_size_makes_the_ring_anew(writer: FrameWriter, path: Path) -> None:
-    link = ipc.Link(path, retry_s=0.0)
+    connection = ipc.Connection(path, retry_s=0.0)
     writer.publish(frames(5, image=0), window(3, 4, 5))
-    link.connect()
+    first = connection.connect()
+    assert first
     writer.publish(frames(6), window(4, 5, 6))
-    link.latest()
+    assert first.latest() is None
+    second = connection.connect()
+    assert second
     writer.publish(frames(7), window(5, 6, 7))
 
-    held = link.latest()
-    assert held
-    assert fused_frame(held, LAYOUT)["front"].shape == (3, 2, 4)
-    link.close()
+    lease = second.latest()
+    assert lease
+    assert fused_frame(lease, LAYOUT)["front"].shape == (3, 2, 4)
+    connection.close()
+
+
+def test_each_newest_frame_is_given_once_whatever_the_clock_does(writer: FrameWriter, path: Path) -> None:
+    writer.publish(frames(100), window(98, 99, 100))
+    with ipc.Reader(path) as reader:
+        source = FrameReader(reader, LAYOUT)
+        given = []
+        for tick in (101, 5, 6):
+            writer.publish(frames(tick), window(tick - 2, tick - 1, tick))
+            frame = source.next(10.0)
+            assert frame
+            given.append(frame.tick_ns // PERIOD_NS)
+
+        assert given == [101, 5, 6]
+        assert source.next(0.01) is None
+
+
+def test_ring_of_another_layout_is_refused(path: Path) -> None:
+    with (
+        closing(ipc.Writer(path, [ipc.Field("window", "float32", (1, 1))], meta=LAYOUT.to_json())),
+        ipc.Reader(path) as reader,
+        pytest.raises(ipc.IpcUnavailableError, match="the ring's fields are not those of its layout"),
+    ):
+        FrameReader(reader, LAYOUT)
 
 
 def test_blocks_of_a_slot_are_told_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:

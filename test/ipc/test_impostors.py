@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros import ipc
-from robocache_ros.ipc import memory, table
+from robocache_ros.ipc import handshake, ring_reader, shared_memory, slot_table
 
 LAYOUT = ipc.RingLayout((ipc.Field("fused", "float32", (4,)),), 2, "cpu")
 
@@ -42,10 +43,10 @@ def serve(path: Path) -> Iterator[Callable[..., None]]:
         thread.join(30)
 
 
-def fds(layout: str, ring_bytes: int = LAYOUT.ring_bytes, holds_bytes: int = 4096) -> list[int]:
-    sizes = (table.table_bytes(LAYOUT), ring_bytes, holds_bytes)
-    rest = [memory.create("test", size) for size in sizes]
-    return [memory.text_fd("test", layout), memory.text_fd("test", "{}"), *rest]
+def fds(layout: str, ring_bytes: int = LAYOUT.ring_bytes, page_bytes: int = 4096) -> list[int]:
+    sizes = (slot_table.table_bytes(LAYOUT), ring_bytes, page_bytes)
+    rest = [shared_memory.create("test", size) for size in sizes]
+    return [shared_memory.text_fd("test", layout), shared_memory.text_fd("test", "{}"), *rest]
 
 
 HELLO = b'{"generation": 1}'
@@ -54,9 +55,8 @@ HELLO = b'{"generation": 1}'
 def test_honest_node_is_mapped(serve: Callable[..., None], path: Path) -> None:
     serve(HELLO, fds(LAYOUT.to_json()))
 
-    reader = ipc.Reader(path)
-    assert reader.layout == LAYOUT
-    reader.close()
+    with ipc.Reader(path) as connected:
+        assert connected.layout == LAYOUT
 
 
 def test_node_of_another_version_is_refused(serve: Callable[..., None], path: Path) -> None:
@@ -69,7 +69,7 @@ def test_node_of_another_version_is_refused(serve: Callable[..., None], path: Pa
 def test_ring_smaller_than_described_is_refused(serve: Callable[..., None], path: Path) -> None:
     serve(HELLO, fds(LAYOUT.to_json(), ring_bytes=LAYOUT.ring_bytes - 1))
 
-    with pytest.raises(ipc.IpcUnavailableError, match="511 bytes where the description says 512"):
+    with pytest.raises(ipc.IpcUnavailableError, match="511 bytes where the description gives 512"):
         ipc.Reader(path)
 
 
@@ -77,7 +77,7 @@ def test_layout_that_does_not_fit_the_table_is_refused(serve: Callable[..., None
     larger = ipc.RingLayout(LAYOUT.fields, 1000, "cpu")
     serve(HELLO, fds(larger.to_json()))
 
-    with pytest.raises(ipc.IpcUnavailableError, match="where the description says"):
+    with pytest.raises(ipc.IpcUnavailableError, match="where the description gives"):
         ipc.Reader(path)
 
 
@@ -104,25 +104,23 @@ def test_refused_reader_leaves_no_descriptors(
 
     with pytest.raises(ipc.IpcUnavailableError):
         ipc.Reader(path)
-    eventually(
-        lambda: set(os.listdir("/proc/self/fd")) <= there
-    )  # the serving thread has some of its own until it ends
+    eventually(lambda: set(os.listdir("/proc/self/fd")) <= there)  # the serving thread has some until it ends
 
 
 def test_writers_table_cannot_be_written_by_a_reader(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = ipc.reader._connect(os.fspath(path))
+    connection, received, _ = handshake.connect(os.fspath(path))
     connection.close()
 
     with pytest.raises(PermissionError):
-        memory.map_fd(received[2], 64, writable=True)
+        shared_memory.map_fd(received[2], 64, writable=True)
     for fd in received:
         os.close(fd)
 
 
-def test_memory_cannot_be_shrunk_under_the_writers_feet(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+def test_memory_cannot_be_shrunk_under_the_writer(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = ipc.reader._connect(os.fspath(path))
+    connection, received, _ = handshake.connect(os.fspath(path))
     connection.close()
 
     for fd in received[2:]:
@@ -130,3 +128,116 @@ def test_memory_cannot_be_shrunk_under_the_writers_feet(make_writer: Callable[..
             os.ftruncate(fd, 0)
     for fd in received:
         os.close(fd)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["description", "place of the ring"])
+def test_descriptions_cannot_be_changed_by_a_reader(
+    make_writer: Callable[..., ipc.Writer], path: Path, number: int
+) -> None:
+    make_writer(LAYOUT.fields)
+    connection, received, _ = handshake.connect(os.fspath(path))
+    connection.close()
+
+    with pytest.raises(PermissionError):
+        os.pwrite(received[number], b"{}", 0)
+    handshake.close_all(received)
+
+
+def test_reader_cannot_seal_the_ring_against_others(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
+    make_writer(LAYOUT.fields)
+    connection, received, _ = handshake.connect(os.fspath(path))
+    connection.close()
+
+    for fd in received:
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, shared_memory.SEAL_READERS)
+    handshake.close_all(received)
+
+
+def unsealed() -> int:
+    fd = os.memfd_create("test")
+    os.truncate(fd, 1 << 16)
+    return fd
+
+
+@pytest.mark.parametrize(
+    "open_other",
+    [unsealed, lambda: os.open(__file__, os.O_RDONLY), lambda: os.open("/", os.O_RDONLY), lambda: os.eventfd(0)],
+    ids=["memory that may shrink", "file", "folder", "event"],
+)
+@pytest.mark.parametrize("number", range(5))
+def test_descriptor_of_something_else_is_refused(
+    serve: Callable[..., None], path: Path, number: int, open_other: Callable[[], int]
+) -> None:
+    sent = fds(LAYOUT.to_json())
+    os.close(sent[number])
+    sent[number] = open_other()
+    serve(HELLO, sent)
+
+    with pytest.raises(ipc.IpcUnavailableError, match="its size is not sealed"):
+        ipc.Reader(path)
+
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+def described(**changes: object) -> str:
+    return json.dumps({**json.loads(LAYOUT.to_json()), **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NESTED,
+        "9" * 5000,
+        "[]",
+        "null",
+        described(slots=10**6),
+        described(slots=2.5),
+        described(slots=True),
+        described(device="disk"),
+        described(meta=7),
+        described(fields=[]),
+        described(fields=7),
+        described(fields=[{"name": "x", "dtype": "uint8", "shape": [2**61]}]),
+        described(fields=[{"name": "x", "dtype": "uint8", "shape": [2**40] * 40}]),
+        described(fields=[{"name": "x", "dtype": "uint8", "shape": [-1]}]),
+        described(fields=[{"name": "x", "dtype": "uint8", "shape": [10**400]}]),
+        described(fields=[{"name": [], "dtype": "uint8", "shape": [1]}]),
+        described(fields=[{"name": "x", "dtype": "object", "shape": [1]}]),
+        described(fields=[{"name": str(n), "dtype": "uint8", "shape": [1]} for n in range(5000)]),
+    ],
+    ids=range(18),
+)
+def test_description_out_of_bounds_is_refused_in_one_line(serve: Callable[..., None], path: Path, text: str) -> None:
+    serve(HELLO, fds(text))
+
+    with pytest.raises(ipc.IpcUnavailableError) as refused:
+        ipc.Reader(path)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+def test_description_beyond_the_limit_is_not_read(serve: Callable[..., None], path: Path) -> None:
+    serve(HELLO, fds(" " * (ring_reader.MAX_DESCRIPTION_BYTES + 1)))
+
+    with pytest.raises(ipc.IpcUnavailableError, match="at most 16777216 are read"):
+        ipc.Reader(path)
+
+
+def test_node_that_does_not_answer_is_given_up(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(os.fspath(path))
+        listener.listen()
+
+        with pytest.raises(ipc.IpcUnavailableError, match="no node answers there"):
+            ipc.Reader(path)
+
+
+def test_refusal_of_a_node_is_shown_in_one_line(serve: Callable[..., None], path: Path) -> None:
+    serve(json.dumps({"refused": "\x1b[31mno\n" + "x" * 3000}).encode(), [])
+
+    with pytest.raises(ipc.IpcUnavailableError, match="x1b") as refused:
+        ipc.Reader(path)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300

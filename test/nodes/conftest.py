@@ -223,7 +223,7 @@ class Rig:
             return player.run()
 
     def status(self, diagnostics: Inbox, part: str) -> tuple[Any, dict[str, str]]:
-        """The newest diagnostic status of a stream or the beat, and its values."""
+        """The newest diagnostic status of a stream or the ticks, and its values."""
         if not len(diagnostics):
             return None, {}
         for status in diagnostics.newest.status:

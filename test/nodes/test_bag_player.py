@@ -1,10 +1,12 @@
-"""The bag player: its pace, its bytes, and what it says where it cannot play."""
+"""The bag player: its pace, its bytes, and its errors."""
 
 from __future__ import annotations
 
+import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
-from robocache_ros.bags.player import CLOCK_PERIOD_NS, play
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.storage import mcap_records
 from robocache_ros.bags.write import write_bag
+from robocache_ros.bench.hostile.damage import make
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player
 from robocache_ros.nodes.bag_player import BagPlayer, Options
@@ -28,94 +30,7 @@ PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
 MS = 1_000_000
 
 
-class FakeSteady:
-    """A steady clock that sleeping alone moves."""
-
-    def __init__(self, stop_at_ns: int | None = None) -> None:
-        self.time_ns = 0
-        self._stop_at_ns = stop_at_ns
-
-    def now_ns(self) -> int:
-        return self.time_ns
-
-    def sleep_until(self, due_ns: int) -> bool:
-        self.time_ns = max(self.time_ns, due_ns)
-        return self._stop_at_ns is None or self.time_ns < self._stop_at_ns
-
-
-def raw(*log_ns: int) -> list[RawMessage]:
-    return [RawMessage("/a", time_ns, b"") for time_ns in log_ns]
-
-
-@pytest.mark.parametrize("rate", [0.5, 1.0, 4.0])
-def test_message_goes_out_when_its_log_time_says_so(rate: float) -> None:
-    steady, sent = FakeSteady(), []
-
-    play(
-        raw(10**18, 10**18 + 8 * MS, 10**18 + 10**12),
-        lambda m: sent.append(steady.time_ns) or False,
-        first_ns=10**18,
-        rate=rate,
-        steady=steady,
-    )
-
-    assert sent == [0, int(8 * MS / rate), int(10**12 / rate)]
-
-
-def test_clock_is_told_right_before_each_message() -> None:
-    steady, events = FakeSteady(), []
-
-    play(
-        raw(100, 100, 3 * MS),
-        lambda m: events.append(("message", m.log_ns)) or False,
-        first_ns=100,
-        clock=lambda now: events.append(("clock", now)),
-        steady=steady,
-    )
-
-    for index, (kind, time_ns) in enumerate(events):
-        if kind == "message":
-            assert events[index - 1] == ("clock", time_ns)
-
-
-def test_clock_goes_on_in_silences_and_never_back() -> None:
-    steady, told = FakeSteady(), []
-
-    play(raw(0, 1000 * MS), lambda m: False, first_ns=0, rate=2.0, clock=told.append, steady=steady)
-
-    assert told == sorted(told)
-    assert max(b - a for a, b in pairwise(told)) <= 2 * CLOCK_PERIOD_NS
-
-
-def test_recording_stands_still_while_publishing_waits() -> None:
-    steady, sent = FakeSteady(), []
-
-    def publish(message: RawMessage) -> bool:
-        sent.append(steady.time_ns)
-        steady.time_ns += 500 * MS
-        return message.log_ns == 0
-
-    play(raw(0, 10 * MS), publish, first_ns=0, steady=steady)
-
-    assert sent == [0, 510 * MS]
-
-
-def test_replay_that_is_stopped_says_so() -> None:
-    sent: list[RawMessage] = []
-
-    whole = play(raw(0, 10 * MS, 20 * MS), lambda m: bool(sent.append(m)), first_ns=0, steady=FakeSteady(15 * MS))
-
-    assert not whole
-    assert len(sent) == 2
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, 1e9, float("nan")])
-def test_rate_that_is_none_is_refused(rate: float) -> None:
-    with pytest.raises(RoboCacheError, match="rate"):
-        play([], lambda m: False, first_ns=0, rate=rate)
-
-
-def test_bytes_go_out_as_they_are(rig: Any, wait: Callable[..., Any]) -> None:
+def test_bytes_are_published_unchanged(rig: Any, wait: Callable[..., Any]) -> None:
     poses = rig.listen(PoseStamped, "/panda/ee_pose")
 
     played = rig.play(topics=("/panda/ee_pose",), clock=False, duration_s=0.5, rate=4.0)
@@ -126,7 +41,7 @@ def test_bytes_go_out_as_they_are(rig: Any, wait: Callable[..., Any]) -> None:
         assert poses.raw == [m.data for m in bag.messages({"/panda/ee_pose"}, None, stop_ns)]
 
 
-def test_clock_covers_what_is_played(rig: Any, wait: Callable[..., Any]) -> None:
+def test_clock_covers_the_replayed_span(rig: Any, wait: Callable[..., Any]) -> None:
     clock = rig.listen(Clock, "/clock")
     rig.listen(PoseStamped, "/panda/ee_pose")
 
@@ -140,53 +55,96 @@ def test_clock_covers_what_is_played(rig: Any, wait: Callable[..., Any]) -> None
     assert times[0] == first_ns
 
 
-def test_what_was_latched_reaches_those_who_come_later(rig: Any, wait: Callable[..., Any], tmp_path: Path) -> None:
+def test_latched_messages_reach_later_subscribers(rig: Any, wait: Callable[..., Any], tmp_path: Path) -> None:
     text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
-    types = {"/map_name": "std_msgs/msg/String", "/said": "std_msgs/msg/String"}
-    messages = [("/map_name", 10**18, text), ("/said", 10**18 + MS, text)]
+    types = {"/map_name": "std_msgs/msg/String", "/spoken": "std_msgs/msg/String"}
+    messages = [("/map_name", 10**18, text), ("/spoken", 10**18 + MS, text)]
     path = write_bag(tmp_path / "bag", types, messages, latched=["/map_name"])
     with Bag(path) as bag:
         player = BagPlayer(rig.node, bag, Options())
         player.run()
         kept = rig.listen(String, "/map_name", latched=True)
-        wait(lambda: len(kept), "the message that went out before anybody listened")
+        wait(lambda: len(kept), "the message published before there was a subscriber")
     assert kept.newest.data == "map"
 
 
-def test_loops_reset_the_node_and_it_goes_on(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
+def test_loop_resets_the_node_and_ticks_go_on(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
     rig.process(panda_spec, use_sim_time=True)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     for _ in range(2):
         rig.play(rate=4.0, duration_s=1.0)
 
-    def told() -> Any:
-        values = rig.status(diagnostics, "beat")[1]
+    def jumped() -> Any:
+        values = rig.status(diagnostics, "ticks")[1]
         return values.get("clock_jumps") == "1" and int(values["emitted"]) > 60
 
-    wait(told, "the jump and the ticks after it")
+    wait(jumped, "the jump and the ticks after it")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["/nowhere"], "/nowhere: no such recording"),
-        ([str(PANDA), "--topics", "/nothing"], "does not hold /nothing"),
-        ([str(PANDA), "--rate", "0"], "rate: 0.0 is not between"),
+        ([str(PANDA), "--topics", "/nothing"], "has no topic /nothing"),
         ([str(PANDA), "--start", "100"], "leave nothing"),
     ],
-    ids=["no bag", "no topic", "no rate", "past the end"],
+    ids=["no bag", "no topic", "past the end"],
 )
-def test_what_cannot_be_played_is_one_clear_error(
-    rig: Any, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_recording_that_cannot_be_played_is_one_error_line(
+    rig: Any, capfd: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert bag_player.main(arguments) == 1
 
     errors = capfd.readouterr().err
-    assert said in errors
+    assert expected in errors
     assert "Traceback" not in errors
 
 
-def test_type_that_is_not_installed_names_its_package(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--rate", "0"], "rate: 0.0 is not between"),
+        (["--rate", "nan"], "rate: nan is not between"),
+        (["--start", "inf"], "start: inf is not between 0 and 1e+06; give a number of seconds"),
+        (["--start", "-1"], "start: -1.0 is not between"),
+        (["--duration", "nan"], "duration: nan is not between"),
+        (["--wait-for-subscribers", "nan"], "wait: nan is not between"),
+        (["--wait-for-subscribers", "1e9"], "wait: 1000000000.0 is not between"),
+    ],
+)
+def test_number_that_is_not_a_time_is_refused_with_one_line(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bag_player.main([str(PANDA), *arguments])
+
+    assert ended.value.code == 2
+    assert expected in capfd.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("waiting", [False, True], ids=["playing", "waiting"])
+def test_signal_ends_a_replay_cleanly(
+    rig: Any, wait: Callable[..., Any], tmp_path: Path, number: signal.Signals, waiting: bool
+) -> None:
+    poses = rig.listen(PoseStamped, "/panda/ee_pose")
+    arguments = ["--wait-for-subscribers", "1000"] if waiting else ["--loop"]
+    log = tmp_path / "player.log"
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "robocache_ros.nodes.bag_player", str(PANDA), *arguments]
+        player = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        wait(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
+
+        player.send_signal(number)
+
+        assert player.wait(60) == 0
+    finally:
+        player.kill()
+    assert "Traceback" not in log.read_text()
+
+
+def test_type_that_is_not_installed_is_an_error_with_its_package(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bag_player.compat, "load_message_class", lambda name: None)
 
     with Bag(PANDA) as bag, pytest.raises(RoboCacheError, match="install the package"):
@@ -195,3 +153,15 @@ def test_type_that_is_not_installed_names_its_package(rig: Any, monkeypatch: pyt
 
 def _ns(message: Clock) -> int:
     return int(message.clock.sec) * 1_000_000_000 + int(message.clock.nanosec)
+
+
+def test_damage_found_while_playing_is_logged(rig: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    recording = make("mcap", tmp_path / "bag")
+    data = bytearray(recording.data)
+    chunks = [stop for op, _, stop in mcap_records.records(recording.data, 8) if op == mcap_records.CHUNK]
+    data[chunks[3] - 1] ^= 1  # the summary is undamaged: only reading the chunk shows it
+    recording.file.write_bytes(data)
+
+    assert bag_player.main([str(recording.path), "--rate", "10"]) == 0
+
+    assert "1 of 7 chunks are damaged; 20 of 140 messages could not be read" in capfd.readouterr().err

@@ -40,12 +40,20 @@ class Launch:
         self._log = log
         with log.open("w") as out:
             self.popen = subprocess.Popen(
-                ["ros2", "launch", "robocache_ros", *arguments], stdout=out, stderr=subprocess.STDOUT
+                ["ros2", "launch", "robocache_ros", *arguments],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text()
+
+    def press_ctrl_c(self) -> int:
+        """Interrupt the launch and its processes, as a terminal does; the launch interrupts its processes again."""
+        os.killpg(self.popen.pid, signal.SIGINT)
+        return self.popen.wait(PATIENCE_S)
 
     def stop(self) -> int:
         if self.popen.poll() is None:
@@ -76,7 +84,7 @@ def test_fusion_launch_brings_up_an_active_node(
     wait(lambda: len(layout), "the node to become active", PATIENCE_S)
     assert rig.state("/left/arm") == "active"
     assert launch.stop() == 0
-    assert "Traceback" not in launch.said
+    assert "Traceback" not in launch.output
 
 
 def test_without_autostart_the_node_waits_to_be_configured(rig: Any, launched: Callable[..., Launch]) -> None:
@@ -103,11 +111,11 @@ def test_parameter_file_decides_what_no_argument_says(
     assert rig.state() == "unconfigured"
 
 
-def test_parameter_file_that_is_not_there_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
+def test_parameter_file_that_does_not_exist_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
     launch = launched("fusion.launch.py", f"spec:={SPEC}", "params_file:=/nowhere/node.yaml")
 
     assert launch.popen.wait(PATIENCE_S) == 1
-    assert "params_file: /nowhere/node.yaml is not there" in launch.said
+    assert "params_file: /nowhere/node.yaml does not exist" in launch.output
 
 
 def test_replay_launch_plays_the_recording_and_ends(
@@ -118,17 +126,35 @@ def test_replay_launch_plays_the_recording_and_ends(
     launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "rate:=4.0", "device:=cpu")
 
     assert launch.popen.wait(2 * PATIENCE_S) == 0
-    assert "6456 messages sent" in launch.said
-    assert "Traceback" not in launch.said
+    assert "6456 messages published" in launch.output
+    assert "Traceback" not in launch.output
     assert len(fused) > 400
+
+
+def test_ctrl_c_ends_a_replay_without_an_error(
+    rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]
+) -> None:
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "loop:=true", "device:=cpu")
+    wait(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
+
+    assert launch.press_ctrl_c() == 0
+    assert "[ERROR]" not in launch.output
+
+
+def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
+    launch = launched("replay.launch.py", "spec:=/nowhere/spec.yaml", f"bag:={PANDA}", "device:=cpu")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "spec: /nowhere/spec.yaml does not exist" in launch.output
 
 
 def test_replay_that_cannot_be_fails_the_launch(launched: Callable[..., Launch]) -> None:
     launch = launched("replay.launch.py", f"spec:={SPEC}", "bag:=/nowhere/bag", "device:=cpu")
 
     assert launch.popen.wait(PATIENCE_S) == 1
-    assert "/nowhere/bag: no such recording" in launch.said
-    assert "Traceback" not in launch.said
+    assert "/nowhere/bag: no such recording" in launch.output
+    assert "Traceback" not in launch.output
 
 
 def test_profile_is_applied_unless_the_user_has_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray
@@ -18,11 +19,12 @@ from std_msgs.msg import Float32MultiArray
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine import Frames, FusionEngine, Ingest, offline
-from robocache_ros.layout import Layout
-from robocache_ros.nodes import messages
+from robocache_ros.nodes import frame_messages
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.layout import Layout
 
 PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
+SPEC = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
 SECONDS = 3.0
 
 
@@ -60,11 +62,11 @@ def offline_run(spec: FusionSpec, visibility: str) -> Offline:
 
 
 def replay(
-    rig: Any, wait: Callable[..., Any], given: dict[str, Any], rate: float, media: bool = False
+    rig: Any, wait: Callable[..., Any], given: dict[str, Any], rate: float, media: bool = False, **parameters: Any
 ) -> dict[str, Any]:
     """Live rows by tick, and images and voxels by stream and tick."""
     spec = load_spec(given)
-    rig.process(given, use_sim_time=True, diagnostics_period_s=0.2)
+    rig.process(given, use_sim_time=True, diagnostics_period_s=0.2, **parameters)
     diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     aligned = {
@@ -75,17 +77,17 @@ def replay(
     rig.play(rate=rate, duration_s=SECONDS)
     with Bag(PANDA) as bag:
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
-    wait(lambda: len(fused) and messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
-    wait(lambda: int(rig.status(diagnostics, "beat")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
+    wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
+    wait(lambda: int(rig.status(diagnostics, "ticks")[1].get("newest_tick_ns") or 0) >= last_ns, "the last counters")
     counters = "; ".join(str(rig.status(diagnostics, stream.name)[1]) for stream in spec.streams)
-    windows = [messages.read_fused(message) for message in fused.messages]
+    windows = [frame_messages.read_fused(message) for message in fused.messages]
     live = {"counters": counters, "rows": {tick: window[-1] for tick, window in windows}, "windows": windows}
     for stream in spec.media:
         if stream.name in aligned:
             live[stream.name] = {
-                messages.stamp_ns(m.header): messages.read_voxels(m, stream.voxels)
+                frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, stream.voxels)
                 if stream.voxels
-                else messages.read_image(m)
+                else frame_messages.read_image(m)
                 for m in aligned[stream.name].messages
             }
     return live
@@ -119,6 +121,18 @@ def test_live_rows_equal_the_offline_run(
     assert_same_rows(live, offline_run(load_spec(given), "deployed"))
     if emit == "fixed":  # nothing comes later than delay_ms, so that the robot sees all that there is
         assert_same_rows(live, offline_run(load_spec(given), "ideal"))
+
+
+def test_reliable_replay_loses_nothing_of_best_effort_streams_at_eight_times_the_rate(
+    rig: Any, wait: Callable[..., Any]
+) -> None:
+    given = yaml.safe_load(SPEC.read_text())  # best effort, ten messages deep
+
+    live = replay(rig, wait, given, 8.0, reliable=True)
+
+    reference = offline_run(load_spec(given), "deployed")
+    assert_same_rows(live, reference)
+    assert len(live["rows"]) >= 0.95 * len(reference.ticks_ns)  # the first and last ticks lack a neighbour
 
 
 def test_live_images_and_voxels_equal_the_offline_run(

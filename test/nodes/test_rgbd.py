@@ -1,4 +1,4 @@
-"""A depth camera over real DDS: what is live is what its recording gives, and what it lacks is said."""
+"""A depth camera over real DDS: live ticks equal those of its recording, and a missing camera_info is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from std_msgs.msg import Header
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.nodes import messages
+from robocache_ros.nodes import frame_messages
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.spec import load_spec
 
@@ -39,7 +39,7 @@ def given(**keys: Any) -> dict[str, Any]:
 
 
 def header(stamp_ns: int) -> Header:
-    return Header(stamp=messages.stamp(stamp_ns), frame_id="optical")
+    return Header(stamp=frame_messages.stamp(stamp_ns), frame_id="optical")
 
 
 def image(stamp_ns: int, pixels: np.ndarray, encoding: str) -> Image:
@@ -85,7 +85,8 @@ def test_live_grids_equal_those_of_the_recording(rig: Any, wait: Callable[..., A
     expected = {tick: grid for p in parts for tick, grid in zip(p.ticks_ns.tolist(), p.media["rgbd"], strict=True)}
     wait(lambda: len(aligned) >= 80, "80 ticks")
     live = {
-        messages.stamp_ns(m.header): messages.read_voxels(m, fusion.stream("rgbd").voxels) for m in aligned.messages
+        frame_messages.stamp_ns(m.header): frame_messages.read_voxels(m, fusion.stream("rgbd").voxels)
+        for m in aligned.messages
     }
     same = [torch.equal(grid, expected[tick]) for tick, grid in live.items() if tick in expected]
     assert len(same) >= 80
@@ -102,18 +103,19 @@ def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait:
     wait(depth.get_subscription_count, "the node's subscription")
     pixels = np.full((HEIGHT, WIDTH), 1000, np.uint16)
 
-    def told() -> bool:
+    def reported() -> bool:
         depth.publish(image(time.time_ns(), pixels, "16UC1"))
         status, values = rig.status(diagnostics, "rgbd")
         return status is not None and "camera_info" in status.message and "unpaired:camera_info" in values
 
-    wait(told, "the missing camera_info")
+    wait(reported, "the missing camera_info")
 
 
 @pytest.mark.parametrize(("big_endian", "padding"), [(False, 0), (True, 3)])
 def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian: bool, padding: int) -> None:
     point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2", reason="is a package of ROS")
-    from robocache_ros.ops.cloud import check_cloud, cloud_columns, column_sources
+    from robocache_ros.ops.voxel.cloud_layout import CloudLayout, check_cloud, column_sources
+    from robocache_ros.ops.voxel.cpu import cloud_columns
 
     order = ">" if big_endian else "<"
     names, kinds, offsets = ("x", "y", "z", "intensity", "ring"), ("f4", "f4", "f4", "f8", "u2"), (0, 4, 8, 16, 24)
@@ -132,7 +134,8 @@ def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian: bool,
 
     data = torch.frombuffer(bytearray(points.tobytes()), dtype=torch.uint8)
     read = point_cloud2.read_points(cloud, field_names=names, reshape_organized_cloud=False)  # swaps bytes in the cloud
-    known = check_cloud(data.numel(), 7, 5, cloud.point_step, cloud.row_step, fields, big_endian)
+    layout = CloudLayout(7, 5, cloud.point_step, cloud.row_step, tuple(fields), big_endian)
+    known = check_cloud(data.numel(), layout)
     ours = cloud_columns(data.numpy(), known, column_sources(known, ("intensity", "ring")), None)
     for name, column in zip(names, ours, strict=True):
         assert np.array_equal(np.asarray(read[name]).reshape(-1).astype(np.float32), column)

@@ -6,14 +6,14 @@ import weakref
 import pytest
 import torch
 
-from robocache_ros.ops.cuda import alike
-from robocache_ros.ops.cuda.alike import like
+from robocache_ros.ops.cuda import tensor_guards
+from robocache_ros.ops.cuda.tensor_guards import like
 
 
 @pytest.fixture(params=["guards", "plain"], autouse=True)
 def implementation(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(alike, "_Guards", None)
+        monkeypatch.setattr(tensor_guards, "_Guards", None)
 
 
 def tensors():
@@ -78,5 +78,5 @@ def test_a_torch_with_other_guards_is_served(monkeypatch):
         def TensorGuards(*tensors):
             raise AssertionError("called with names that it does not take")
 
-    monkeypatch.setattr(alike, "_Guards", Guards)
+    monkeypatch.setattr(tensor_guards, "_Guards", Guards)
     assert like(tensors())(*tensors())

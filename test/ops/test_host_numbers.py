@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.ops import arithmetic
+from robocache_ros.ops.resample import arithmetic
 
 TEXT = """
-#include "pick.cuh"
+#include "resample/select.cuh"
 using namespace robocache;
 #define EACH extern "C" void
 EACH wide_half(int n, const f16* a, float* out) { for (int i = 0; i < n; ++i) out[i] = to_float(a[i]); }
@@ -93,7 +93,7 @@ def test_the_header_and_numpy_blend_to_the_same_bits(host, name):
 
 
 def test_float_seconds_become_the_same_nanoseconds(host):
-    from robocache_ros.ops.times import nanoseconds
+    from robocache_ros.ops.resample.times import nanoseconds
 
     random = np.random.default_rng(4)
     seconds = np.concatenate(

@@ -7,8 +7,8 @@ import torch
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import Stream
-from robocache_ros.ops.cuda import resample
-from robocache_ros.ops.streams import stream_label
+from robocache_ros.ops.resample.cuda import resample
+from robocache_ros.ops.resample.inputs import stream_label
 
 FOREVER = 2**63 - 1
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from robocache_ros.spec import load_spec
-from robocache_ros.spec_docs import reference
+from robocache_ros.spec.reference import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+NAMED = re.compile(r"`([a-z_.]+):([A-Za-z_.]+)`")
 YAML = re.compile(r"```yaml\n(robocache: 1\n.*?)```", re.DOTALL)
 
 
 def test_spec_reference_is_current() -> None:
-    assert (ROOT / "docs" / "spec.md").read_text(encoding="utf-8") == reference(), "run: make docs"
+    assert (ROOT / "docs" / "reference" / "spec.md").read_text(encoding="utf-8") == reference(), "run: make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -36,6 +39,21 @@ def test_fusion_specs_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None
 
 
 def test_operations_page_runs_as_it_stands() -> None:
-    code = "\n".join(PYTHON.findall((ROOT / "docs" / "operations.md").read_text(encoding="utf-8")))
+    code = "\n".join(PYTHON.findall((ROOT / "docs" / "reference" / "operations.md").read_text(encoding="utf-8")))
 
     exec(compile(code, "operations.md", "exec"), {})
+
+
+@pytest.mark.parametrize("name", NAMED.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8")), ids=":".join)
+def test_functions_that_the_design_names_exist(name: tuple[str, str]) -> None:
+    module, function = name
+    if module.startswith("nodes."):
+        pytest.importorskip("rclpy")
+
+    assert callable(reduce(getattr, function.split("."), import_module(f"robocache_ros.{module}")))
+
+
+def test_the_design_names_no_function_twice() -> None:
+    names = NAMED.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
+
+    assert len(names) == len(set(names)) > 30

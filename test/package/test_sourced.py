@@ -13,8 +13,7 @@ WHEELS = str(Path(sys.prefix) / "lib")
 CODE = """
 import os, sys
 sys.argv[0] = os.environ["PROGRAM"]
-from robocache_ros.sourced import prefer_sourced_ros
-prefer_sourced_ros()
+import robocache_ros.nodes
 print(os.environ["LD_LIBRARY_PATH"])
 """
 

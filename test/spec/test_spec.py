@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import json_schema, load_spec
+from robocache_ros.spec import FusionSpec, json_schema, load_spec
 
 SPEC = yaml.safe_load("""
 robocache: 1
@@ -50,7 +50,7 @@ def test_types_imply_field_width_alignment_and_stamp():
     ]
 
 
-def test_milliseconds_become_whole_nanoseconds():
+def test_milliseconds_become_integer_nanoseconds():
     joints = load_spec(changed("streams/joints/max_age_ms", 0.1)).stream("joints")
     assert (joints.max_gap_ns, joints.max_age_ns) == (20_000_000, 100_000)
 
@@ -76,33 +76,34 @@ def test_a_spec_is_read_from_a_file(tmp_path):
     ("path", "value", "message"),
     [
         ("streams/joints/align", "linaer", "streams.joints.align: 'linaer' is not one of linear, slerp, angle, hold, "),
-        ("streams/front/align", "linear", "streams.front.align: 'linear' is for vectors; sensor_msgs/msg/Com"),
-        ("streams/joints/topics", "/x", "streams.joints.topics: no such key; the keys here are topic, type, field,"),
-        ("rate", 50, "rate: no such key; the keys here are robocache, streams, rate_hz,"),
+        ("streams/front/align", "linear", "streams.front.align: 'linear' is for vectors; use hold or nearest for"),
+        ("streams/joints/topics", "/x", "streams.joints.topics: no such key; did you mean 'topic'?"),
+        ("rate", 50, "rate: no such key; did you mean 'rate_hz'?"),
+        ("cameras", 50, "cameras: no such key; the keys here are robocache, streams, rate_hz,"),
         ("streams/joints/topic", "joints", "streams.joints.topic: 'joints' is not an absolute topic name such as"),
         ("streams/joints/type", "JointState", "streams.joints.type: 'JointState' is not a message type such as"),
-        ("streams/joints/names", None, "streams.joints.names: missing; joint states are taken by joint name"),
-        ("streams/joints/names", ["a", "a"], "streams.joints.names: 'a' stands in it twice; name each once"),
+        ("streams/joints/names", None, "streams.joints.names: missing; joint states are read by joint name"),
+        ("streams/joints/names", ["a", "a"], "streams.joints.names: 'a' is in the list twice; name each once"),
         ("streams/joints/names", "ab", "streams.joints.names: 'ab' is not a list"),
         ("streams/joints/max_gap_ms", float("nan"), "streams.joints.max_gap_ms: nan is not a number above 0"),
         ("streams/joints/max_gap_ms", True, "streams.joints.max_gap_ms: True is not a number"),
-        ("streams/joints/image", {"size": [1, 1]}, "streams.joints.image: sensor_msgs/msg/JointState is no image"),
+        ("streams/joints/image", {"size": [1, 1]}, "streams.joints.image: sensor_msgs/msg/JointState is not an image"),
         ("streams/pose/dim", 3, "streams.pose.align: 'slerp' is for quaternions"),
         ("streams/pose/field", None, "streams.pose.field: missing; name the numeric field"),
-        ("streams/pose/field", "pose", "streams.pose.dim: missing; say how many values pose of"),
-        ("streams/front/image/size", [224], "streams.front.image.size: expected 2 values, got 1: [224]"),
+        ("streams/pose/field", "pose", "streams.pose.dim: missing; give the number of values in 'pose' of"),
+        ("streams/front/image/size", [224], "streams.front.image.size: expected 2 values, got 1; give 2 of integer"),
         ("streams/front/image/crop", [0, 0, 0, 5], "streams.front.image.crop: [0, 0, 0, 5] is empty"),
         ("streams/front/image/normalize", {"mean": [0, 0], "std": [1]}, "streams.front.image.normalize.std: has 1 "),
-        ("streams/voxels/voxels", None, "streams.voxels.voxels: missing; a cloud needs a grid"),
+        ("streams/voxels/voxels", None, "streams.voxels.voxels: missing; give the grid of the point cloud"),
         ("streams/voxels/voxels/reduce", "mean", "streams.voxels.voxels.reduce: 'mean' needs features"),
         ("streams/voxels/voxels/shape", [4096, 4096, 4096], "streams.voxels.voxels.shape: [4096, 4096, 4096] has 6"),
         ("streams/voxels/voxels/extrinsic/rotation_xyzw", [0, 0, 0, 0.5], "streams.voxels.voxels.extrinsic."),
         ("streams/action/stamp", "header", "streams.action.stamp: 'header', but std_msgs/msg/Float64MultiArray has no"),
         ("streams/action/dim", None, "streams.action.dim: missing"),
-        ("streams", {}, "streams: expected at least one stream"),
-        ("streams", {"Front": {}}, "streams: 'Front' as a name: 'Front' is not a stream name"),
-        ("robocache", 2, "robocache: 2 is not a whole number from 1 to 1"),
-        ("lead_ms", 61, "lead_ms: 61 is above delay_ms, 60; a tick is made after its time"),
+        ("streams", {}, "streams: expected streams by name, got a mapping; write"),
+        ("streams", {"Front": {}}, "streams.Front: 'Front' is not a stream name of"),
+        ("robocache", 2, "robocache: 2 is not an integer from 1 to 1"),
+        ("lead_ms", 61, "lead_ms: 61 is above delay_ms, 60; use at most delay_ms"),
         ("emit", "soon", "emit: 'soon' is not one of fixed, eager"),
     ],
 )  # fmt: skip
@@ -112,14 +113,82 @@ def test_an_error_names_the_key_the_value_and_what_is_allowed(path, value, messa
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.parametrize("topic", ["/j\n", "/j\u0661", "j", "/" + "j" * 300])
+def test_a_topic_matches_from_end_to_end(topic):
+    with pytest.raises(RoboCacheError, match=r"streams\.joints\.topic: "):
+        load_spec(changed("streams/joints/topic", topic))
+
+
+def test_all_errors_of_a_spec_are_reported_at_once_with_line_and_column(tmp_path):
+    path = tmp_path / "robot.yaml"
+    path.write_text("""robocache: 1
+rate: 50
+streams:
+  joints:
+    topic: joint_states
+    type: sensor_msgs/msg/JointState
+    names: [a, 7]
+  front: {topic: /image, type: sensor_msgs/msg/Image, align: linear, voxels: {}}
+""")
+    with pytest.raises(RoboCacheError) as refused:
+        load_spec(path)
+    lines = [line.replace(str(tmp_path), "") for line in str(refused.value).splitlines()]
+    assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
+        "rate: no such key",
+        "streams.joints.topic: 'joint_states' is not an absolute topic name such as /panda/joint_states",
+        "streams.joints.names[1]: 7 is not a joint's name",
+        "streams.front.voxels.origin_m: missing",
+        "streams.front.voxels.size_m: missing",
+        "streams.front.voxels.shape: missing",
+    ]
+    places = [tuple(int(n) for n in line.split(": ")[0].rsplit(":", 2)[1:]) for line in lines]
+    assert places == [(2, 1), (5, 5), (7, 16), (8, 70), (8, 70), (8, 70)]
+
+
+def test_the_rules_between_keys_are_reported_together():
+    with pytest.raises(RoboCacheError) as refused:
+        load_spec({"robocache": 1, "streams": {
+            "front": {**SPEC["streams"]["front"], "align": "linear", "dim": 3},
+            "action": {**SPEC["streams"]["action"], "stamp": "header", "names": ["a"], "image": {}},
+        }})  # fmt: skip
+    assert [line.split(":")[0] for line in str(refused.value).splitlines()] == [
+        "streams.front.align",
+        "streams.front.dim",
+        "streams.action.dim",
+    ]
+
+
+def test_a_spec_of_many_errors_shows_the_first_ones_and_how_many_more():
+    with pytest.raises(RoboCacheError) as refused:
+        load_spec({"robocache": 1, "streams": {f"s{k}": {} for k in range(1000)}})
+    assert len(str(refused.value).splitlines()) == 21
+    assert str(refused.value).endswith("1980 more errors; correct the ones above first")
+
+
+def test_two_streams_of_one_name_are_refused():
+    stream = load_spec(SPEC).stream("joints")
+    with pytest.raises(RoboCacheError, match="streams: 'joints' is the name of two streams; rename one"):
+        FusionSpec(robocache=1, streams=(stream, stream))
+
+
 def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path):
     with pytest.raises(RoboCacheError, match=r"missing\.yaml: cannot be read"):
         load_spec(tmp_path / "missing.yaml")
     (tmp_path / "bad.yaml").write_text("a: [1")
-    with pytest.raises(RoboCacheError, match=r"bad\.yaml: is not YAML"):
+    with pytest.raises(RoboCacheError, match=r"bad\.yaml:1:6: not valid YAML: "):
         load_spec(tmp_path / "bad.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(RoboCacheError, match=r"latin\.yaml: not UTF-8 text \(byte 3\)"):
+        load_spec(tmp_path / "latin.yaml")
+    with pytest.raises(RoboCacheError, match="not a regular file"):
+        load_spec("/dev/zero")
+    with pytest.raises(RoboCacheError, match="not a path"):
+        load_spec("a\0b")
+    (tmp_path / "large.yaml").write_text("#" * 300_000)
+    with pytest.raises(RoboCacheError, match=r"large\.yaml: larger than 256 KiB"):
+        load_spec(tmp_path / "large.yaml")
     (tmp_path / "empty.yaml").write_text("")
-    with pytest.raises(RoboCacheError, match=r"empty\.yaml: spec: expected keys and values, got nothing"):
+    with pytest.raises(RoboCacheError, match=r"empty\.yaml:1:1: expected keys and values, got nothing"):
         load_spec(tmp_path / "empty.yaml")
 
 

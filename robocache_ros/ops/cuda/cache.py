@@ -68,7 +68,7 @@ def load(key: str) -> bytes | None:
 
 
 def store(key: str, module: bytes) -> None:
-    """Keep a module; a reader sees the whole of it or nothing. A disk that refuses costs the next process a compile."""
+    """Write a module atomically. If the disk refuses it, the next process compiles it again."""
     directory = cache_directory()
     if directory is None:
         return

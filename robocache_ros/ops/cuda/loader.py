@@ -37,11 +37,10 @@ class _Arguments(threading.local):
 class Kernel:
     """A compiled `__global__` function on one device."""
 
-    def __init__(self, function: Any, driver: Any, parameters: str, device: int) -> None:
+    def __init__(self, function: Any, driver: Any, layout: struct.Struct, device: int) -> None:
         self._keep = function  # holds the module
         self.pointer: int = function.ptr
         self._driver_launch = driver.launchKernel
-        layout = struct.Struct("@" + parameters)
         self._pack = layout.pack_into
         self._arguments = _Arguments(layout.size)
         self.device = device
@@ -53,7 +52,7 @@ class Kernel:
             grid: blocks in x, y, z, each at least 1.
             block: threads in a block.
             shared: bytes of dynamic shared memory.
-            arguments: one per parameter; pointers as the int of `data_ptr()`.
+            arguments: what the layout packs; pointers as the int of `data_ptr()`.
         """
         if _current_device() != self.device:
             with torch.cuda.device(self.device):
@@ -70,15 +69,14 @@ class Kernel:
 
 
 def kernel(
-    file: str, name: str, parameters: str, device: int, defines: tuple[str, ...] = (), shared_limit: int = 0
+    file: str, name: str, layout: struct.Struct, device: int, defines: tuple[str, ...] = (), shared_limit: int = 0
 ) -> Kernel:
     """The kernel `name` of kernels/`file`, compiled for a device on first use and memoized.
 
     Args:
-        file: such as `resample.cu`. It and its headers include no others than those of kernels/.
+        file: such as `resample/resample.cu`. It and its headers include no others than those of kernels/.
         name: of an `extern "C" __global__` function.
-        parameters: its parameters in the letters of `struct`, natively aligned: P pointer, q int64, Q uint64, i int32,
-            I uint32, f float, d double. A struct is its members' letters, where each starts on a multiple of 8.
+        layout: packs its one parameter, a structure passed by value; see `structures.packer`.
         device: index of the CUDA device.
         defines: such as `("METHOD=LINEAR",)`; each set compiles once.
         shared_limit: dynamic shared memory beyond 48 KiB that launches may ask for.
@@ -90,12 +88,14 @@ def kernel(
     found = _kernels.get(key)
     if found is None:
         with _lock:
-            found = _kernels.get(key) or _build(file, name, parameters, device, defines, shared_limit)
+            found = _kernels.get(key) or _build(file, name, layout, device, defines, shared_limit)
             _kernels[key] = found
     return found
 
 
-def _build(file: str, name: str, parameters: str, device: int, defines: tuple[str, ...], shared_limit: int) -> Kernel:
+def _build(
+    file: str, name: str, layout: struct.Struct, device: int, defines: tuple[str, ...], shared_limit: int
+) -> Kernel:
     driver = import_cupy_cuda().driver
     module = _modules.get((file, defines, device))
     with torch.cuda.device(device):
@@ -104,7 +104,7 @@ def _build(file: str, name: str, parameters: str, device: int, defines: tuple[st
         function = module.get_function(name)
         if shared_limit > 48 * 1024:
             driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit)
-    return Kernel(function, driver, parameters, device)
+    return Kernel(function, driver, layout, device)
 
 
 def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
@@ -128,7 +128,7 @@ def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
 
 
 def import_cupy_cuda() -> Any:
-    """`cupy.cuda`, or a RoboCacheError that says how to get it."""
+    """`cupy.cuda`, or a RoboCacheError that tells how to install it."""
     try:
         return import_module("cupy.cuda")
     except ImportError as error:

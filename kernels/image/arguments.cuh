@@ -1,0 +1,61 @@
+// What the kernels of this folder are launched with. ops/image/cuda/arguments.py has the same structures.
+#pragma once
+#include "common/number.cuh"
+
+namespace robocache {
+
+struct Image {
+  const unsigned char* data;
+  long long step;              // bytes from a row to the next
+  int width, height;           // of the full image; NV12's chroma starts at step * height
+  int top, left, rows, columns;  // the crop
+  int pixel_bytes;
+  int offset[4];               // PACKED: byte of each channel; YUV422: of Y0, U, Y1, V; BAYER: x and y of the red pixel
+  int big_endian;
+  int channels;
+};
+
+// (value - mean) / std of each channel.
+struct Affine {
+  int given;
+  float mean[3], std[3];
+};
+
+struct ConvertArguments {
+  Image image;
+  Affine affine;
+  void* out;            // (channels, height, width)
+  int width, height;    // of the result
+  int element;          // enum ElementKind of it
+};
+
+struct AreaImageArguments {
+  ConvertArguments convert;
+  int per_block;  // columns of the result that a block makes
+  int vector;     // bytes of a load: 4, or 1 where PACKED data and step are not multiples of 4
+};
+
+// One axis in least terms.
+struct Axis {
+  int source, out;
+  uint32 magic;  // of a division by `out`; see `divided`
+  int least;     // source pixels an output pixel covers, wholly or in part: so many or one more
+};
+
+struct AreaArguments {
+  ConvertArguments convert;
+  Axis across, down;
+  int per_block;  // columns of the result that a block makes
+};
+
+// (planes, plane) uint8, the channel of a plane being its number modulo `channels`.
+struct NormalizeArguments {
+  const unsigned char* image;
+  Affine affine;
+  void* out;
+  long long planes, plane;
+  int channels;
+  int element;  // enum ElementKind of the result
+};
+
+}  // namespace robocache

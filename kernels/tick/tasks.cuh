@@ -1,0 +1,53 @@
+// What one tick is made of, as the host puts it into device memory: kernels find it there, so that a CUDA graph of them
+// serves every tick. ops/tick/tasks.py has the same structures.
+#pragma once
+#include "image/pixel.cuh"
+#include "voxel/cloud.cuh"
+#include "voxel/fixed_point.cuh"
+
+namespace robocache {
+
+// How a stream's image or grid of the tick comes about.
+enum Action { ZERO, KEEP, MAKE };  // there is none; the one of the tick before, once more; from a sample's bytes
+
+struct Target {         // 16-byte aligned, with room up to a multiple of 16 bytes
+  void* out;
+  const void* before;   // the one to KEEP
+  int64 bytes;
+  int action, unused;
+};
+
+struct ImageTask {
+  Target target;
+  ConvertArguments convert;  // without `out`, which is the target's
+};
+
+struct ImageArguments {
+  const ImageTask* task;
+};
+
+struct CloudTask {
+  Target target;
+  Clouds clouds;
+  int64* sums;         // (features + 1, cells) of MEAN and MAX: of each feature, then how many points
+  int64 cells;
+  float scale, limit;  // of MEAN's fixed point
+  double unit;
+};
+
+struct CloudArguments {
+  const CloudTask* task;
+};
+
+#if defined(__CUDACC__)
+// Fills a target with zeros or with what is kept; all threads of the grid take part.
+HD void fill(const Target& target) {
+  const int64 step = (int64)gridDim.x * blockDim.x;
+  const uint4* before = static_cast<const uint4*>(target.before);
+  uint4* out = static_cast<uint4*>(target.out);
+  for (int64 i = (int64)blockIdx.x * blockDim.x + threadIdx.x; i < (target.bytes + 15) / 16; i += step)
+    out[i] = target.action == KEEP ? before[i] : make_uint4(0, 0, 0, 0);
+}
+#endif
+
+}  // namespace robocache

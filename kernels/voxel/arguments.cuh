@@ -1,0 +1,109 @@
+// What the kernels of this folder are launched with. ops/voxel/cuda/arguments.py has the same structures.
+#pragma once
+#include "common/number.cuh"
+
+namespace robocache {
+
+typedef unsigned long long uint64;
+
+// How x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load, a depth projected.
+enum Layout { BYTES, WORDS, VECTORS, PIXELS };
+// A rectified camera, and the colour image of the same size that may be registered to its depth.
+struct Camera {
+  float fx, fy, cx, cy;  // pixels
+  float unit;            // of depth, to the metre: 1000 of millimetres
+  int color_step;        // bytes from a pixel's colour to the next
+  int64 color;           // bytes from the depth image to the colour image
+  int64 color_row;       // bytes from a row of colours to the next
+};
+
+constexpr int MAX_FIELDS = 16;
+
+// Clouds as bytes and the grid they fall in. A (B, N, 3 + F) float32 tensor is one such layout.
+struct Clouds {
+  const unsigned char* data;
+  const long long* lengths;  // (B,) points of each cloud, or null
+  long long cloud_step;      // bytes from a cloud to the next
+  long long row_step, point_step;
+  long long count;           // points of each cloud
+  long long width;           // points of a row; count if rows follow each other without a gap
+  float transform[12];       // rows of [R | t], grid <- sensor
+  float low[3], size[3];     // of the grid, and of a voxel
+  int shape[3];
+  int layout, big_endian, transformed;
+  int features;              // F
+  int listed;                // the features are in `offset` and `type`; else float32 that follow z
+  int reads_features;        // refuse points whose features are not finite
+  int offset[3 + MAX_FIELDS];
+  int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1, -2: the transformed x, y, z
+  Camera camera;             // of PIXELS: points are depths, of the first type, features offsets in a pixel's colour
+};
+
+// Clears `bytes` bytes of each of `pieces`, `apart` from start to start, and the tally of all clouds.
+struct ClearArguments {
+  unsigned char* out;
+  long long bytes, pieces, apart;
+  uint64* tally;
+  long long counters;
+};
+
+// A dense grid of each cloud. tally is cleared.
+struct PlaceArguments {
+  Clouds clouds;
+  void* grid;
+  uint64* tally;    // (B, 3)
+  long long batch;  // B
+  long long cells;  // elements of a cloud's grid
+  int words;        // uint8 grid: it is aligned 32-bit words
+};
+
+struct LocateArguments {
+  Clouds clouds;
+  long long* cell;  // (B * N,)
+  uint64* tally;    // (B, 3)
+  long long batch, cells;
+  float* rows;  // (B * N, 3 + F), or null
+  float limit;  // above which features saturate; 0: not counted
+};
+
+// Points sorted by bins: `tiles` of each cloud, of `tile` points, and 1 << bits bins.
+struct SortArguments {
+  Clouds clouds;
+  float* rows;                    // (B, tiles, tile, F)
+  uint32 *words, *runs, *refused; // (B, tiles, tile), (B, 1 << bits, tiles), (B, tiles, 3)
+  int tiles, tile, bits;
+  float scale, limit, unit;  // of fixed point
+};
+
+// Bins reduced: `places` cells of each, with room for `capacity` records in `bytes` of shared memory.
+struct BinArguments {
+  float* grid;  // (B, F, cells)
+  const float* rows;
+  const uint32 *words, *runs, *refused;
+  uint64* tally;  // (B, 3)
+  int cells;
+  int tiles, tile, bits;
+  int places, capacity, bytes;
+  float scale, unit;
+  int aligned;  // cells can be written four at a time
+};
+
+struct ClaimArguments {
+  Clouds clouds;
+  uint32* grid;   // (B, F, cells): of each cloud the first feature's plane, cleared, becomes the claims
+  void* rows;     // (B, N) rows of terms: scratch
+  uint64* tally;  // (B, 3), cleared
+  long long batch, cells;
+  float scale, limit;
+};
+
+struct WriteArguments {
+  Clouds clouds;
+  float* grid;       // (B, F, cells) float32
+  const void* rows;  // (B, N) rows of terms
+  long long batch, cells;
+  float scale, limit, unit;
+  int aligned;  // the cells of a thread are one aligned piece of each plane
+};
+
+}  // namespace robocache

@@ -1,0 +1,17 @@
+// Pixels of a depth image -> points in the camera's frame: a pinhole camera, z ahead, x right, y down.
+//
+// The arithmetic of depth_columns in robocache_ros/ops/voxel/cpu.py, one rounding per operation.
+#pragma once
+#include "voxel/arguments.cuh"
+
+namespace robocache {
+
+// What was not measured is 0, NaN, infinite or negative: x, y and z are then NaN.
+HD void project(const Camera& camera, float depth, int u, int v, float& x, float& y, float& z) {
+  const float metres = div(depth, camera.unit);
+  z = metres > 0 && metres <= 3.402823466e38f ? metres : float_of(0x7fc00000);
+  x = div(mul(sub((float)u, camera.cx), z), camera.fx);
+  y = div(mul(sub((float)v, camera.cy), z), camera.fy);
+}
+
+}  // namespace robocache

@@ -1,0 +1,115 @@
+"""Log times that are far from all others, which a wrong clock or damage leaves in a recording.
+
+An export has a row for every tick between the first and the last message: one wrong log time would make it endless. The
+rule, over all files of a recording:
+
+1. The log times are split into groups wherever two neighbours are more than PAUSE_NS apart.
+2. The group with the most messages is kept, and outwards from it each next group that is REACH_NS away at most.
+3. Of those, groups of few messages at either end are left out: with FEW messages at most, and a FEW_SHAREth of those of
+   the largest group at most.
+4. Log times that do not fit into 63 bits are always left out.
+
+A recording that was paused for less than half an hour loses nothing, and one that was paused for up to a day loses a
+group of few messages at its ends at most. What is left out is counted in the recording's notes, with its times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec.units import NS_PER_S
+
+PAUSE_NS = 1800 * NS_PER_S
+REACH_NS = 24 * 3600 * NS_PER_S
+FEW_SHARE = 20  # one of so many
+FEW = 100
+LIMIT_NS = 2**63 - 1  # past the last valid log time
+_SHOWN = 4
+
+
+class Group(NamedTuple):
+    """Log times without a long pause between two of them."""
+
+    first_ns: int
+    last_ns: int
+    size: int  # messages
+
+
+@dataclass(frozen=True)
+class Window:
+    """The log times of a recording that are used.
+
+    Attributes:
+        start_ns, stop_ns: the first log time, and past the last one.
+        outside: the groups that are not used.
+    """
+
+    start_ns: int
+    stop_ns: int
+    outside: tuple[Group, ...]
+
+    @property
+    def note(self) -> str:
+        """What is left out, in words; empty where nothing is."""
+        if not self.outside:
+            return ""
+        count = sum(group.size for group in self.outside)
+        times = [_shown(group.first_ns) for group in self.outside[:_SHOWN]]
+        more = f" and {len(self.outside) - _SHOWN} more" if len(self.outside) > _SHOWN else ""
+        whose = "message is" if count == 1 else "messages are"
+        return f"{count:,} {whose} left out: logged at {', '.join(times)}{more}, far from all others"
+
+
+def groups_of(times_ns: NDArray[np.uint64] | NDArray[np.int64]) -> list[Group]:
+    """(N,) log times, in any order, as groups."""
+    if not len(times_ns):
+        return []
+    times = np.sort(times_ns)
+    # The difference of two sorted neighbours fits into 64 unsigned bits, also between a negative and a positive time.
+    cuts = np.flatnonzero(np.diff(times.view(np.uint64)) > np.uint64(PAUSE_NS)) + 1
+    return [Group(int(part[0]), int(part[-1]), len(part)) for part in np.split(times, cuts)]
+
+
+def joined(groups: Iterable[Group]) -> list[Group]:
+    """Groups of several files, or ranges in any order, as groups of one recording."""
+    found: list[Group] = []
+    for group in sorted(groups):
+        if found and group.first_ns - found[-1].last_ns <= PAUSE_NS:
+            last = found[-1]
+            found[-1] = Group(last.first_ns, max(last.last_ns, group.last_ns), last.size + group.size)
+        else:
+            found.append(group)
+    return found
+
+
+def window_of(groups: Sequence[Group]) -> Window:
+    """The log times to use, by the rule above; RoboCacheError where none is valid."""
+    valid = [group for group in groups if group.first_ns >= 0 and group.last_ns < LIMIT_NS]
+    if not valid:
+        raise RoboCacheError("none of its messages has a valid log time")
+    main = max(range(len(valid)), key=lambda index: (valid[index].size, -index))
+    few = min(FEW, valid[main].size // FEW_SHARE)
+    low = high = main
+    while low and valid[low].first_ns - valid[low - 1].last_ns <= REACH_NS:
+        low -= 1
+    while high + 1 < len(valid) and valid[high + 1].first_ns - valid[high].last_ns <= REACH_NS:
+        high += 1
+    while low < main and valid[low].size <= few:
+        low += 1
+    while high > main and valid[high].size <= few:
+        high -= 1
+    kept = set(valid[low : high + 1])
+    return Window(valid[low].first_ns, valid[high].last_ns + 1, tuple(group for group in groups if group not in kept))
+
+
+def _shown(time_ns: int) -> str:
+    if not 0 <= time_ns < 2**62:
+        return f"{time_ns} ns"
+    return datetime.fromtimestamp(time_ns // NS_PER_S, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

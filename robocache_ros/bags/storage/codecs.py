@@ -1,0 +1,114 @@
+"""Decompression with a limit on what comes out: a fixed table of codecs, so that a file's text never names a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+
+MAX_BYTES = 256 << 20  # of one chunk or one message after decompression
+MAX_FILE_RATIO = 200  # a compressed file that grows by more than this, and by more than MAX_FILE_BYTES, is refused
+MAX_FILE_BYTES = 1 << 30
+_ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+_BLOCK = 1 << 20
+
+
+def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
+    """The decompressed bytes.
+
+    Args:
+        codec: as MCAP names it: `` (none), `lz4` or `zstd`.
+        data: compressed bytes.
+        size: how many bytes must come out; None: as many as there are, at most MAX_BYTES.
+
+    Errors:
+        RoboCacheError: another codec, data that is damaged, or more bytes than `size` or MAX_BYTES.
+    """
+    limit = MAX_BYTES if size is None else size
+    if limit > MAX_BYTES:
+        raise RoboCacheError(f"{limit:,} bytes are declared, the limit is {MAX_BYTES:,}")
+    if not codec:
+        found = data
+    elif codec in _CODECS:
+        found = _decompress(_CODECS[codec], codec, data, limit)
+    else:
+        raise RoboCacheError(f"compression {printable(codec, 40)!r} is not one of {', '.join(_CODECS)}")
+    if len(found) > limit or (size is not None and len(found) != size):
+        raise RoboCacheError(f"decompresses to {len(found):,} bytes or more, {limit:,} are declared or allowed")
+    return found
+
+
+def decompress_file(source: Path, target: Path) -> str:
+    """Decompress a zstd file into another; what is wrong with it, empty where nothing is.
+
+    Errors:
+        RoboCacheError: more comes out than the limits allow.
+    """
+    limit = max(MAX_FILE_BYTES, MAX_FILE_RATIO * source.stat().st_size)
+    written = 0
+    with source.open("rb") as packed, target.open("wb") as out:
+        decoder = _zstd()
+        while True:
+            if decoder.eof:
+                rest = decoder.unused_data or packed.read(_BLOCK)
+                if not rest:
+                    return ""
+                decoder, block = _zstd(), rest
+            else:
+                block = packed.read(_BLOCK) if decoder.needs_input else b""
+                if not block and decoder.needs_input:
+                    return f"its compressed data ends early; {written:,} bytes of it were recovered"
+            try:
+                data = decoder.decompress(block, _BLOCK)
+            except _errors():
+                return f"its compressed data is damaged; {written:,} bytes before the damage were recovered"
+            out.write(data)
+            written += len(data)
+            if written > limit:
+                raise RoboCacheError(f"{source}: decompresses to more than {limit:,} bytes; decompress it by hand")
+
+
+def _decompress(make: Callable[[], Any], codec: str, data: bytes, limit: int) -> bytes:
+    found: list[bytes] = []
+    length = 0
+    try:
+        while data:
+            decoder = make()
+            block = decoder.decompress(data, limit + 1 - length)
+            while True:
+                found.append(block)
+                length += len(block)
+                if decoder.eof or length > limit:
+                    break
+                if decoder.needs_input or not block:
+                    raise RoboCacheError(f"its {codec} data ends early")
+                block = decoder.decompress(b"", limit + 1 - length)
+            data = (decoder.unused_data or b"") if length <= limit else b""
+    except RoboCacheError:
+        raise
+    except _errors() as error:
+        raise RoboCacheError(f"its {codec} data is damaged: {printable(error, 60)}") from None
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def _zstd() -> Any:
+    return need(_ZSTD, "bags").ZstdDecompressor()
+
+
+def _lz4() -> Any:
+    return need("lz4.frame", "bags").LZ4FrameDecompressor()
+
+
+_CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd}
+
+
+@cache
+def _errors() -> tuple[type[Exception], ...]:
+    """What the libraries raise on damaged data."""
+    zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
+    return (zstd_error, RuntimeError, EOFError, ValueError, MemoryError)

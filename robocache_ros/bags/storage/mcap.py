@@ -1,0 +1,168 @@
+"""Read MCAP files: complete ones by their index, and what is left of those that were cut or damaged.
+
+A pass over a chunk copies each wanted message once and skips the others, which is most of the cost of reading.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+
+from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
+from robocache_ros.bags.source import RawMessage, Topic, is_latched
+from robocache_ros.bags.storage import mcap_records as mcap
+from robocache_ros.bags.storage.mcap_contents import read_contents
+from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, messages_indexed
+from robocache_ros.errors import RoboCacheError, printable
+
+_PROFILES = "offered_qos_profiles"
+MAX_WAITING = 1 << 30  # bytes of chunks that overlap in time, which are in memory together
+
+
+class McapFile:
+    """An open MCAP file.
+
+    Attributes:
+        topics: those whose messages are CDR.
+        start_ns: a log time that no message is before.
+
+    Errors:
+        RoboCacheError: not MCAP, or nothing in it can be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = mcap.StoredFile(path)
+        try:
+            if self._file.read(0, len(mcap.MAGIC)) != mcap.MAGIC:
+                raise RoboCacheError("not an MCAP file (its first bytes are not MCAP's)")
+            self._contents = read_contents(self._file)
+        except RoboCacheError as error:
+            self._file.close()
+            raise RoboCacheError(f"{path}: {error}") from None
+        except BaseException:
+            self._file.close()
+            raise
+        found = self._contents
+        self._read_notes: dict[str, None] = {}  # found while reading, in order
+        others = {c.key: c.encoding for c in found.channels.values() if c.encoding != "cdr" and found.counts[c.key]}
+        if others:
+            count, encodings = (
+                sum(found.counts[key] for key in others),
+                printable(", ".join(sorted(set(others.values())))),
+            )
+            found.notes.append(f"{count:,} messages are not CDR but {encodings} and were not read")
+        self.start_ns = min((part.first_ns for part in found.parts), default=0)
+        self.topics = tuple(
+            Topic(c.topic, kind, found.counts[c.key], definition, is_latched(c.metadata.get(_PROFILES, "")))
+            for c in found.channels.values()
+            if c.encoding == "cdr"
+            for kind, definition in [found.schemas.get(c.schema, ("", ""))]
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is lost or damaged; complete once the messages have been read."""
+        found = self._contents
+        damage = []
+        if found.damaged:
+            lost = list(found.damaged.values())
+            known = sum(n for n in lost if n is not None)
+            count = f"{known:,} of {found.total:,}" if None not in lost else "their"
+            damage = [f"{len(lost):,} of {found.chunks:,} chunks are damaged; {count} messages could not be read"]
+        return [*found.notes, *damage, *self._read_notes]
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether checksums cover all messages."""
+        found = self._contents
+        return found.verified or all(has_checksum(self._file, part) for part in found.parts)
+
+    def log_times(self) -> list[Group]:
+        """The log times of the file, as groups that are far from each other; damage is noted."""
+        parts = self._contents.parts
+        groups = joined(Group(part.first_ns, part.last_ns, 1) for part in parts)
+        if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in parts):
+            return [groups[0]._replace(size=max(self._contents.total, 1))]
+        times: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
+        for part in parts:  # a chunk may hold one wrong time among good ones: each message is looked at
+            content = self._content(part)
+            heads = (
+                mcap.MESSAGE_HEAD.unpack_from(content, at) for op, at, _ in mcap.records(content) if op == mcap.MESSAGE
+            )
+            times.append(np.fromiter((log_ns for _, _, log_ns, _ in heads), np.uint64))
+        return groups_of(np.concatenate(times)) if times else []
+
+    def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
+        """Messages in log order; chunks that overlap in time are merged."""
+        found = self._contents
+        names = {key: c.topic for key, c in found.channels.items() if c.encoding == "cdr" and c.topic in topics}
+        wanted = [part for part in found.parts if not part.channels or names.keys() & part.channels]
+        parts = sorted(part for part in wanted if part.last_ns >= start_ns and part.first_ns < stop_ns)
+        log_ns = attrgetter("log_ns")
+        waiting: list[RawMessage] = []
+        waiting_bytes = seen = 0
+        for part, after in zip(parts, [*parts[1:], None], strict=True):
+            content = self._content(part)
+            count, messages = self._messages(content, names, start_ns, stop_ns)
+            seen += count
+            if count != len(messages) and start_ns <= part.first_ns and part.last_ns < stop_ns:
+                self._read_notes["some messages were left out, for their times are not those in its index"] = None
+            waiting += messages
+            waiting.sort(key=log_ns)
+            if waiting and waiting[0].log_ns < part.first_ns:
+                self._read_notes["the times in its index are wrong; some messages come out of order"] = None
+            ready = bisect_left(waiting, after.first_ns, key=log_ns) if after else len(waiting)
+            yield from waiting[:ready]
+            del waiting[:ready]
+            waiting_bytes = waiting_bytes + len(content) if waiting else 0
+            if waiting_bytes > MAX_WAITING:
+                raise RoboCacheError(f"its chunks overlap in time by more than {MAX_WAITING:,} bytes; sort it first")
+        promised = sum(found.counts[key] for key in names)
+        if len(parts) == len(wanted) and seen != promised and not found.damaged:
+            self._read_notes[f"{seen:,} of {promised:,} messages of its topics were found"] = None
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _content(self, part: Part) -> bytes:
+        """Its records; none where they are damaged, which is noted."""
+        if not part.is_chunk:
+            return self._file.read(part.start, part.stop)
+        try:
+            content = chunk_records(self._file, part.start, part.stop, part.index_stop)
+        except RoboCacheError:
+            lost = messages_indexed(self._file, part.stop, part.index_stop)
+            self._contents.damaged.setdefault(part.start, lost)
+            return b""
+        return content
+
+    def _messages(self, content: bytes, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
+        """How many messages of the named channels there are, and those of a time."""
+        found = []
+        count = at = 0
+        end = len(content)
+        record, head, skip = mcap.RECORD.unpack_from, mcap.MESSAGE_HEAD.unpack_from, mcap.MESSAGE_HEAD.size
+        try:
+            while at < end:
+                op, size = record(content, at)
+                at += 9
+                if op == mcap.MESSAGE:
+                    channel, _, log_ns, _ = head(content, at)
+                    if channel in names:
+                        count += 1
+                        if low <= log_ns < high:
+                            found.append(RawMessage(names[channel], log_ns, content[at + skip : at + size]))
+                at += size
+        except struct.error:
+            at = -1
+        if at != end:
+            self._read_notes["some of its messages are cut off inside a chunk and could not be read"] = None
+            complete = max((stop for _, _, stop in mcap.records(content)), default=0)
+            return self._messages(content[:complete], names, low, high)
+        return count, found

@@ -1,0 +1,173 @@
+"""The records of an MCAP file: an op code, a length and the content (https://mcap.dev/spec)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from robocache_ros.errors import RoboCacheError
+
+MAGIC = b"\x89MCAP0\r\n"
+FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
+CHUNK_INDEX, STATISTICS, DATA_END = 0x08, 0x0B, 0x0F
+SKIPPED = (0x01, 0x09, 0x0C)  # header, attachment, metadata: they are among the data and contain no messages
+PRIVATE_OP = 0x80  # from here on, an application's own
+RECORD = struct.Struct("<BQ")
+MESSAGE_HEAD = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
+_CHUNK_HEAD = struct.Struct("<QQQI")  # first and last log time, uncompressed size, checksum
+_INDEX_HEAD = struct.Struct("<QQQQI")  # first and last log time, the chunk's place and length, size of the map after it
+_STATISTICS_HEAD = struct.Struct("<QHIIIIQQI")  # message, schema, channel, …, chunk count, times, size of the map
+_FOOTER = struct.Struct("<QQI")  # start of the summary, of its offsets, checksum of the summary
+FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
+_WINDOW = 1 << 20
+
+
+class StoredFile:
+    """A regular file that is read at positions; a file that becomes shorter meanwhile gives fewer bytes.
+
+    Errors:
+        RoboCacheError: not a regular file, or not readable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+        except OSError as error:
+            raise RoboCacheError(f"{path}: cannot be opened: {error.strerror}") from None
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise RoboCacheError(f"{path}: not a regular file; give a recording")
+        self.size = status.st_size
+        self._window, self._window_at = b"", 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes of [start, stop), or fewer where the file ends before; OSError where the disk fails."""
+        if stop - start >= _WINDOW // 4:
+            return self._all(start, min(stop, self.size) - start)
+        at = start - self._window_at
+        if at < 0 or at + stop - start > len(self._window):
+            self._window, self._window_at, at = os.pread(self._fd, _WINDOW, start), start, 0
+        return self._window[at : at + stop - start]
+
+    def _all(self, start: int, size: int) -> bytes:
+        data = os.pread(self._fd, max(size, 0), start)
+        while len(data) < size and (more := os.pread(self._fd, size - len(data), start + len(data))):
+            data += more  # Linux reads 2 GiB at most in one call
+        return data
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+
+class Channel(NamedTuple):
+    """What carries the messages of one publisher."""
+
+    key: int
+    schema: int
+    topic: str
+    encoding: str
+    metadata: dict[str, str]
+
+
+class ChunkHead(NamedTuple):
+    """The start of a chunk, before its compressed records."""
+
+    size: int  # of its records, decompressed
+    checksum: int  # of its records, decompressed; 0: none
+    compression: str
+    length: int  # of its records, compressed
+    data_at: int  # of its records, from the start of the chunk's content
+
+
+class ChunkIndex(NamedTuple):
+    """Where a chunk is and what it holds."""
+
+    first_ns: int
+    last_ns: int
+    start: int  # of the record
+    stop: int
+    index_stop: int  # end of the message indexes after it
+    channels: frozenset[int]
+
+
+def records(data: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
+    """(op code, start, stop) of each complete record's content."""
+    end = len(data)
+    while at + RECORD.size <= end:
+        op, size = RECORD.unpack_from(data, at)
+        at += RECORD.size
+        if at + size > end:
+            return
+        yield op, at, at + size
+        at += size
+
+
+def text(body: bytes, at: int) -> tuple[str, int]:
+    """A string and where it ends; struct.error or UnicodeDecodeError where it is damaged."""
+    (size,) = struct.unpack_from("<I", body, at)
+    if at + 4 + size > len(body):
+        raise struct.error("a string ends outside of its record")
+    return body[at + 4 : at + 4 + size].decode(), at + 4 + size
+
+
+def read_footer(data: bytes) -> tuple[int, int]:
+    """Start of the summary and its checksum; 0: none."""
+    start, _, checksum = _FOOTER.unpack_from(data, RECORD.size)
+    return start, checksum
+
+
+def read_schema(body: bytes) -> tuple[int, str, str]:
+    """Key, type name and message definition (empty where it is not .msg text)."""
+    (key,) = struct.unpack_from("<H", body)
+    name, at = text(body, 2)
+    encoding, at = text(body, at)
+    return key, name, text(body, at)[0] if encoding == "ros2msg" else ""
+
+
+def read_channel(body: bytes) -> Channel:
+    """A channel record."""
+    key, schema = struct.unpack_from("<HH", body)
+    topic, at = text(body, 4)
+    encoding, at = text(body, at)
+    (size,) = struct.unpack_from("<I", body, at)
+    at, end, metadata = at + 4, at + 4 + size, dict[str, str]()
+    while at < end:
+        name, at = text(body, at)
+        metadata[name], at = text(body, at)
+    return Channel(key, schema, topic, encoding, metadata)
+
+
+def read_chunk_head(body: bytes) -> ChunkHead:
+    """The head of a chunk, from the first bytes of its content."""
+    _, _, size, checksum = _CHUNK_HEAD.unpack_from(body)
+    compression, at = text(body, _CHUNK_HEAD.size)
+    (length,) = struct.unpack_from("<Q", body, at)
+    return ChunkHead(size, checksum, compression, length, at + 8)
+
+
+def read_chunk_index(body: bytes) -> ChunkIndex:
+    """An entry of the summary about a chunk."""
+    first, last, start, length, channels = _INDEX_HEAD.unpack_from(body)
+    pairs = struct.iter_unpack("<HQ", body[_INDEX_HEAD.size :][:channels])
+    keys = frozenset(channel for channel, _ in pairs)
+    (indexes,) = struct.unpack_from("<Q", body, _INDEX_HEAD.size + channels)
+    return ChunkIndex(first, last, start, start + length, start + length + indexes, keys)
+
+
+def read_statistics(body: bytes) -> tuple[int, int, dict[int, int]]:
+    """Messages, chunks and messages by channel."""
+    messages, _, _, _, _, chunks, _, _, size = _STATISTICS_HEAD.unpack_from(body)
+    pairs = body[_STATISTICS_HEAD.size : _STATISTICS_HEAD.size + size]
+    return messages, chunks, dict(struct.iter_unpack("<HQ", pairs))
+
+
+def read_message_index(body: bytes) -> int:
+    """How many messages a message index lists."""
+    (size,) = struct.unpack_from("<I", body, 2)
+    return int(size) // 16

@@ -1,0 +1,249 @@
+"""Go through the records of an MCAP file one by one, and read its chunks."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from robocache_ros.bags.storage import mcap_records as mcap
+from robocache_ros.bags.storage.codecs import decompress
+from robocache_ros.bags.storage.mcap_records import StoredFile
+from robocache_ros.errors import RoboCacheError
+
+RUN_BYTES = 1 << 20  # messages outside of chunks are read so many bytes at a time
+_MAX_DECLARATION = 16 << 20  # bytes of one schema or channel
+_DAMAGE = (RoboCacheError, struct.error, UnicodeDecodeError)
+
+
+class Part(NamedTuple):
+    """A chunk, or consecutive messages outside of chunks."""
+
+    first_ns: int  # log times
+    last_ns: int
+    start: int  # of a chunk's content, or of the first record
+    stop: int
+    index_stop: int  # end of the message indexes after a chunk
+    is_chunk: bool
+    channels: frozenset[int]  # those that are in it; empty: not known
+
+
+@dataclass
+class Contents:
+    """What a file holds.
+
+    Attributes:
+        counts: messages by channel: those that the summary promises, or else those that were found.
+        total: messages in the file, as far as it is known.
+        chunks: chunks in the file.
+        damaged: start of each damaged chunk, and how many messages it held (None: not known).
+        notes: what is wrong with the file, less the damaged chunks.
+        verified: whether the checksum of all its data was read and matches.
+    """
+
+    schemas: dict[int, tuple[str, str]] = field(default_factory=dict)  # type and definition
+    channels: dict[int, mcap.Channel] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    total: int = 0
+    chunks: int = 0
+    damaged: dict[int, int | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    verified: bool = False
+
+    def declare(self, op: int, body: bytes) -> None:
+        """Take in a schema or a channel; struct.error or UnicodeDecodeError where it is damaged."""
+        if op == mcap.SCHEMA:
+            key, name, definition = mcap.read_schema(body)
+            self.schemas.setdefault(key, (name, definition))
+        elif op == mcap.CHANNEL:
+            channel = mcap.read_channel(body)
+            self.channels.setdefault(channel.key, channel)
+
+
+def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) -> bytes:
+    """The records of the chunk whose content is at start to stop; RoboCacheError where it is damaged.
+
+    A chunk without a checksum is held against the message indexes after it, up to index_stop.
+    """
+    try:
+        op, size = mcap.RECORD.unpack(file.read(start - mcap.RECORD.size, start))
+        head = mcap.read_chunk_head(file.read(start, min(start + 64, stop)))
+    except (struct.error, UnicodeDecodeError):
+        raise RoboCacheError("its head is damaged") from None
+    if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size:
+        raise RoboCacheError("its head is damaged")
+    data = file.read(start + head.data_at, start + head.data_at + head.length)
+    content = decompress(head.compression, data, head.size)
+    if head.checksum and zlib.crc32(content) != head.checksum:
+        raise RoboCacheError("its checksum does not match")
+    if not head.checksum and index_stop > stop and not _is_indexed(file, stop, index_stop, content):
+        raise RoboCacheError("it does not hold the messages that its indexes list")
+    return content
+
+
+def _is_indexed(file: StoredFile, at: int, end: int, content: bytes) -> bool:
+    """Whether the message indexes after a chunk list exactly its messages, with their channels and log times."""
+    listed = set()
+    for op, start, stop in file_records(file, at, end):
+        body = file.read(start, stop) if op == mcap.MESSAGE_INDEX else b""
+        if len(body) >= 6 and (len(body) - 6) % 16 == 0:
+            (channel,) = struct.unpack_from("<H", body)
+            listed |= {(channel, log_ns, place) for log_ns, place in struct.iter_unpack("<QQ", body[6:])}
+    found = set()
+    for op, start, stop in mcap.records(content):
+        if op == mcap.MESSAGE:
+            if stop - start < mcap.MESSAGE_HEAD.size:
+                return False
+            channel, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack_from(content, start)
+            found.add((channel, log_ns, start - mcap.RECORD.size))
+    return listed == found
+
+
+def has_checksum(file: StoredFile, part: Part) -> bool:
+    """Whether a part is a chunk with a checksum, which is verified when the chunk is read."""
+    try:
+        return part.is_chunk and bool(mcap.read_chunk_head(file.read(part.start, part.start + 64)).checksum)
+    except (struct.error, UnicodeDecodeError):
+        return False
+
+
+def messages_indexed(file: StoredFile, at: int, end: int) -> int | None:
+    """How many messages the indexes after a chunk list; None where there are none."""
+    indexes = ((start, stop) for op, start, stop in file_records(file, at, end) if op == mcap.MESSAGE_INDEX)
+    try:
+        counts = [_listed(file, start, stop) for start, stop in indexes]
+    except struct.error:
+        return None
+    return sum(counts) if counts else None
+
+
+def _listed(file: StoredFile, start: int, stop: int) -> int:
+    count = mcap.read_message_index(file.read(start, start + 6))
+    if stop - start != 6 + 16 * count:
+        raise struct.error("a message index that does not fit its record")
+    return count
+
+
+def file_records(file: StoredFile, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(op code, start, stop) of the records between two positions, up to the first that is damaged or incomplete."""
+    head = mcap.RECORD
+    while at + head.size <= end:
+        data = file.read(at, at + head.size)
+        if len(data) < head.size:
+            return
+        op, size = head.unpack(data)
+        at += head.size
+        if at + size > end or not (0 < op <= mcap.DATA_END or op >= mcap.PRIVATE_OP):
+            return
+        yield op, at, at + size
+        at += size
+
+
+class Scan:
+    """Goes through records and adds what they are to the contents."""
+
+    def __init__(self, file: StoredFile, contents: Contents) -> None:
+        self._file = file
+        self._contents = contents
+        self._data_end = self._checksum = 0
+        self._lost_at = -1  # the damaged chunk that the message indexes belong to
+        self._run: list[tuple[int, int, int, int]] = []  # channel, log time, start and stop of the record
+        self.counts: Counter[int] = Counter()  # of what was found
+        self.private = 0  # records of an application's own kinds, which are skipped
+        self.ended = False  # whether the end of the data was met
+
+    def walk(self, at: int, end: int) -> int:
+        """Read the records between two positions; where the last one that could be read ended."""
+        for op, start, stop in file_records(self._file, at, end):
+            try:
+                self._record(op, start, stop)
+            except (struct.error, UnicodeDecodeError):
+                break
+            at = stop
+            if op == mcap.DATA_END:
+                break
+        self._flush()
+        return at
+
+    def check_data(self) -> None:
+        """Hold the data's checksum against it, where not all messages are in chunks with checksums of their own."""
+        found, file = self._contents, self._file
+        if not self._checksum or found.damaged or found.notes or not found.parts:
+            return
+        if all(part.is_chunk for part in found.parts) and has_checksum(file, found.parts[0]):
+            return
+        checksum = 0
+        for at in range(0, self._data_end, RUN_BYTES):
+            checksum = zlib.crc32(file.read(at, min(at + RUN_BYTES, self._data_end)), checksum)
+        found.verified = checksum == self._checksum
+        if not found.verified:
+            found.notes.append("the checksum of its data does not match; some of its messages may be altered")
+
+    def _record(self, op: int, start: int, stop: int) -> None:
+        if op == mcap.MESSAGE:
+            channel, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack(self._file.read(start, start + mcap.MESSAGE_HEAD.size))
+            if stop - start < mcap.MESSAGE_HEAD.size:
+                raise struct.error("a message without its head")
+            self._run.append((channel, log_ns, start - mcap.RECORD.size, stop))
+            if stop - self._run[0][2] > RUN_BYTES:
+                self._flush()
+            return
+        self._flush()
+        if op == mcap.CHUNK:
+            self._chunk(start, stop)
+        elif op == mcap.MESSAGE_INDEX:
+            listed = _listed(self._file, start, stop)
+            if self._lost_at in self._contents.damaged:
+                self._contents.damaged[self._lost_at] = (self._contents.damaged[self._lost_at] or 0) + listed
+        elif op in (mcap.SCHEMA, mcap.CHANNEL):
+            if stop - start > _MAX_DECLARATION:
+                raise struct.error("a declaration of many megabytes")
+            self._contents.declare(op, self._file.read(start, stop))
+        elif op == mcap.DATA_END:
+            (self._checksum,) = struct.unpack("<I", self._file.read(start, start + 4))
+            self._data_end = start - mcap.RECORD.size
+            self.ended = True
+        elif op >= mcap.PRIVATE_OP:
+            self.private += 1
+        elif op not in mcap.SKIPPED:
+            raise struct.error("a record that has no place among the data")
+
+    def _chunk(self, start: int, stop: int) -> None:
+        found = self._contents
+        found.chunks += 1
+        times: list[int] = []
+        keys: list[int] = []
+        try:
+            content = chunk_records(self._file, start, stop)
+            at = 0
+            for op, begin, end in mcap.records(content):
+                if op == mcap.MESSAGE:
+                    channel, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack_from(content, begin)
+                    times.append(log_ns)
+                    keys.append(channel)
+                elif op in (mcap.SCHEMA, mcap.CHANNEL):
+                    found.declare(op, content[begin:end])
+                at = end
+            if at != len(content):
+                raise RoboCacheError("it ends inside a record")
+        except _DAMAGE:
+            found.damaged[start] = None
+            self._lost_at = start
+            return
+        self._lost_at = -1
+        self.counts.update(keys)
+        if times:
+            found.parts.append(Part(min(times), max(times), start, stop, stop, True, frozenset(keys)))
+
+    def _flush(self) -> None:
+        if self._run:
+            keys = [channel for channel, *_ in self._run]
+            times = [log_ns for _, log_ns, *_ in self._run]
+            start, stop = self._run[0][2], self._run[-1][3]
+            self._contents.parts.append(Part(min(times), max(times), start, stop, stop, False, frozenset(keys)))
+            self.counts.update(keys)
+            self._run = []

@@ -1,0 +1,68 @@
+"""The messages and topics of a recording's files as those of one recording."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from robocache_ros.bags.source import RawMessage, Source, Topic
+from robocache_ros.decode.cdr.definitions import full_name
+from robocache_ros.errors import RoboCacheError, printable
+
+
+def merged_messages(
+    sources: Sequence[Source], topics: Collection[str], start_ns: int, stop_ns: int
+) -> Iterator[RawMessage]:
+    """The messages of all sources in log order; a source is read once the log has come to its first message.
+
+    Args:
+        sources: in any order; of equal log times, the message of the source that is given first comes first.
+        topics: names of the topics to read.
+        start_ns: the first log time.
+        stop_ns: past the last log time.
+    """
+    later = sorted(((source.start_ns, index) for index, source in enumerate(sources)), reverse=True)
+    heap: list[tuple[int, int, RawMessage, Iterator[RawMessage]]] = []
+    while heap or later:
+        while later and (not heap or later[-1][0] <= heap[0][0]):
+            _, index = later.pop()
+            messages = sources[index].messages(topics, start_ns, stop_ns)
+            if (first := next(messages, None)) is not None:
+                heapq.heappush(heap, (first.log_ns, index, first, messages))
+        if not heap:
+            continue
+        _, index, message, messages = heap[0]
+        alone = len(heap) == 1
+        while True:
+            yield message
+            if (after := next(messages, None)) is None:
+                heapq.heappop(heap)
+                break
+            message = after
+            if not alone or (later and message.log_ns >= later[-1][0]):
+                heapq.heapreplace(heap, (message.log_ns, index, message, messages))
+                break
+
+
+def merged_topics(sources: Sequence[Source]) -> dict[str, Topic]:
+    """Topics of all sources, by name, with types as `package/msg/Name`; RoboCacheError where one name has two types."""
+    counts: Counter[str] = Counter()
+    found: dict[str, Topic] = {}
+    for topic in sorted((_with_full_type(t) for source in sources for t in source.topics), key=lambda t: t.name):
+        counts[topic.name] += topic.count
+        known = found.setdefault(topic.name, topic)
+        if topic.latched:
+            found[topic.name] = replace(known, latched=True)
+        if known.type != topic.type:
+            raise RoboCacheError(
+                f"{printable(topic.name)}: is {printable(known.type, 40)} and {printable(topic.type, 40)} "
+                "in one recording; it cannot be decoded"
+            )
+    return {name: replace(topic, count=counts[name]) for name, topic in found.items()}
+
+
+def _with_full_type(topic: Topic) -> Topic:
+    """The topic with its type as `sensor_msgs/msg/Image`, which early recorders wrote as `sensor_msgs/Image`."""
+    return replace(topic, type=full_name(topic.type)) if topic.type.count("/") == 1 else topic

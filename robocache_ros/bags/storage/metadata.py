@@ -1,0 +1,84 @@
+"""The metadata.yaml of a recording: which files it has, in which order, and what they promise to hold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 16 << 20
+MAX_DEPTH = 32
+_SPLIT = re.compile(r"_[0-9]+(?=\.)")  # the number of a split: bag_0.mcap, bag_1.mcap
+_STORED = re.compile(r"[^.].*\.(mcap|db3)(\.zstd)?", re.IGNORECASE)  # not ._x.mcap, x.mcap.bak or x.mcap.sha256
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What metadata.yaml says; nothing where it is missing or damaged, for the files say the rest themselves.
+
+    Attributes:
+        files: names of the storage files, in the order they were written; never a path out of the folder.
+        compression: ``, `file` or `message`.
+        counts: messages by topic.
+    """
+
+    files: tuple[str, ...] = ()
+    compression: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """The metadata of a folder."""
+    file = folder / "metadata.yaml"
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        return Metadata()
+    try:
+        found = _load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]
+        mode = str(found.get("compression_mode") or "").lower()
+        names = [Path(name).name for name in found.get("relative_file_paths") or () if isinstance(name, str)]
+        topics = found.get("topics_with_message_count") or ()
+        counts = {t["topic_metadata"]["name"]: t["message_count"] for t in topics}
+    except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Metadata()
+    good = all(isinstance(name, str) and isinstance(count, int) for name, count in counts.items())
+    return Metadata(tuple(dict.fromkeys(names)), "" if mode == "none" else mode, counts if good else {})
+
+
+def storage_files(path: Path) -> tuple[Path, ...]:
+    """The storage files of a recording, in the order they were written.
+
+    That is the order of metadata.yaml; without it the order of the numbers in the names, `bag_2` before `bag_10`. Where
+    none of the files that it names is there, the folder was renamed after the recording: what is there is read instead,
+    if that is one file, or files whose names differ in their number alone.
+    """
+    if not path.is_dir():
+        return (path,)
+    listed = tuple(path / name for name in read_metadata(path).files)
+    found = _stored(path) if not any(file.exists() for file in listed) else ()
+    if listed and (not found or len({_SPLIT.sub("", file.name) for file in found}) > 1):
+        return listed
+    return found
+
+
+def _stored(folder: Path) -> tuple[Path, ...]:
+    files = [f for f in folder.iterdir() if _STORED.fullmatch(f.name)]
+    numbered = {f: [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", f.name)] for f in files}
+    return tuple(sorted(files, key=numbered.__getitem__))
+
+
+def _load(text: str) -> Any:
+    """The document; YAMLError where it is nested deeper than any metadata.yaml, or has keys that are merged.
+
+    Some recorders write a time once and refer to it with an alias. An alias is not copied, merged keys are.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes a tenth of the time
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        merges = isinstance(event, yaml.ScalarEvent) and event.value == "<<"
+        if depth > MAX_DEPTH or merges:
+            raise yaml.YAMLError("merged keys or deep nesting")
+    return yaml.load(text, loader)

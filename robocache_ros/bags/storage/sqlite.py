@@ -1,0 +1,166 @@
+"""Read rosbag2's SQLite files.
+
+SQLite keeps no checksums: damage to the structure of a file is found, an altered byte inside a message is not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of
+from robocache_ros.bags.source import RawMessage, Topic, is_latched
+from robocache_ros.bags.storage.mcap_records import StoredFile
+from robocache_ros.errors import RoboCacheError, printable
+
+CHECK_BYTES = 1 << 30  # up to here a file is compared with its index too, which costs a second pass over its pages
+_HEADER = b"SQLite format 3\0"
+
+
+class SqliteFile:
+    """An open SQLite storage file.
+
+    Attributes:
+        topics: those whose messages are CDR.
+        start_ns: a log time that no message is before.
+        notes: what is lost or damaged; complete once the messages have been read.
+
+    Errors:
+        RoboCacheError: not a recording, damaged, or cut short.
+    """
+
+    has_checksums = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []
+        size = _check_length(path)
+        self._wal(path)
+        where = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+        try:
+            self._database = sqlite3.connect(where, uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._damaged(error) from None
+        try:
+            self._open(size)
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            self.close()
+            raise error if isinstance(error, RoboCacheError) else self._damaged(error) from None
+
+    def log_times(self) -> list[Group]:
+        """The log times of the file, as groups that are far from each other."""
+        if not self._total:
+            return []
+        try:
+            first, last = self._rows("SELECT min(timestamp), max(timestamp) FROM messages").fetchone()
+            if last - first <= PAUSE_NS:
+                return [Group(first, last, self._total)]
+            times = (time for (time,) in self._rows("SELECT timestamp FROM messages"))
+            return groups_of(np.fromiter(times, np.int64))
+        except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+            raise self._damaged(error) from None
+
+    def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
+        """Messages in log order."""
+        names = {key: name for key, name in self._names.items() if name in topics}
+        marks = ",".join("?" * len(names))
+        query = (
+            f"SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) "
+            "AND timestamp >= ? AND timestamp < ? ORDER BY timestamp"
+        )
+        wrong = 0
+        try:
+            for key, log_ns, data in self._rows(query, (*names, start_ns, stop_ns)):
+                if isinstance(data, bytes) and isinstance(log_ns, int):
+                    yield RawMessage(names[key], log_ns, data)
+                else:
+                    wrong += 1
+        except sqlite3.Error as error:
+            raise self._damaged(error) from None
+        note = f"{wrong:,} rows are not messages and were not read"
+        if wrong and note not in self.notes:
+            self.notes.append(note)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._database.close()
+
+    def _rows(self, query: str, values: Collection[Any] = ()) -> sqlite3.Cursor:
+        return self._database.execute(query, tuple(values))
+
+    def _open(self, size: int) -> None:
+        for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0"):
+            self._rows(f"PRAGMA {pragma}")
+        tables = dict(self._rows("SELECT name, type || rootpage FROM sqlite_master").fetchall())
+        for name in ("messages", "topics"):  # a view or a virtual table would run what the file says
+            if not str(tables.get(name, "")).startswith("table") or tables[name] == "table0":
+                raise RoboCacheError(f"{self._path}: not a rosbag2 recording, it has no table {name}; give one")
+            if any(hidden for *_, hidden in self._rows(f"PRAGMA table_xinfo({name})")):
+                raise RoboCacheError(f"{self._path}: not a rosbag2 recording, its table {name} is computed; give one")
+        check = "integrity_check" if size <= CHECK_BYTES else "quick_check"
+        (found,) = self._rows(f"PRAGMA {check}(1)").fetchone()
+        if found != "ok":
+            self.notes.append(f"SQLite finds damage in it ({printable(' '.join(str(found).split()), 80)})")
+        columns = {name for _, name, *_ in self._rows("PRAGMA table_info(topics)")}
+        profiles = "offered_qos_profiles" if "offered_qos_profiles" in columns else "''"
+        topics = self._rows(f"SELECT id, name, type, serialization_format, {profiles} FROM topics").fetchall()
+        counted = self._rows("SELECT topic_id, count(*) FROM messages NOT INDEXED GROUP BY topic_id").fetchall()
+        counts = Counter(dict(counted))
+        definitions = self._definitions() if "message_definitions" in tables else {}
+        cdr = [t for t in topics if t[3] == "cdr" and isinstance(t[1], str) and isinstance(t[2], str)]
+        self._names = {key: name for key, name, *_ in cdr}
+        self.topics = tuple(
+            Topic(name, kind, counts[key], definitions.get(kind, ""), is_latched(str(qos)))
+            for key, name, kind, _, qos in cdr
+        )
+        self._total = sum(counts.values())
+        orphans = sum(count for key, count in counts.items() if key not in {t[0] for t in topics})
+        if orphans:
+            self.notes.append(f"{orphans:,} of {self._total:,} messages belong to no topic that it declares")
+        (self.start_ns,) = self._rows("SELECT ifnull(min(timestamp), 0) FROM messages").fetchone()
+        if not isinstance(self.start_ns, int):
+            raise TypeError("its log times are not numbers")
+
+    def _definitions(self) -> dict[str, str]:
+        rows = self._rows("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
+        return {
+            kind: text
+            for kind, encoding, text in rows
+            if encoding == "ros2msg" and isinstance(kind, str) and isinstance(text, str)
+        }
+
+    def _wal(self, path: Path) -> None:
+        log = path.with_name(f"{path.name}-wal")
+        if log.is_file() and log.stat().st_size:
+            self.notes.append(
+                f"messages in {printable(log.name)} were not read; move them over with: "
+                f"sqlite3 {printable(path.name)} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+            )
+
+    def _damaged(self, error: Exception) -> RoboCacheError:
+        reason = printable(" ".join(str(error).split()) or type(error).__name__, 60)
+        return RoboCacheError(f"{self._path}: cannot be read, it is damaged or cut short: {reason}")
+
+
+def _check_length(path: Path) -> int:
+    """Refuse a file that has fewer pages than its header says: SQLite reads some of those as empty tables."""
+    file = StoredFile(path)
+    try:
+        head, size = file.read(0, 100), file.size
+    finally:
+        file.close()
+    page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
+    length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
+    current = head[24:28] == head[92:96]  # else an old SQLite wrote last, which does not keep the count
+    if head.startswith(_HEADER) and current and size < length:
+        raise RoboCacheError(
+            f"{path}: cut short, {size:,} of {length:,} bytes are there; copy it again, "
+            f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
+        )
+    return size

@@ -1,0 +1,95 @@
+"""The text of a suggested fusion spec."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from robocache_ros.bags.clocks import LIMIT_NS
+from robocache_ros.bags.describe import BagInfo
+
+_CLOCKS = (
+    "# Where stamps are not set or are on another clock, `stamp: receive` gives a sample the time of its arrival. The",
+    "# time that the message took to arrive is then part of it: such a stream is late by that time.",
+)
+
+
+@dataclass(frozen=True)
+class SuggestedStream:
+    """A stream of the spec."""
+
+    name: str  # wanted; made unique later
+    keys: dict[str, Any]
+    remark: str = ""
+
+
+def lines_of(info: BagInfo, streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
+    """The lines of the spec; `left_out` are the topics without a stream, each with its reason."""
+    yield from _head(info, streams)
+    yield from _blocks(info, streams)
+    yield from _tail(streams, left_out)
+
+
+def tens(value: float) -> int:
+    """The value rounded up to tens."""
+    return 10 * math.ceil(value / 10 - 1e-9)
+
+
+def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
+    waits = []
+    for stream in streams:
+        topic = info.topics[stream.keys["topic"]]
+        neighbour = topic.stats.period_ms if stream.keys["align"] in ("linear", "slerp") else 0.0
+        delays = topic.stats.delays_ms
+        in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops the others
+        waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))
+    longest, slowest = max(waits)
+    clocks = {s.keys["topic"] for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
+    return [
+        f"# A first spec for {info.path.name}, from what was measured in it ({info.duration_s:.1f} s).",
+        "# `robocache check` shows what it resolves to; `robocache schema` lets an editor complete it.",
+        "robocache: 1",
+        "rate_hz: 50",
+        f"# The longest that a value came after its time was {longest:.0f} ms ({slowest}).",
+        "# With a shorter delay_ms a robot reacts faster, and what comes later than that is marked as missing.",
+        f"delay_ms: {max(tens(longest * 1.05), 10)}",
+        *(_CLOCKS if clocks else ()),
+        "streams:",
+    ]
+
+
+def _blocks(info: BagInfo, streams: Sequence[SuggestedStream]) -> Iterator[str]:
+    used: set[str] = set()
+    for stream in streams:
+        name, count = stream.name, 2
+        if name in used:  # with the first part of the topic, then with a number
+            parts = [re.sub(r"[^a-z0-9_]", "_", p.lower()) for p in stream.keys["topic"].strip("/").split("/")]
+            name = f"{parts[0]}_{stream.name}".lstrip("_0123456789")
+        while name in used:
+            name, count = f"{stream.name}_{count}", count + 1
+        used.add(name)
+        clock = info.topics[stream.keys["topic"]].stats.clock.text
+        for remark in filter(None, (stream.remark, clock)):
+            yield f"  # {remark}"
+        yield f"  {name}:"
+        for key, value in stream.keys.items():
+            yield f"    {key}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _tail(streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
+    if not any(stream.keys.get("role") == "action" for stream in streams):
+        yield "# No topic looks like a command: give `role: action` to the stream that a policy is to predict."
+    if left_out:
+        yield "# Left out:"
+        yield from (f"#   {line}" for line in left_out)

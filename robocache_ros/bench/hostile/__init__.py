@@ -1,0 +1,1 @@
+"""Hostile input, made by the thousand: what the package does with it."""

@@ -1,0 +1,213 @@
+"""The processes of a case of hostile input: a fusion node, its monitor, and the senders."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
+from std_msgs.msg import Float32MultiArray
+
+from robocache_ros.bench.hostile.node_sender import JOINTS
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber
+
+NODE = "/fusion_node"
+RATE_HZ = 50
+START_S, END_S = 60.0, 30.0
+SIM_OFFSET_NS = 1_000_000_000 * 1_000_000_000  # sim time is so much behind the wall clock
+_QOS = {"reliability": "reliable", "depth": 1000}
+_IMAGE = {"image": {"size": [64, 64]}, "qos": _QOS}
+SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "rate_hz": RATE_HZ,
+    "delay_ms": 40,
+    "streams": {
+        "joints": {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": list(JOINTS), "qos": _QOS},
+        "garbage": {"topic": "/garbage", "type": "sensor_msgs/msg/JointState", "names": ["a"], "qos": _QOS},
+        "camera": {"topic": "/camera", "type": "sensor_msgs/msg/CompressedImage", **_IMAGE},
+        "raw": {"topic": "/raw", "type": "sensor_msgs/msg/Image", **_IMAGE},
+    },
+}
+
+
+class Monitor:
+    """Records the ticks that a node publishes, and its newest diagnostics."""
+
+    def __init__(self) -> None:
+        self._context = rclpy.Context()
+        rclpy.init(args=[], context=self._context)
+        self._node = rclpy.create_node("monitor", context=self._context)
+        group: Any = compat.ManualCallbackGroup()
+
+        def subscribe(kind: type[Any], topic: str, depth: int) -> Any:
+            qos = QoSProfile(depth=depth)
+            return self._node.create_subscription(kind, topic, lambda _: None, qos, raw=True, callback_group=group)
+
+        self._fused = subscribe(Float32MultiArray, f"{NODE}/fused", 5000)
+        self._diagnostics = subscribe(DiagnosticArray, "/diagnostics", 10)
+        self._waiter = compat.Waiter(self._node, [self._fused, self._diagnostics])
+        self._subscriber = RawSubscriber()
+        self.ticks: list[tuple[int, int, bool]] = []  # tick_ns, received_ns, whether the joints were valid
+        self.values: dict[str, dict[str, str]] = {}
+
+    def poll(self, seconds: float, ended: Callable[[], bool] = lambda: False) -> None:
+        """Record for some time, or until something has ended."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s and not ended():
+            self._waiter.wait(50_000_000)
+            while (message := self._subscriber.take(self._fused)) is not None:
+                tick_ns, window = frame_messages.read_fused(deserialize_message(bytes(message.data), Float32MultiArray))
+                self.ticks.append((tick_ns, message.received_ns, bool(window[-1][len(JOINTS) + 1] > 0)))
+            while (message := self._subscriber.take(self._diagnostics)) is not None:
+                for status in deserialize_message(bytes(message.data), DiagnosticArray).status:
+                    self.values[status.name.rpartition(": ")[2]] = {pair.key: pair.value for pair in status.values}
+
+    def count(self, stream: str, key: str) -> int:
+        """A counter of the newest diagnostics."""
+        return int(self.values.get(stream, {}).get(key) or 0)
+
+    def close(self) -> None:
+        """Destroy the node."""
+        self._waiter.destroy()
+        self._node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+def tick_statistics(ticks: list[tuple[int, int, bool]]) -> dict[str, float | int]:
+    """Rate, missing ticks, longest silence and share of ticks with valid joints of recorded ticks."""
+    if len(ticks) < 2:
+        return {"ticks": len(ticks), "rate_hz": 0.0, "missing": 0, "longest_silence_ms": float("inf"), "valid": 0.0}
+    times, arrivals = [tick[0] for tick in ticks], [tick[1] for tick in ticks]
+    expected = round((times[-1] - times[0]) * RATE_HZ / 1e9) + 1
+    return {
+        "ticks": len(ticks),
+        "rate_hz": round((len(ticks) - 1) * 1e9 / (arrivals[-1] - arrivals[0]), 3),
+        "missing": expected - len(set(times)),
+        "longest_silence_ms": round(max(b - a for a, b in pairwise(arrivals)) / 1e6, 1),
+        "valid": round(sum(tick[2] for tick in ticks) / len(ticks), 4),
+    }
+
+
+class Case:
+    """A fusion node, a publisher of joints, and hostile publishers, in processes of their own.
+
+    Args:
+        folder: for the spec and the logs.
+        sim_time: let the node follow /clock.
+        runtime: the node's XDG_RUNTIME_DIR.
+    """
+
+    def __init__(self, folder: Path, *, sim_time: bool = False, runtime: Path | None = None) -> None:
+        folder.mkdir(parents=True)
+        self._log = folder / "node.log"
+        self._folder = folder
+        self._children: list[subprocess.Popen[str]] = []
+        self._sim = {"sim_offset_ns": SIM_OFFSET_NS} if sim_time else {}
+        (folder / "spec.yaml").write_text(json.dumps(SPEC))
+        self._env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime or folder)}
+        given = {"spec": folder / "spec.yaml", "device": "cpu", "autostart": "true", "diagnostics_period_s": "0.5"}
+        arguments = [part for name, value in given.items() for part in ("-p", f"{name}:={value}")]
+        arguments += ["-p", f"use_sim_time:={str(sim_time).lower()}"]
+        command = [sys.executable, "-m", "robocache_ros.nodes.fusion_node", "--ros-args", *arguments]
+        with self._log.open("w") as log:
+            self.node = subprocess.Popen(command, stdout=log, stderr=log, env=self._env, start_new_session=True)
+        self.monitor = Monitor()
+        if sim_time:
+            self.send("clocks")
+        self.send("joints")
+        self.await_count("joints", "accepted")
+        self.monitor.poll(2.0)
+        self.monitor.ticks.clear()
+        self._begin_kb = self._rss_kb()
+
+    def send(self, mode: str, **options: Any) -> subprocess.Popen[str]:
+        """Start a sender."""
+        command = [sys.executable, "-m", "robocache_ros.bench.hostile.node_sender"]
+        options = {"mode": mode, **self._sim, **options}
+        with (self._folder / f"{mode}.log").open("w") as log:
+            child = subprocess.Popen(
+                [*command, json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        os.set_blocking(child.stdout.fileno(), False)  # type: ignore[union-attr]
+        self._children.append(child)
+        return child
+
+    def result(self, **more: Any) -> dict[str, Any]:
+        """End every process, and sum up."""
+        grown_kb = self._rss_kb() - self._begin_kb
+        alive = self.node.poll() is None
+        received = {name: self.monitor.count(name, "received") for name in SPEC["streams"]}
+        self.close()
+        log = self._log.read_text(errors="replace")
+        return {
+            **tick_statistics(self.monitor.ticks),
+            "alive": alive,
+            "exit_status": self.node.returncode,
+            "received": received,
+            "grown_mb": round(grown_kb / 1024, 1),
+            "log_lines": len(log.splitlines()),
+            "longest_log_line": max(map(len, log.splitlines()), default=0),
+            "forged_lines": sum(line.startswith("[FATAL] [0]") for line in log.splitlines()),
+            "tracebacks": log.count("Traceback"),
+            **more,
+        }
+
+    def close(self) -> None:
+        """End every process."""
+        for child in self._children:
+            with suppress(OSError):
+                child.stdin.close()  # type: ignore[union-attr]
+        if self.node.poll() is None:
+            self.node.send_signal(signal.SIGINT)
+        processes: list[subprocess.Popen[Any]] = [self.node, *self._children]
+        for process in processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.monitor.close()
+
+    def await_count(self, stream: str, key: str) -> None:
+        """Record until a counter of the node is above 0; RuntimeError if the node ends or it takes too long."""
+        end_s = time.monotonic() + START_S
+        while not self.monitor.count(stream, key):
+            if self.node.poll() is not None or time.monotonic() > end_s:
+                self.close()
+                raise RuntimeError(f"no {key} of {stream}; the node's log ends with: {self._log.read_text()[-2000:]}")
+            self.monitor.poll(0.2)
+
+    def _rss_kb(self) -> int:
+        with suppress(OSError):
+            for line in Path(f"/proc/{self.node.pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1])
+        return 0
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for some time."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,1 @@
+"""The child processes of a measurement: publisher, node, consumer and the naive node."""

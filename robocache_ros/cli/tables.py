@@ -1,0 +1,161 @@
+"""The tables, notes and progress bars that the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from robocache_ros.errors import printable
+from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from robocache_ros.bags.describe import BagInfo
+    from robocache_ros.export.job import ExportResult
+    from robocache_ros.export.job import Progress as Report
+
+console = Console()
+errors = Console(stderr=True)
+
+_WIDEST = 1000
+_NO_DELAY = {"none": "no header", "unset": "no stamps", "other": "another clock"}
+
+
+def show(table: Table) -> None:
+    """Print a table in the width that its text needs, on a terminal and into a pipe alike: no word is cut."""
+    needed = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    Console(width=max(needed, console.width)).print(table, crop=False)
+
+
+def say(text: str) -> None:
+    """Print a line as it is."""
+    console.print(escape(text), soft_wrap=True, highlight=False)
+
+
+def show_notes(notes: Iterable[str]) -> None:
+    """Print a line for each note."""
+    for note in notes:
+        console.print(f"[yellow]note[/] {escape(printable(note, 400))}", soft_wrap=True, highlight=False)
+
+
+def bag_table(info: BagInfo) -> Table:
+    """A recording, a row per topic; delays are the median and the longest."""
+    table = _table(f"{info.path.name} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB")
+    table.add_column("topic", no_wrap=True)
+    for name in ("messages", "Hz", "lost", "gap ms", "delay ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, topic in info.topics.items():
+        stats = topic.stats
+        what = f"{stats.type.replace('/msg/', '/')}\n{topic.content}".strip()
+        table.add_row(
+            f"[bold]{escape(printable(name, 120))}[/]\n[dim]{escape(what)}[/]",
+            str(stats.count),
+            f"{stats.rate_hz:.1f}",
+            str(stats.missing) if stats.missing else "-",
+            f"{stats.longest_gap_ms:.0f}" if stats.gaps else "-",
+            f"{stats.delay_ms(0.5):.1f} / {stats.delay_ms(1):.1f}" if stats.stamped else _NO_DELAY[stats.clock.kind],
+        )
+    return table
+
+
+def spec_table(spec: FusionSpec) -> Table:
+    """A resolved spec, a row per stream, with its place in the fused tensor."""
+    layout = Layout(spec)
+    table = _table(
+        f"{spec.rate_hz} Hz, published {spec.delay_ms:g} ms after the tick ({spec.emit}), horizon {spec.horizon}\n"
+        f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams"
+    )
+    table.add_column("columns", no_wrap=True)
+    table.add_column("stream", no_wrap=True)
+    table.add_column("values", no_wrap=True)
+    table.add_column("at a tick", no_wrap=True)
+    for stream in spec.streams:
+        slot = layout.slots.get(stream.name)
+        source = f"{stream.topic} {stream.field}\n{stream.type.replace('/msg/', '/')}"
+        rate = f"\n{stream.rate_hz:g} Hz" if stream.rate_hz else ""
+        latency = f" - {stream.latency_ms:g} ms" if stream.latency_ms else ""
+        table.add_row(
+            f"{slot.start} to {slot.stop - 1}" if slot else "a tensor",
+            f"[bold]{stream.name}[/]{' (action)' if stream.role == 'action' else ''}\n[dim]{escape(source)}[/]",
+            escape(_values(stream)) + f"[dim]{rate}[/]",
+            f"{stream.align}\n[dim]{_limits(stream)}\n{stream.stamp} stamp{latency}[/]",
+        )
+    return table
+
+
+def _values(stream: StreamSpec) -> str:
+    if stream.image:
+        size = "x".join(map(str, stream.image.size)) if stream.image.size else "original size"
+        return f"3 x {size}" + ("\nnormalised" if stream.image.normalize else "")
+    if stream.voxels:
+        return f"{'x'.join(map(str, stream.voxels.shape))}\n{stream.voxels.reduce}, {stream.voxels.size_m[0]:g} m"
+    unit = f" in {stream.unit}" if stream.unit else ""
+    if stream.names:
+        return f"{stream.width} joints{unit}"
+    labels = " ".join(stream.components)
+    return (labels if stream.width <= 4 and not labels.startswith("0") else f"{stream.width} values") + unit
+
+
+def _limits(stream: StreamSpec) -> str:
+    age = f"age {stream.max_age_ms:g} ms"
+    return f"gap {stream.max_gap_ms:g}, {age}" if stream.align in ("linear", "slerp", "angle") else age
+
+
+def export_table(result: ExportResult) -> Table:
+    """An export, a row per stream: the shares of ticks that are aligned, held and invalid, and the messages."""
+    table = _table(f"{result.frames} ticks in {len(result.episodes)} episodes")
+    table.add_column("stream", no_wrap=True)
+    for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, stream in enumerate(result.episodes[0].spec.streams):
+        kept = [e.valid[e.leading : len(e.valid) - e.trailing, row] for e in result.episodes]
+        total = sum(len(k) for k in kept)
+        shares = [sum(int((k == state).sum()) for k in kept) / max(total, 1) for state in (1, 2, 0)]
+        counts = [e.counters[stream.name] for e in result.episodes]
+        table.add_row(
+            stream.name,
+            *(_share(s) for s in shares),
+            *(str(sum(c[key] for c in counts)) for key in ("received", "late", "dropped", "duplicate")),
+        )
+    return table
+
+
+def _share(share: float) -> str:
+    return "-" if not share else f"{100 * share:.1f} %"
+
+
+def _table(title: str) -> Table:
+    return Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Report]:
+    """Show a progress bar over `total` recordings on a terminal; gives the callback that updates it."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    if not errors.is_terminal:
+        yield lambda _name, _share: None
+        return
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        done = 0
+
+        def report(name: str, share: float) -> None:
+            nonlocal done
+            progress.update(task, description=escape(name), completed=done + share)
+            if share >= 1:
+                done += 1
+
+        yield report

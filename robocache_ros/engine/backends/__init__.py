@@ -1,0 +1,1 @@
+"""What keeps the payloads of samples and makes frames of them: one interface, a CPU and a GPU backend."""

@@ -1,0 +1,1 @@
+"""The CPU backend: payloads and frames in host memory."""

@@ -1,0 +1,96 @@
+"""The CPU backend: payloads in host memory, frames as CPU tensors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robocache_ros.engine.backends.buffer_pool import BufferPool, host_pool
+from robocache_ros.engine.backends.cpu.stores import MediaStore, VectorStore
+from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
+from robocache_ros.engine.backends.interface import Int64, MemoryRow, Selections
+from robocache_ros.engine.backends.media_tensors import converter, tensor_format
+from robocache_ros.engine.frames import Frames
+from robocache_ros.spec import StreamSpec
+from robocache_ros.spec.layout import Layout
+
+FRAME_BLOCKS = 2  # of a stream: the frames that are written, and those that are made
+
+
+class CpuBackend:
+    """Makes frames with the CPU's operations.
+
+    Args:
+        layout: the columns; its spec names the streams.
+        capacities: initial slots of each stream; more are added as they are used.
+        normalized: images as float32, normalised as their spec says.
+        live: compressed images are decoded in threads of their own, within the budget of a tick.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, layout: Layout, capacities: Mapping[str, int], normalized: bool, live: bool) -> None:
+        self._layout = layout
+        self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
+        self._vectors = {s.name: VectorStore(s.width, s.align, capacities[s.name]) for s in layout.spec.vectors}
+        self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
+        self._media = {s.name: _media_store(s, normalized, live) for s in layout.spec.media}
+
+    def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """Memory for a message."""
+        return self._pools[feed].acquire(nbytes)
+
+    def put(self, stream: str, slot: int, value: Any) -> None:
+        """Keep the payload of a sample."""
+        (self._vectors.get(stream) or self._media[stream]).put(slot, value)
+
+    def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
+        """Keep the values of samples of a vector stream."""
+        self._vectors[stream].put_rows(slots, values)
+
+    def drop(self, stream: str, slots: Sequence[int]) -> None:
+        """Forget the samples of these slots."""
+        if stream in self._media:
+            self._media[stream].drop(slots)
+
+    def check(self, stream: str, slot: int) -> None:
+        """Convert; ValueError where the payload is corrupt."""
+        self._media[stream].convert(slot)
+
+    def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
+        """The frames of T ticks; every selected slot has been checked."""
+        fused = torch.zeros(len(ticks_ns), self._layout.width)
+        lower, upper, weight = selections.lower, selections.upper, selections.weight
+        for name, vectors in self._vectors.items():
+            i = self._columns[name]
+            vectors.take(lower[:, i], upper[:, i], weight[:, i], fused[:, self._layout.slots[name]])
+        media = {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
+        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media)
+
+    def restart(self) -> None:
+        """Do nothing: no state outlasts the samples."""
+
+    def memory(self) -> list[MemoryRow]:
+        """The memory that is held; of images and clouds, at present."""
+        held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
+        return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
+
+    def counters(self) -> dict[str, int]:
+        """None: the CPU needs no uploads and no graphs."""
+        return {}
+
+
+def _media_store(stream: StreamSpec, normalized: bool, live: bool) -> MediaStore:
+    convert = converter(stream, normalized)
+    thread = None
+    if live and stream.kind == "image" and stream.type.endswith("/CompressedImage"):
+        warm_up(convert)
+        thread = DecodeThread(stream.name, convert, lambda tensor: int(tensor.nbytes))
+    # Pages of the frames of a recording, tens of MB each time, cost more to map anew than to fill.
+    pool = None if live else host_pool(FRAME_BLOCKS)
+    return MediaStore(convert, tensor_format(stream, normalized), thread, pool)

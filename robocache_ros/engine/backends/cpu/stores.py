@@ -1,0 +1,132 @@
+"""The payloads of one stream in host memory, by slot, and the tensors that ticks make of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros import ops
+from robocache_ros.engine.backends.buffer_pool import BufferPool
+from robocache_ros.engine.backends.decode_thread import DecodeThread, Job
+from robocache_ros.engine.backends.interface import Int64, TensorFormat
+
+
+class VectorStore:
+    """Rows of float32 values.
+
+    Args:
+        width: D, values in a sample.
+        method: how two of them are blended.
+        capacity: slots to begin with.
+    """
+
+    def __init__(self, width: int, method: str, capacity: int) -> None:
+        self.method = method
+        self._rows = torch.zeros(capacity, width)
+        self._array = self._rows.numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self._array.nbytes
+
+    def put(self, slot: int, value: NDArray[np.float32]) -> None:
+        """Keep (D,) float32 values."""
+        if slot >= len(self._array):
+            self._grow()
+        self._array[slot] = value
+
+    def put_rows(self, slots: Int64, values: NDArray[np.float32]) -> None:
+        """Keep (M, D) float32 values."""
+        while len(slots) and slots.max() >= len(self._array):
+            self._grow()
+        self._array[slots] = values
+
+    def _grow(self) -> None:
+        self._rows = torch.cat([self._rows, torch.zeros_like(self._rows)])
+        self._array = self._rows.numpy()
+
+    def take(self, lower: Int64, upper: Int64, weight: NDArray[np.float32], out: Tensor) -> None:
+        """Write the (T, D) values between slots; see Selections."""
+        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self.method))
+
+
+class MediaStore:
+    """Images or clouds as they came, converted when a tick first uses one and kept until it is dropped.
+
+    Args:
+        convert: payload -> tensor; ValueError where it cannot be converted.
+        tensor_format: of its tensors.
+        thread: converts as soon as a payload comes; None: in the thread of the tick.
+        pool: memory of the frames; None: new memory for each.
+    """
+
+    def __init__(
+        self,
+        convert: Callable[[Any], Tensor],
+        tensor_format: TensorFormat,
+        thread: DecodeThread | None = None,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.format = tensor_format
+        self._convert = convert
+        self._thread = thread
+        self._pool = pool
+        self._payloads: dict[int, Any] = {}  # by slot; jobs of the thread where there is one
+        self._converted: dict[int, Tensor] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        payloads = [item.payload if isinstance(item, Job) else item for item in self._payloads.values()]
+        raw = sum(payload.data.nbytes for payload in payloads if payload is not None)
+        ahead = self._thread.nbytes if self._thread else 0
+        return int(raw) + ahead + sum(tensor.nbytes for tensor in self._converted.values())
+
+    def put(self, slot: int, value: Any) -> None:
+        """Keep a payload as it came."""
+        self._payloads[slot] = self._thread.submit(value) if self._thread else value
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """Forget payloads and the tensors made of them."""
+        for slot in slots:
+            item = self._payloads.pop(slot, None)
+            if self._thread and item is not None:
+                self._thread.discard(item)
+            self._converted.pop(slot, None)
+
+    def convert(self, slot: int) -> Tensor:
+        """The tensor of a payload; ValueError where it is corrupt or of another format than those before."""
+        tensor = self._converted.get(slot)
+        if tensor is None:
+            item = self._payloads[slot]
+            tensor = self._thread.result(item) if self._thread else self._convert(item)
+            self.format.require(tuple(tensor.shape), tensor.dtype)
+            self._converted[slot] = tensor
+            self._payloads[slot] = None
+        return tensor
+
+    def take(self, slots: Int64) -> Tensor:
+        """(T, ...) tensor of the converted payloads; zeros where the slot is -1."""
+        if self._thread:
+            self._thread.end_tick()
+        out = self._empty(len(slots))
+        for row, slot in zip(out, slots.tolist(), strict=True):
+            if slot >= 0:
+                row.copy_(self.convert(slot))
+            else:
+                row.zero_()
+        return out
+
+    def _empty(self, ticks: int) -> Tensor:
+        shape, dtype = (ticks, *self.format.shape), self.format.dtype
+        nbytes = math.prod(shape) * dtype.itemsize
+        if self._pool is None or not nbytes:
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(self._pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)

@@ -1,0 +1,85 @@
+"""The launches of one image or cloud stream, prepared once for each layout of its samples."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from robocache_ros.decode.payloads import PlacedLayout
+from robocache_ros.engine.backends.gpu.allocation import allocate
+from robocache_ros.engine.backends.media_tensors import sensor_pose, voxelization_of
+from robocache_ros.ops.image.formats import PACKED, RESIZE, ImageLayout
+from robocache_ros.ops.tick.cloud import MODES, prepare_cloud, prepare_depth
+from robocache_ros.ops.tick.image import prepare_image
+from robocache_ros.ops.tick.prepared import Prepared
+from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
+from robocache_ros.spec import StreamSpec
+
+Layout: TypeAlias = ImageLayout | PlacedLayout
+Key: TypeAlias = tuple[int, Layout]  # the number of bytes, and their layout
+
+LAYOUTS = 32  # that are cached: clouds may differ in their points each time
+
+
+def likely_variant(stream: StreamSpec) -> tuple[int, ...]:
+    """The variant of the kernels that a stream needs, if its images are not of a rare encoding."""
+    if stream.voxels:
+        cells, is_depth = math.prod(stream.voxels.shape), int(bool(stream.camera_info))
+        return MODES.index(stream.voxels.reduce), len(stream.voxels.features), cells, is_depth
+    assert stream.image
+    return PACKED, RESIZE[stream.image.resize], 1
+
+
+class PreparedLayouts:
+    """Checks layouts and caches what to launch for them.
+
+    Args:
+        stream: an image or cloud stream.
+        normalized: images as float32.
+        device: CUDA device of the scratch memory for mean and max voxels.
+    """
+
+    def __init__(self, stream: StreamSpec, normalized: bool, device: torch.device) -> None:
+        self._stream = stream
+        self._normalized = normalized
+        self._by_layout: dict[Key, Prepared] = {}
+        self._sums: Tensor | None = None
+        if stream.voxels and stream.voxels.features:
+            cells = math.prod(stream.voxels.shape)
+            sums = allocate(stream.name, "sums", len(stream.voxels.features) + 1, 8 * cells, device)
+            self._sums = sums.view(torch.int64)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the scratch memory; 0 where the stream needs none."""
+        return 0 if self._sums is None else self._sums.nbytes
+
+    def prepare(self, key: Key) -> Prepared:
+        """What to launch for a sample of a layout; ValueError where the layout is not possible."""
+        prepared = self._by_layout.get(key)
+        if prepared is None:
+            if len(self._by_layout) == LAYOUTS:
+                self._by_layout.clear()
+            prepared = self._by_layout[key] = self._prepare(*key)
+        return prepared
+
+    def _prepare(self, nbytes: int, layout: Layout) -> Prepared:
+        if isinstance(layout, ImageLayout):
+            image = self._stream.image
+            assert image is not None
+            return prepare_image(
+                nbytes,
+                layout,
+                size=image.size,
+                crop=image.crop,
+                resize=image.resize,
+                normalize=image.normalize if self._normalized else None,
+                dtype=torch.float32 if self._normalized else None,
+            )
+        pose, voxelization = sensor_pose(layout.transform, self._stream), voxelization_of(self._stream)
+        if isinstance(layout.layout, DepthImageLayout):
+            return prepare_depth(nbytes, layout.layout, pose, voxelization, self._sums)
+        return prepare_cloud(nbytes, layout.layout, pose, voxelization, self._sums)

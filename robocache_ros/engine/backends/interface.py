@@ -1,0 +1,132 @@
+"""The interface between the selection of samples on the host and a backend, which makes tensors of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.ops.resample.selection import Selection, TickSelection
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Selections:
+    """The samples selected for T ticks of N streams, in the order of the spec, as slots of a backend."""
+
+    lower: Int64  # (T, N) slot of the sample before the tick (of the only one used), -1 where there is none
+    upper: Int64  # (T, N) slot of the sample after it; `lower` where nothing is blended
+    weight: NDArray[np.float32]  # (T, N) share of `upper`
+    valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
+    age_ns: Int64  # (T, N)
+
+    @classmethod
+    def empty(cls, ticks: int, streams: int) -> Selections:
+        """Uninitialized arrays for T ticks of N streams, to be filled by `set`."""
+        shape = (ticks, streams)
+        lower, upper, age_ns = np.empty((3, *shape), np.int64)
+        return cls(lower, upper, np.empty(shape, np.float32), np.empty(shape, np.uint8), age_ns)
+
+    def set(self, stream: int, selected: Selection, slots: Int64) -> None:
+        """Fill the column of a stream; `slots` maps a row of its index to a slot."""
+        for column, rows in ((self.lower, selected.lower), (self.upper, selected.upper)):
+            column[:, stream] = np.where(rows >= 0, slots[rows], -1) if len(slots) else -1
+        self.weight[:, stream] = selected.weight
+        self.valid[:, stream] = selected.valid
+        self.age_ns[:, stream] = selected.age_ns
+
+    def set_one(self, stream: int, selected: TickSelection, slots: Int64) -> None:
+        """The same where there is only one tick."""
+        self.lower[0, stream] = slots[selected.lower] if selected.lower >= 0 else -1
+        self.upper[0, stream] = slots[selected.upper] if selected.upper >= 0 else -1
+        self.weight[0, stream] = selected.weight
+        self.valid[0, stream] = selected.valid
+        self.age_ns[0, stream] = selected.age_ns
+
+
+@dataclass(frozen=True)
+class Options:
+    """How frames are made; see FusionEngine."""
+
+    normalized: bool = False
+    jpeg: str = "cpu"
+    payload_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+class TensorFormat:
+    """The shape and dtype of a stream's tensors: as the spec declares them, then as the first tensor fixes them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._fixed = False
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Fix the format at the first tensor; ValueError where a later one differs from it."""
+        if self._fixed and (shape, dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"is {shape} {dtype} where it was {self.shape} {self.dtype}; give the stream an image size"
+            )
+        self.shape, self.dtype, self._fixed = shape, dtype, True
+
+
+class TooSlowError(ValueError):
+    """An image needs more processor time to decode than a tick may wait for."""
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Memory that the engine holds for one purpose."""
+
+    stream: str  # empty where it serves all of them
+    purpose: str  # samples, frames, staging, plan
+    place: str  # host, pinned or gpu
+    slots: int
+    slot_bytes: int  # 0 until the first sample shows it
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.slots * self.slot_bytes
+
+
+class Backend(Protocol):
+    """Keeps the payloads of all streams by slot, and makes frames of those that are selected."""
+
+    device: torch.device
+
+    def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
+        """At least `nbytes` uint8 for a message of a feed; in use as long as anything refers to it."""
+
+    def put(self, stream: str, slot: int, value: Any) -> None:
+        """Keep the payload of a sample."""
+
+    def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
+        """Keep the values of (M,) samples of a vector stream, (M, D)."""
+
+    def drop(self, stream: str, slots: Sequence[int]) -> None:
+        """Forget the samples of these slots."""
+
+    def check(self, stream: str, slot: int) -> None:
+        """Convert or decode the payload of an image or a cloud as far as it takes to know that it is usable.
+
+        ValueError where it is corrupt, TooSlowError where a tick cannot wait for it.
+        """
+
+    def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
+        """The frames of T ticks; every selected slot has been checked."""
+
+    def restart(self) -> None:
+        """Start the timeline anew, with no samples."""
+
+    def memory(self) -> list[MemoryRow]:
+        """The memory that is held, by purpose."""
+
+    def counters(self) -> dict[str, int]:
+        """Events of the device's memory and copies, by name."""

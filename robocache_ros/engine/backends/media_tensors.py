@@ -1,0 +1,100 @@
+"""From the payload of an image or a cloud to the tensor that its stream declares."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.decode import decode_compressed
+from robocache_ros.decode.payloads import (
+    CloudPayload,
+    DepthPayload,
+    ImagePayload,
+    Matrix,
+)
+from robocache_ros.engine.backends.interface import TensorFormat
+from robocache_ros.ops.image.convert import convert_layout
+from robocache_ros.ops.voxel.depth import voxelize_depth_layout
+from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
+from robocache_ros.ops.voxel.grid import Output, Voxelization, checked_voxelization
+from robocache_ros.ops.voxel.voxelize import voxelize_layout
+from robocache_ros.spec import StreamSpec
+
+Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload
+
+
+def converter(stream: StreamSpec, normalized: bool = False) -> Callable[[Any], Tensor]:
+    """Payload -> tensor, for an image or cloud stream."""
+    if stream.kind == "image":
+        return lambda payload: image_tensor(payload, stream, normalized)
+    return lambda payload: voxel_tensor(payload, stream)
+
+
+def tensor_format(stream: StreamSpec, normalized: bool = False) -> TensorFormat:
+    """The format of an image or cloud stream's tensors, as far as its spec declares it."""
+    if stream.kind == "image":
+        height, width = (stream.image and stream.image.size) or (0, 0)
+        return TensorFormat((3, height, width), torch.float32 if normalized else torch.uint8)
+    grid = stream.voxels
+    assert grid is not None
+    if grid.features:
+        return TensorFormat((len(grid.features), *grid.shape), torch.float32)
+    return TensorFormat(grid.shape, torch.uint8 if grid.reduce == "occupancy" else torch.int32)
+
+
+def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = False) -> Tensor:
+    """(C, H, W): uint8 of 8-bit encodings, not yet normalised; float32 of depth, in the message's units.
+
+    `normalized`: float32 of all, as `ops.normalize_image` makes it of the uint8 ones.
+    """
+    raw = decode_compressed(payload)
+    image = stream.image
+    assert image is not None
+    return convert_layout(
+        borrow(raw.data),
+        raw.layout,
+        size=image.size,
+        crop=image.crop,
+        resize=image.resize,
+        normalize=image.normalize if normalized else None,
+        dtype=torch.float32 if normalized else None,
+    )
+
+
+def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:
+    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of mean and max."""
+    data, placed = borrow(payload.data), payload.layout
+    pose, voxelization = sensor_pose(placed.transform, stream), voxelization_of(stream)
+    if isinstance(placed.layout, DepthImageLayout):
+        color = data if placed.layout.color else None
+        return voxelize_depth_layout(data, color, placed.layout, pose, voxelization, Output()).grid
+    return voxelize_layout(data, placed.layout, pose, voxelization, Output()).grid
+
+
+def voxelization_of(stream: StreamSpec) -> Voxelization:
+    """The grid and the reduction that a stream's spec declares."""
+    grid = stream.voxels
+    assert grid is not None
+    return checked_voxelization(grid.origin_m, grid.size_m, grid.shape, grid.reduce, grid.features)
+
+
+def sensor_pose(transform: Matrix | None, stream: StreamSpec) -> Tensor | None:
+    """(3, 4) float32 T_grid_sensor: the spec's, or the one that came with the sample; None where they are one frame."""
+    grid = stream.voxels
+    assert grid is not None
+    matrix = grid.extrinsic.matrix if grid.extrinsic else transform
+    return None if matrix is None else torch.tensor(matrix)
+
+
+def borrow(data: NDArray[np.uint8]) -> Tensor:
+    """A tensor over bytes that are only read, without a copy; torch warns about read-only arrays."""
+    if data.flags.writeable:
+        return torch.from_numpy(data)
+    memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)
+    return torch.from_numpy(np.ctypeslib.as_array(memory))

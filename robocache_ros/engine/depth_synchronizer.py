@@ -1,0 +1,124 @@
+"""Joins a depth image with its camera_info and, where declared, with the colour image registered to it.
+
+The pairs are a function of the messages in the order of their arrival, so a recording pairs as the robot did. A depth
+image is paired with the colour image of the nearest stamp, within `pair_ms`. It waits until a colour image of its stamp
+or a later one has arrived, as no later message can be nearer. The newest intrinsics count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.decode import CameraPayload, DecodeError, DepthPayload, ImagePayload, Sample, decode_compressed
+from robocache_ros.engine.engine import JUMP_BACK_NS
+from robocache_ros.spec import StreamSpec
+
+log = logging.getLogger(__name__)
+
+WAITING = 8  # images of each kind that are kept
+COLOR_ALIGNMENT = 16
+
+
+class DepthSynchronizer:
+    """Pairs the images of one depth stream.
+
+    `counters`: `unpaired`, depth images that were dropped, and `unpaired:<key>` by the missing part.
+    """
+
+    def __init__(self, stream: StreamSpec) -> None:
+        self.name = stream.name
+        self.counters: Counter[str] = Counter()
+        self._stream = stream
+        self._camera: CameraPayload | None = None
+        self._depth: deque[Sample] = deque()
+        self._color: deque[tuple[int, ImagePayload]] = deque(maxlen=WAITING)
+        self._newest: dict[str, int] = {}
+
+    def accepts_unstamped(self, sample: Sample) -> bool:
+        """Whether a message without a header stamp is of use: intrinsics, or depth by receive time without colour."""
+        return isinstance(sample.value, CameraPayload) or (self._stream.stamp == "receive" and not self._stream.color)
+
+    def add(self, feed: str, sample: Sample) -> Iterator[Sample]:
+        """Add a message; yields the samples that are complete now.
+
+        Args:
+            feed: name of the stream or of its companion.
+            sample: the decoded message.
+
+        Raises:
+            DecodeError: while iterating, where the sizes of images and camera differ or an image is corrupt.
+        """
+        value: Any = sample.value
+        stamp_ns = sample.stamp_ns
+        if isinstance(value, CameraPayload):
+            self._camera = value
+        elif stamp_ns is not None:
+            if stamp_ns < self._newest.get(feed, stamp_ns) - JUMP_BACK_NS:
+                self._restart()
+            self._newest[feed] = stamp_ns
+            if feed == self.name:
+                self._depth.append(sample)
+                if len(self._depth) > WAITING:
+                    self._drop(self._depth.popleft())
+            else:
+                self._color.append((stamp_ns, value))
+        return self._complete()
+
+    def _complete(self) -> Iterator[Sample]:
+        camera = self._camera
+        for depth in list(self._depth) if camera else ():
+            color = None
+            if self._stream.color:
+                stamp_ns = depth.stamp_ns or 0
+                if all(stamp < stamp_ns for stamp, _ in self._color):
+                    continue  # a nearer one may arrive
+                nearest, color = min(self._color, key=lambda one: (abs(one[0] - stamp_ns), one[0]))
+                if abs(nearest - stamp_ns) > self._stream.pair_ns:
+                    self._depth.remove(depth)
+                    self._drop(depth)
+                    continue
+            self._depth.remove(depth)
+            assert camera
+            yield depth._replace(value=_join(depth.value, camera, color))
+
+    def _restart(self) -> None:
+        """Drop all that waits: it is of the time before the clock jumped back."""
+        while self._depth:
+            self._drop(self._depth.popleft())
+        self._color.clear()
+        self._newest.clear()
+
+    def _drop(self, depth: Sample) -> None:
+        missing = "color" if self._camera else "camera_info"
+        if not self.counters[f"unpaired:{missing}"]:
+            topic = getattr(self._stream, missing)
+            log.warning("%s: a depth image is dropped: no message on %s belongs to it", self.name, topic)
+        self.counters["unpaired"] += 1
+        self.counters[f"unpaired:{missing}"] += 1
+
+
+def _join(value: Any, camera: CameraPayload, color: ImagePayload | None) -> DepthPayload:
+    depth = decode_compressed(value)
+    for name, wide, high in (
+        ("camera_info", camera.width or depth.width, camera.height or depth.height),
+        *([("color", color.width, color.height)] if color else []),
+    ):
+        if (wide, high) != (depth.width, depth.height):
+            raise DecodeError(
+                f"{name}_size",
+                f"{name}: has {wide}x{high} pixels where depth has {depth.width}x{depth.height}; name the topic that "
+                f"belongs to the depth image",
+            )
+    layout = (depth.encoding, depth.width, depth.height, depth.step, depth.big_endian, camera.intrinsics)
+    if color is None:
+        return DepthPayload(depth.data, *layout)
+    offset = -(-depth.data.nbytes // COLOR_ALIGNMENT) * COLOR_ALIGNMENT
+    data = np.zeros(offset + color.data.nbytes, np.uint8)
+    data[: depth.data.nbytes] = depth.data
+    data[offset:] = color.data
+    return DepthPayload(data, *layout, color.encoding, color.step, offset)

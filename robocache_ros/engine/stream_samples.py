@@ -1,0 +1,126 @@
+"""The samples of one stream: which there are, which of them each tick uses, and how many were lost."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.engine.backends.interface import Backend, Selections, TooSlowError
+from robocache_ros.engine.sample_index import SampleIndex
+from robocache_ros.ops.resample.selection import Rule, select, select_one
+from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+Int64 = NDArray[np.int64]
+
+DEFAULT_RATE_HZ = {"vector": 1000.0, "image": 60.0, "cloud": 30.0}  # for the number of slots where none is declared
+
+
+def slots_for(spec: StreamSpec, fusion: FusionSpec) -> int:
+    """Slots that a stream needs: its rate over its reach and the delay, with some time for a tick that is late."""
+    rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
+    span_s = (_reach_ns(spec) + fusion.delay_ns) / NS_PER_S
+    if spec.kind == "vector":
+        return math.ceil(2 * rate * (span_s + 0.5)) + 16
+    return math.ceil(1.25 * rate * (span_s + 0.1)) + 4  # each of them takes megabytes
+
+
+class StreamSamples:
+    """The index of one stream's samples, and the selection from it.
+
+    Args:
+        spec: the stream.
+        slots: samples that are kept.
+        unbounded: add slots when all are in use instead of dropping the oldest sample.
+    """
+
+    def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
+        self.spec = spec
+        self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
+        self.reach_ns = _reach_ns(spec)
+        self.by_arrival = spec.stamp == "receive"
+        self.skew_ns, self.latency_ns = spec.max_skew_ns, spec.latency_ns
+        self.index = SampleIndex(slots, growing=unbounded)
+        self.vector = spec.kind == "vector"
+        self.overrun = 0
+        self.corrupt = 0
+        self.too_slow = 0
+
+    def insert(self, stamp_ns: int, arrival_ns: int) -> int:
+        """Add a sample to the index; returns the slot for its payload."""
+        if self.index.full:
+            self.overrun += 1
+        return self.index.insert(stamp_ns, arrival_ns)
+
+    def extend(self, stamps_ns: Int64, arrivals_ns: Int64, cut_ns: int, rate_hz: int) -> tuple[Int64, int]:
+        """Add the leading samples of a recording that are neither unset nor skewed, doubled nor out of order.
+
+        Args:
+            stamps_ns: (M,) as the messages had them, of a stream by header stamps.
+            arrivals_ns: (M,).
+            cut_ns: how long after its time a tick is made.
+            rate_hz: ticks a second.
+
+        Returns:
+            Their slots, and how many of them are late.
+        """
+        stamps = arrivals_ns if self.by_arrival else stamps_ns
+        good = np.abs(stamps - arrivals_ns) <= self.skew_ns
+        if not self.by_arrival:
+            good &= stamps != 0
+        stamps = stamps - self.latency_ns
+        good &= np.diff(stamps, prepend=self.index.newest_ns if len(self.index) else stamps[0] - 1) > 0
+        count = len(good) if good.all() else int(good.argmin())
+        stamps, arrivals = stamps[:count], arrivals_ns[:count]
+        # The first tick at or after each stamp: tick_grid's, within its second, so that nothing exceeds int64.
+        seconds, rest = np.divmod(stamps, NS_PER_S)
+        ticks = seconds * NS_PER_S + -(-rest * rate_hz // NS_PER_S) * NS_PER_S // rate_hz
+        late = (arrivals - stamps > cut_ns) & (arrivals > ticks + cut_ns)
+        return self.index.extend(stamps, arrivals), int(np.count_nonzero(late))
+
+    def select(
+        self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int
+    ) -> None:
+        """Fill column `number` of the selections; an unusable payload is dropped and the selection repeated."""
+        index = self.index
+        while True:
+            if len(ticks) == 1:
+                deadline = None if deadlines is None else int(deadlines[0])
+                one = select_one(index.stamps_ns, int(ticks[0]), self.rule, index.arrivals_ns, deadline)
+                if self.vector or one.lower < 0 or self._usable(backend, one.lower):
+                    return selections.set_one(number, one, index.slots)
+            else:
+                selected = select(index.stamps_ns, ticks, self.rule, index.arrivals_ns, deadlines)
+                rows = [] if self.vector else np.unique(selected.lower[selected.lower >= 0]).tolist()
+                if all(self._usable(backend, row) for row in rows):
+                    return selections.set(number, selected, index.slots)
+
+    def shown_ns(self, ticks: Int64) -> Int64:
+        """When the first sample at or after each tick arrived; the largest int64 where there is none."""
+        first_arrival = np.full(len(self.index) + 1, np.iinfo(np.int64).max)
+        first_arrival[:-1] = np.minimum.accumulate(self.index.arrivals_ns[::-1])[::-1]
+        shown: Int64 = first_arrival[np.searchsorted(self.index.stamps_ns, ticks)]
+        return shown
+
+    def _usable(self, backend: Backend, row: int) -> bool:
+        try:
+            backend.check(self.spec.name, int(self.index.slots[row]))
+        except ValueError as error:
+            slow = isinstance(error, TooSlowError)
+            if not (self.too_slow if slow else self.corrupt):
+                log.warning("%s: a sample is dropped: %s", self.spec.name, error)
+            self.too_slow += slow
+            self.corrupt += not slow
+            backend.drop(self.spec.name, [self.index.drop(row)])
+            return False
+        return True
+
+
+def _reach_ns(spec: StreamSpec) -> int:
+    """No tick looks further back than this."""
+    return max(spec.max_gap_ns, spec.max_age_ns)

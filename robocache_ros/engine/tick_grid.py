@@ -1,0 +1,30 @@
+"""The tick grid: anchored to the epoch, so that robot, recording and training job have the same ticks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.spec.units import NS_PER_S
+
+
+def tick_ns(index: int, rate_hz: int) -> int:
+    """Time of tick `index` in nanoseconds since the epoch."""
+    return index * NS_PER_S // rate_hz
+
+
+def first_at_or_after(time_ns: int, rate_hz: int) -> int:
+    """Index of the first tick at or after a time."""
+    # t_k = floor(k * 1e9 / rate) >= t  <=>  k * 1e9 >= t * rate, for integers
+    return -(-time_ns * rate_hz // NS_PER_S)
+
+
+def last_at_or_before(time_ns: int, rate_hz: int) -> int:
+    """Index of the last tick at or before a time."""
+    return first_at_or_after(time_ns + 1, rate_hz) - 1
+
+
+def ticks_ns(first: int, count: int, rate_hz: int) -> NDArray[np.int64]:
+    """(count,) int64 times of the ticks from index `first` on."""
+    start, rest = divmod(first * NS_PER_S, rate_hz)  # in Python's integers: k * 1e9 exceeds int64
+    return start + (rest + np.arange(count, dtype=np.int64) * NS_PER_S) // rate_hz

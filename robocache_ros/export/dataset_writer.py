@@ -1,0 +1,77 @@
+"""What every dataset format shares: the options of an export, the writer's calls, and the registry of formats."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+from robocache_ros.spec.layout import Layout
+
+# A format by name: the module and class of its writer, imported when it is asked for.
+FORMATS = {"lerobot": "robocache_ros.export.lerobot.dataset:LeRobotWriter"}
+LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
+MEDIA = ("video", "image", "none")
+TEXT_LIMIT = 1000  # characters of the task and of the robot's name
+_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, ends of lines and paragraphs
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How a recording becomes a dataset."""
+
+    format: str = "lerobot"
+    visibility: str = "ideal"  # ideal: every sample is seen; deployed: what the robot would have seen
+    media: str = "video"  # cameras as video files, as PNG images in the tables, or not at all
+    task: str = "robot task"  # what the robot does, in words; policies are conditioned on it
+    robot_type: str = "unknown"
+    trim: bool = True  # leave out the ticks at either end at which a stream is invalid
+
+    def __post_init__(self) -> None:
+        for name, choices in (("format", tuple(FORMATS)), ("media", MEDIA), ("visibility", ("ideal", "deployed"))):
+            if getattr(self, name) not in choices:
+                raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if not self.task.strip():
+            raise RoboCacheError("task: is empty; say in words what the robot does")
+        for name, text in (("task", self.task), ("robot_type", self.robot_type)):
+            if len(text) > TEXT_LIMIT:
+                raise RoboCacheError(f"{name}: {len(text):,} characters; use {TEXT_LIMIT:,} at most")
+            if any(unicodedata.category(character) in _NOT_TEXT for character in text):
+                raise RoboCacheError(
+                    f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters"
+                )
+
+
+class DatasetWriter(Protocol):
+    """Writes one dataset into a folder that is empty and becomes the dataset when `finish` has returned."""
+
+    def __init__(self, folder: Path, layout: Layout, options: ExportOptions) -> None: ...
+
+    def begin_episode(self) -> None:
+        """Start an episode."""
+
+    def write(self, frames: Frames) -> None:
+        """The next ticks of the episode."""
+
+    def end_episode(self) -> None:
+        """Close the episode."""
+
+    def finish(self, extra: dict[str, Any]) -> None:
+        """Write what a dataset has once; `extra` goes into meta/robocache.json."""
+
+    def close(self) -> None:
+        """Release what is open, finished or not."""
+
+
+def load_writer(name: str) -> type[DatasetWriter]:
+    """The writer of a format; imports the libraries that it and a recording's reader need."""
+    module, _, attribute = FORMATS[name].partition(":")
+    writer: type[DatasetWriter] = getattr(import_module(module), attribute)
+    for library, extra in LIBRARIES.items():
+        need(library, extra)
+    return writer

@@ -1,0 +1,103 @@
+"""The pictures of the report, as SVG that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+STATES = {0: "invalid", 1: "aligned", 2: "held"}
+TRIMMED = 3
+_WORST_FIRST = np.array(
+    [3, 0, 2, 0]
+)  # severity by state: invalid, then held, then aligned; trimmed is drawn on its own
+COLUMNS = 1000  # of the timeline; longer recordings show the worst state of what falls into one
+BINS = 40
+WIDTH, HEIGHT = 232, 84  # of a histogram, its labels included
+
+
+def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
+    """A stream's (T,) states over time as coloured runs; trimmed ticks are pale."""
+    total = len(states)
+    drawn = states.astype(np.int64)
+    drawn[:leading] = TRIMMED
+    drawn[total - trailing :] = TRIMMED
+    if total > COLUMNS:
+        edges = np.linspace(0, total, COLUMNS + 1).astype(int)
+        worst = [part[np.argmax(_WORST_FIRST[part])] for part in np.split(drawn, edges[1:-1])]
+        drawn = np.array(worst)
+    names = {**STATES, TRIMMED: "trimmed"}
+    scale = 1000 / max(len(drawn), 1)
+    rects = [
+        f'<rect class="{names[state]}" x="{start * scale:.2f}" width="{(stop - start) * scale:.2f}" height="10"/>'
+        for start, stop, state in runs(drawn)
+        if state != 1
+    ]
+    ground = '<rect class="aligned" width="1000" height="10"/>'
+    return f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none">{ground}{"".join(rects)}</svg>'
+
+
+def runs(states: NDArray[np.integer]) -> list[tuple[int, int, int]]:
+    """(start, stop, state) of each run of equal states."""
+    if not len(states):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
+    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]
+
+
+def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = None, limit: float | None = None) -> str:
+    """Counts of values, on a logarithmic height, so that the one bad sample in thousands shows.
+
+    mark: a value to point at, such as the median. limit: values past it are counted in one last bar.
+    """
+    if not len(values):
+        return ""
+    low, high = float(values.min()), float(values.max())
+    if limit is not None:
+        high = min(high, limit)
+    if high - low < 1e-6 * max(abs(high), 1e-3):
+        low, high = low - 0.5, high + 0.5
+    inside = values[values <= high]
+    counts, edges = np.histogram(inside, BINS, (low, high))
+    beyond = int((values > high).sum())
+    ground, top = HEIGHT - 16, 4
+    bars = [*counts.tolist(), *([0, beyond] if beyond else [])]
+    step = WIDTH / len(bars)
+    tallest = np.log1p(max(bars))
+    parts = []
+    for index, count in enumerate(bars):
+        if count:
+            height = max(2.0, (ground - top) * float(np.log1p(count)) / float(tallest))
+            last = beyond and index == len(bars) - 1
+            label = f"over {high:.4g} {unit}" if last else f"{edges[index]:.4g} to {edges[index + 1]:.4g} {unit}"
+            parts.append(
+                f'<rect class="{"over" if last else "count"}" x="{index * step + 0.4:.2f}" y="{ground - height:.2f}" '
+                f'width="{step - 0.8:.2f}" height="{height:.2f}"><title>{label}: {count}</title></rect>'
+            )
+    end = len(counts) * step
+    if mark is not None and low <= mark <= high:
+        at = (mark - low) / (high - low) * end
+        parts.append(f'<line class="mark" x1="{at:.2f}" x2="{at:.2f}" y1="0" y2="{ground}"/>')
+    parts.append(f'<line class="ground" x1="0" x2="{WIDTH}" y1="{ground}" y2="{ground}"/>')
+    parts.append(f'<text x="0" y="{HEIGHT - 3}">{low:.4g} {unit}</text>')
+    anchor = f"{high:.4g} {unit}" + (f"  ·  {beyond} beyond" if beyond else "")
+    parts.append(f'<text x="{WIDTH}" y="{HEIGHT - 3}" text-anchor="end">{anchor}</text>')
+    return f'<svg class="histogram" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(parts)}</svg>'
+
+
+def axis_marks(duration_s: float) -> list[tuple[float, str]]:
+    """(place in percent, label) of about eight round times."""
+    step = next((s for s in _round_steps() if duration_s / s <= 10), duration_s)
+    count = int(duration_s / step + 1e-9)
+    return [(100 * i * step / duration_s, f"{i * step:g} s") for i in range(count + 1)]
+
+
+def _round_steps() -> list[float]:
+    return [m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)]
+
+
+def jpeg_url(file: bytes) -> str:
+    """A JPEG file as a data URL."""
+    return "data:image/jpeg;base64," + base64.b64encode(file).decode()

@@ -1,0 +1,63 @@
+"""A connection that is made anew: what a consumer keeps while nodes start, stop and restart."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from robocache_ros.ipc.ring_reader import Reader
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
+
+RETRY_S = 0.5
+
+
+class Connection:
+    """The reader of a node's ring while there is one; None while there is not, and frames come as messages.
+
+    Never raises for want of a node. A node that restarts is found again, and its ring is mapped anew: `reader.layout`
+    and `reader.generation` may then be others.
+
+    Args:
+        path: of the node's socket, from `socket_path`.
+        retry_s: least time between two tries to connect.
+
+    Attributes:
+        reader: the reader of the last `connect`.
+        why: why there is none, for the log.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, retry_s: float = RETRY_S) -> None:
+        self.path = os.fspath(path)
+        self.reader: Reader | None = None
+        self.why = "not connected yet"
+        self._retry_s = retry_s
+        self._next_try = 0.0
+
+    def connect(self) -> Reader | None:
+        """The reader of the living connection, made anew where it is time to try; None where there is none."""
+        if self.reader and self.reader.alive:
+            return self.reader
+        now = time.monotonic()
+        if self.reader:
+            self.reader, self.why = None, "the node has closed its ring"
+            self._next_try = now  # a node that restarts is back soon
+        if now >= self._next_try:
+            self._next_try = now + self._retry_s
+            try:
+                self.reader, self.why = Reader(self.path), ""
+            except IpcUnavailableError as error:
+                self.why = str(error)
+        return self.reader
+
+    def drop(self, why: str) -> None:
+        """Leave a node whose ring cannot be used; the next try waits its time."""
+        if self.reader:
+            self.reader.close()
+        self.reader, self.why = None, why
+        self._next_try = time.monotonic() + self._retry_s
+
+    def close(self) -> None:
+        """Leave, and do not come back."""
+        if self.reader:
+            self.reader.close()
+        self._next_try = float("inf")

@@ -1,0 +1,195 @@
+"""Fused frames in a ring: what a fusion node puts there each tick, and what a policy reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.engine import Frames, tick_grid
+from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.ipc.ring_reader import Reader, SlotLease
+from robocache_ros.ipc.ring_writer import Writer
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
+from robocache_ros.ipc.slot_layout import Field
+from robocache_ros.spec.layout import Layout
+
+log = logging.getLogger(__name__)
+
+WINDOW, VALID, AGE = "window", "valid", "age_ns"  # streams' own tensors carry the prefix MEDIA
+MEDIA = "media:"
+
+
+class FrameWriter:
+    """Puts each tick's frame into a ring, while there are readers.
+
+    The ring is made with the first tick, and made anew when the first image of an undeclared size arrives: readers then
+    connect again.
+
+    Args:
+        path: of the socket, from `socket_path`.
+        layout: columns of a row; its JSON is sent to the readers.
+        device: where the frames are made, and so where the ring is.
+        slots: of the ring.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], layout: Layout, device: torch.device | str = "cpu", *, slots: int = 8
+    ) -> None:
+        self._path = path
+        self._layout = layout
+        self._device = str(device)
+        self._slots = slots
+        self._meta = layout.to_json()
+        streams = (layout.spec.horizon, len(layout.spec.streams))
+        self._valid = np.zeros(streams, np.uint8)
+        self._age_ns = np.zeros(streams, np.int64)
+        self._newest: int | None = None
+        self._writer: Writer | None = None
+        self._shapes: list[tuple[torch.Size, torch.dtype]] = []  # of the fields of its ring
+        self._filled = False
+
+    @property
+    def readers(self) -> int:
+        """Consumers that are connected."""
+        return self._writer.readers if self._writer else 0
+
+    @property
+    def overwritten(self) -> int:
+        """Frames whose slot was overwritten while a consumer had leased it."""
+        return self._writer.overwritten if self._writer else 0
+
+    def publish(self, frames: Frames, window: Tensor) -> None:
+        """Put a tick's frame into the ring and tell the readers; see `fill`."""
+        self.fill(frames, window)
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell the readers of the frame that was filled last; nothing without readers."""
+        if self._filled and self._writer:
+            self._writer.announce()
+        self._filled = False
+
+    def fill(self, frames: Frames, window: Tensor) -> None:
+        """Put a tick's frame into the ring, for `announce` to tell of.
+
+        Args:
+            frames: of one tick.
+            window: (horizon, D + 2 N) float32 rows that end with it, on the device of the ring.
+
+        Raises:
+            RoboCacheError: the ring cannot be made (IpcUnavailableError), or its device lacks the memory.
+        """
+        self._remember(frames)
+        media = {MEDIA + name: value[0] for name, value in frames.media.items() if value[0].numel()}
+        shapes = [(value.shape, value.dtype) for value in (window, *media.values())]
+        if self._writer is None or shapes != self._shapes:
+            self.close()
+            self._shapes = shapes
+            fields = self._fields(window, media)
+            self._writer = Writer(self._path, fields, slots=self._slots, device=self._device, meta=self._meta)
+        if self._writer.readers:
+            values: dict[str, Tensor | NDArray[Any]] = {WINDOW: window, VALID: self._valid, AGE: self._age_ns, **media}
+            self._writer.fill(int(frames.ticks_ns[0]), values)
+            self._filled = True
+
+    def close(self) -> None:
+        """Send the readers away and give the memory back."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def _remember(self, frames: Frames) -> None:
+        """Keep `valid` and the exact ages of the window's ticks; ticks that were not published are invalid."""
+        tick = tick_grid.first_at_or_after(int(frames.ticks_ns[0]), self._layout.spec.rate_hz)
+        steps = 1 if self._newest is None else tick - self._newest
+        self._newest = tick
+        for kept, row in ((self._valid, frames.valid[0]), (self._age_ns, frames.age_ns[0])):
+            if 0 < steps < len(kept):
+                kept[:-steps] = kept[steps:].copy()
+                kept[-steps:] = 0
+            else:
+                kept[:] = 0
+            kept[-1] = row
+
+    def _fields(self, window: Tensor, media: Mapping[str, Tensor]) -> tuple[Field, ...]:
+        return (
+            *_frame_fields(tuple(window.shape), self._valid.shape),
+            *(
+                Field(name, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+                for name, value in media.items()
+            ),
+        )
+
+
+class FrameReader:
+    """Gives each newest frame of a FrameWriter's ring once.
+
+    Args:
+        reader: connected to the ring.
+        layout: the node's.
+
+    Raises:
+        IpcUnavailableError: the ring is not one of frames of this layout.
+    """
+
+    def __init__(self, reader: Reader, layout: Layout) -> None:
+        streams = (layout.spec.horizon, len(layout.spec.streams))
+        if not set(reader.layout.fields).issuperset(_frame_fields((layout.spec.horizon, layout.row_width), streams)):
+            raise IpcUnavailableError("the ring's fields are not those of its layout; use one version on both sides")
+        self._reader = reader
+        self._layout = layout
+        self._sequence = 0  # of the last frame; ticks do not order frames, for a clock may jump back
+
+    def next(self, timeout_s: float) -> FusedFrame | None:
+        """The newest frame that was not given yet, waiting for one; None at the timeout or when the node ends."""
+        lease = self._reader.wait(timeout_s, self._sequence, self._warm_up)
+        if lease is None:
+            return None
+        self._sequence = lease.sequence
+        return fused_frame(lease, self._layout)
+
+    def _warm_up(self) -> None:
+        lease = self._reader.latest()
+        if lease:
+            fused_frame(lease, self._layout)
+
+
+def fused_frame(lease: SlotLease, layout: Layout) -> FusedFrame:
+    """The frame of a slot as a policy sees it; its tensors view the slot, which stays leased as long as they live.
+
+    Args:
+        lease: from a reader of a FrameWriter's ring.
+        layout: the node's.
+    """
+    rate_hz = layout.spec.rate_hz
+    window: Any = lease.tensors[WINDOW]
+    newest = tick_grid.first_at_or_after(lease.tick_ns, rate_hz)
+    values = window.split([*layout.widths, window.shape[1] - layout.width], dim=1)
+    media = {name[len(MEDIA) :]: value for name, value in lease.tensors.items() if name.startswith(MEDIA)}
+    return FusedFrame(
+        lease.tick_ns,
+        torch.from_numpy(tick_grid.ticks_ns(newest - len(window) + 1, len(window), rate_hz)),
+        {**dict(zip(layout.slots, values, strict=False)), **media},  # behind the values: valid and age as in a message
+        _by_stream(lease.host[VALID], layout.names),
+        _by_stream(lease.host[AGE], layout.names),
+    )
+
+
+def _by_stream(table: NDArray[np.generic], names: Sequence[str]) -> dict[str, Tensor]:
+    return dict(zip(names, torch.from_numpy(table).unbind(1), strict=True))
+
+
+def _frame_fields(window: tuple[int, ...], streams: tuple[int, ...]) -> tuple[Field, ...]:
+    """The fields that every ring of frames has."""
+    return (
+        Field(WINDOW, "float32", window),
+        Field(VALID, "uint8", streams, host=True),
+        Field(AGE, "int64", streams, host=True),
+    )

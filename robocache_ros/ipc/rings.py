@@ -1,0 +1,103 @@
+"""The memory of a ring's slots, in host memory or on a GPU, as the writer and the readers see it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robocache_ros.ipc import shared_memory
+from robocache_ros.ipc.shared_memory import IpcUnavailableError
+from robocache_ros.ipc.slot_layout import RingLayout
+
+
+class Ring(Protocol):
+    """The slots' memory as one side sees it, whatever the device."""
+
+    tensor: Tensor  # (bytes,) uint8
+
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """Reader: (nbytes,) uint8 of the ring, and the object that lives as long as some tensor views them."""
+
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """Writer: put a value into a view of the ring, in the order of the current stream."""
+
+    def record(self, slot: int) -> None:
+        """Writer: what has been put into a slot so far is what its readers wait for."""
+
+    def wait(self, slot: int) -> None:
+        """Reader: what is launched from now on runs after the slot was written; the host does not wait."""
+
+    def fence(self) -> Callable[[], bool] | None:
+        """Reader: a function that tells when all work launched so far is done; None where it is done already."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the other side needs to map it."""
+
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+class HostRing:
+    """A ring in the memory behind a descriptor, which stays the caller's.
+
+    Every store is complete when its call returns, so no ordering is needed.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._map: mmap.mmap = shared_memory.map_fd(fd, nbytes, writable=True)
+        self.tensor = torch.from_numpy(np.frombuffer(self._map, np.uint8))
+
+    def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
+        """(nbytes,) uint8 of the ring, and the array that its tensors keep."""
+        owner = np.frombuffer(self._map, np.uint8, nbytes, start)
+        return owner, torch.from_numpy(owner)
+
+    def copy(self, target: Tensor, value: Tensor) -> None:
+        """Put a value into a view of the ring."""
+        target.copy_(value)
+
+    def record(self, slot: int) -> None:
+        """Nothing to order."""
+
+    def wait(self, slot: int) -> None:
+        """Nothing to order."""
+
+    def fence(self) -> Callable[[], bool] | None:
+        """Done already."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing: the descriptor is sent besides."""
+        return {}
+
+    def close(self) -> None:
+        """The memory is unmapped with the last tensor that views it."""
+
+
+def make_ring(layout: RingLayout, device: torch.device) -> tuple[Ring, tuple[int, ...]]:
+    """Writer: the slots' memory, and the descriptor of it where it has one."""
+    if device.type == "cpu":
+        fd = shared_memory.create("robocache-ring", layout.ring_bytes)
+        shared_memory.seal(fd)
+        return HostRing(fd, layout.ring_bytes), (fd,)
+    from robocache_ros.ops.cuda.shared_ring import SharedRing
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return SharedRing(layout.ring_bytes, layout.slots, index), ()
+
+
+def map_ring(layout: RingLayout, place: bytes, fds: Sequence[int]) -> Ring:
+    """Reader: the memory that a writer made, by its description or its descriptor."""
+    if layout.device == "cpu":
+        if not fds:
+            raise IpcUnavailableError("the ring's descriptor is missing")
+        return HostRing(fds[0], layout.ring_bytes)
+    from robocache_ros.ops.cuda.shared_ring import MappedRing
+
+    return MappedRing(json.loads(place), layout.ring_bytes)

@@ -1,0 +1,108 @@
+"""Host memory that is shared by file descriptor alone: it has no name, and is freed with its last user."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+from robocache_ros.errors import RoboCacheError
+
+SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a mapping of memory that shrinks ends its process with SIGBUS
+SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # nobody writes, the maker included
+SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: nobody but those who map it already; the fcntl module lacks it
+
+
+class IpcUnavailableError(RoboCacheError):
+    """Frames cannot be shared through memory; the error tells why. They still come as messages."""
+
+
+def create(name: str, nbytes: int) -> int:
+    """A file descriptor of `nbytes` zeroed bytes of memory, all of them allocated; their number is sealed.
+
+    Raises:
+        IpcUnavailableError: memory or file descriptors are short.
+    """
+    # The kernel does not refuse memory that is not available: it ends processes.
+    available = _available_bytes()
+    if available is not None and nbytes > available:
+        raise _too_little(name, nbytes, f"{available / 2**20:.1f} MiB are available")
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise _too_little(name, nbytes, str(error.strerror)) from None
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEAL_SIZE)
+    except OSError as error:
+        os.close(fd)
+        raise _too_little(name, nbytes, str(error.strerror)) from None
+    return fd
+
+
+def _available_bytes() -> int | None:
+    """Bytes of memory that are available; None where the kernel does not tell."""
+    try:
+        with open("/proc/meminfo", "rb") as lines:
+            return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"MemAvailable:")), None)
+    except OSError:
+        return None
+
+
+def _too_little(name: str, nbytes: int, why: str) -> IpcUnavailableError:
+    return IpcUnavailableError(
+        f"{name}: {nbytes / 2**20:.1f} MiB of shared memory are not available ({why}); use fewer slots"
+    )
+
+
+def seal(fd: int, seals: int = 0) -> None:
+    """Forbid changes to the memory, and further seals; a kernel without one of the seals leaves it to the uid check."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+    except OSError:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+
+
+def text_fd(name: str, text: str) -> int:
+    """A file descriptor to read `text` from; its contents are sealed."""
+    data = text.encode()
+    fd = create(name, max(len(data), 1))
+    os.pwrite(fd, data, 0)
+    seal(fd, SEAL_CONTENTS)
+    return fd
+
+
+def read_text_fd(fd: int, limit: int) -> bytes:
+    """All bytes behind a peer's descriptor; IpcUnavailableError where they are more than `limit`, or not sealed."""
+    size = _sealed_bytes(fd)
+    if size > limit:
+        raise IpcUnavailableError(f"shared memory: a description of {size} bytes; at most {limit} are read")
+    return os.pread(fd, size, 0)
+
+
+def map_fd(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
+    """Map the memory behind a descriptor.
+
+    Raises:
+        IpcUnavailableError: it is smaller than described, may shrink while it is mapped, or cannot be mapped.
+    """
+    size = _sealed_bytes(fd)
+    if size < nbytes:
+        raise IpcUnavailableError(f"shared memory: {size} bytes where the description gives {nbytes}")
+    try:
+        return mmap.mmap(fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    except PermissionError:
+        raise
+    except (OSError, ValueError, OverflowError) as error:
+        raise IpcUnavailableError(f"shared memory: {nbytes} bytes cannot be mapped ({error})") from None
+
+
+def _sealed_bytes(fd: int) -> int:
+    """Bytes behind a descriptor, which cannot shrink."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # not memory but a file, a pipe, a folder
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise IpcUnavailableError("shared memory: its size is not sealed; use one version on both sides")
+    return os.fstat(fd).st_size

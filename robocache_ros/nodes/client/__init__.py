@@ -1,0 +1,1 @@
+"""The consumer of a fusion node."""

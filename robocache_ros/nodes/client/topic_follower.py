@@ -1,0 +1,145 @@
+"""Frames from topics: for consumers on other machines, and where shared memory is not available."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import Image, PointCloud2
+from std_msgs.msg import Float32MultiArray, String
+
+from robocache_ros.engine.fused_frame import FusedFrame, split_window
+from robocache_ros.errors import printable
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.client.assembly import Assembly
+from robocache_ros.nodes.middleware import qos
+from robocache_ros.spec import StreamSpec, load_spec
+from robocache_ros.spec.layout import Layout
+
+
+class TopicFollower:
+    """Subscribes to a fusion node's topics and delivers the frames that they make up.
+
+    Args:
+        node: to subscribe with.
+        fusion: name of the fusion node.
+        images: image and voxel streams that a frame waits for.
+        deliver: called with each frame and the layout of its columns. Images are as the node gives them; one that is
+            not valid is zero, and missing where its size is not known.
+        on_layout: called with each layout.
+        paused: whether frames come another way now; the topics of images are then left alone.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        fusion: str,
+        images: Sequence[str],
+        deliver: Callable[[FusedFrame, Layout], None],
+        on_layout: Callable[[Layout], None],
+        paused: Callable[[], bool],
+    ) -> None:
+        self._node = node
+        self._fusion = fusion
+        self._images = tuple(images)
+        self._deliver = deliver
+        self._notify = on_layout
+        self._paused = paused
+        self._layout: Layout | None = None
+        self._assembly = Assembly(self._images)
+        self._malformed: set[str] = set()  # topics on which a message that cannot be read was reported
+        self._image_subscriptions: list[Any] = []
+        self._subscriptions = [
+            node.create_subscription(
+                String, f"{fusion}/layout", self._guarded("layout", self._on_layout), qos.latched()
+            ),
+            # Raw: while frames are shared, a message only shows that the node is alive, and is not deserialized.
+            node.create_subscription(
+                Float32MultiArray, f"{fusion}/fused", self._guarded("fused", self._on_fused), qos.reliable(10), raw=True
+            ),
+        ]
+
+    @property
+    def incomplete(self) -> int:
+        """Frames given up because an image of theirs did not come in time."""
+        return self._assembly.incomplete
+
+    def close(self) -> None:
+        """Destroy the subscriptions."""
+        for subscription in (*self._subscriptions, *self._image_subscriptions):
+            self._node.destroy_subscription(subscription)
+
+    def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A callback that drops a message which is not the fusion node's, with one warning for each topic."""
+
+        def receive(message: Any) -> None:
+            try:
+                callback(message)
+            except (ValueError, LookupError, TypeError, RuntimeError, RecursionError) as error:
+                if topic not in self._malformed:
+                    self._malformed.add(topic)
+                    self._node.get_logger().warning(
+                        f"{self._fusion}/{topic}: a message cannot be read ({printable(error, 120)}); it is dropped"
+                    )
+
+        return receive
+
+    def _on_layout(self, message: String) -> None:
+        self._layout = Layout(load_spec(json.loads(message.data)["spec"]))
+        self._assembly.clear()
+        self._notify(self._layout)
+        self._want_images(not self._paused())
+
+    def _on_fused(self, data: bytes) -> None:
+        if self._layout is None:
+            return  # a window cannot be split without its columns; the layout is latched and arrives soon
+        self._want_images(not self._paused())
+        if self._paused():
+            self._assembly.clear()
+            return
+        tick_ns, window = frame_messages.read_fused(deserialize_message(data, Float32MultiArray))
+        if window.shape[1] != self._layout.row_width:
+            return  # from before the node was configured anew
+        self._finish(self._assembly.add_window(split_window(self._layout, tick_ns, window)))
+
+    def _want_images(self, wanted: bool) -> None:
+        """Subscribe to the images' topics, or not: a node makes messages of images only for subscribers."""
+        if wanted and not self._image_subscriptions and self._layout:
+            media = {stream.name: stream for stream in self._layout.spec.media}
+            self._image_subscriptions = [self._subscribe(media[name]) for name in self._images if name in media]
+        elif not wanted:
+            for subscription in self._image_subscriptions:
+                self._node.destroy_subscription(subscription)
+            self._image_subscriptions = []
+
+    def _subscribe(self, stream: StreamSpec) -> Any:
+        topic = f"{stream.name}/aligned"
+
+        def on_image(message: Any) -> None:
+            tick_ns = frame_messages.stamp_ns(message.header)
+            current = self._layout.spec.stream(stream.name) if self._layout else stream
+            tensor = (
+                frame_messages.read_voxels(message, current.voxels)
+                if current.voxels
+                else frame_messages.read_image(message)
+            )
+            self._finish(self._assembly.add_image(stream.name, tick_ns, tensor))
+
+        message_type = Image if stream.kind == "image" else PointCloud2
+        return self._node.create_subscription(
+            message_type, f"{self._fusion}/{topic}", self._guarded(topic, on_image), qos.reliable(5)
+        )
+
+    def _finish(self, frames: list[FusedFrame]) -> None:
+        layout = self._layout
+        for frame in frames:
+            assert layout  # windows are added once it is known
+            for name in self._images:
+                if name in frame.valid and name not in frame.tensors:
+                    blank = frame_messages.blank(layout.spec.stream(name))
+                    if blank is not None:
+                        frame.tensors[name] = blank
+            self._deliver(frame, layout)

@@ -1,0 +1,219 @@
+"""Time by the wall clock or by /clock: each source pushes the messages that have arrived and yields the due ticks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from rclpy.node import Node
+from rosgraph_msgs.msg import Clock
+
+from robocache_ros.engine import Frames, FusionEngine
+from robocache_ros.engine.engine import JUMP_BACK_NS
+from robocache_ros.nodes.middleware import compat, qos
+from robocache_ros.nodes.sim_timeline import SimTimeline, read_clock
+from robocache_ros.nodes.subscriptions.arrivals import Arrivals
+from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
+from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, ReceivedMessage
+from robocache_ros.nodes.subscriptions.topics import Topic, TopicSubscriptions
+
+IDLE_NS = 100_000_000  # how often a thread checks whether to stop
+NEAR_NS = 200_000  # so close to a tick, sleep: a wait set returns later than asked
+PUSH_NS = 30_000_000  # for the messages of a step; a robot's messages of a second take about so long
+FLOOD_NS = 1_500_000  # for the messages of a step in a flood, so that it leaves the processor to others
+FLOOD_PAUSE_NS = 2_500_000  # between two such steps
+PAUSED_NS = 2_000_000_000  # without /clock for so long, messages stay in the middleware's bounded queues
+
+
+class ClockSource(Protocol):
+    """A source of time."""
+
+    def step(self) -> Iterator[Frames]:
+        """Push the messages that have arrived, and yield the ticks that are due."""
+
+    def wait(self) -> None:
+        """Return when there may be something to do, after 0.1 s at the latest."""
+
+    def destroy(self) -> None:
+        """Release wait sets, threads and subscriptions."""
+
+
+def due_ticks(engine: FusionEngine, now_ns: int) -> Iterator[Frames]:
+    """The ticks that are due, one at a time: a GPU engine makes one without allocating."""
+    while len(frames := engine.advance(now_ns, limit=1)):
+        yield frames
+        if engine.spec.emit == "fixed" and (engine.next_due_ns or 0) > now_ns:
+            return
+
+
+def push_in_order(
+    engine: FusionEngine, subscriptions: TopicSubscriptions, arrived: Iterable[tuple[int, Topic, ReceivedMessage]]
+) -> Iterator[Frames]:
+    """Push messages in the order of arrival, and yield the ticks due between them: after a stall no buffer overruns."""
+    for arrival_ns, topic, message in arrived:
+        due_ns = engine.next_due_ns
+        if due_ns is not None and due_ns < arrival_ns:
+            yield from due_ticks(engine, arrival_ns - 1)
+        subscriptions.push(topic, message, arrival_ns)
+
+
+class WallClockSource:
+    """The system's clock: a message arrives when the middleware receives it.
+
+    An image or a cloud that the middleware received before a tick, but that was not copied when the tick was made,
+    arrives after it. So does a message of a flooded topic that was not read when the tick was made: a step pushes
+    messages for `PUSH_NS`, in a flood for `FLOOD_NS`, so that neither a tick nor another topic waits for them.
+    """
+
+    def __init__(
+        self, node: Node, subscriptions: TopicSubscriptions, engine: FusionEngine, failed: Callable[[Exception], None]
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._engine = engine
+        self._eager = engine.spec.emit == "eager"
+        self._large = LargeMessages(node, subscriptions, failed)
+        small = [topic for topic in subscriptions.topics if not topic.large]
+        queues = [partial(subscriptions.take_from, topic) for topic in small]
+        self._arrivals = Arrivals([*queues, self._large.read])
+        self._waiter = compat.Waiter(node, (topic.subscription for topic in small), self._large.news)
+
+    def step(self) -> Iterator[Frames]:
+        """Push the messages that have arrived, and yield the ticks that are due."""
+        now_ns = time.time_ns()  # before reading the messages: those that arrived by now are among them
+        limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if self._arrivals.flooded else PUSH_NS
+        self._subscriptions.provide_buffers()
+        arrived = self._arrivals.read(self._earliest_ns, limit_ns, PUSH_NS)
+        yield from push_in_order(self._engine, self._subscriptions, arrived)
+        due_ns = self._engine.next_due_ns
+        if self._eager or due_ns is None or now_ns >= due_ns or now_ns < due_ns - IDLE_NS - self._engine.spec.delay_ns:
+            yield from due_ticks(self._engine, now_ns)
+
+    def wait(self) -> None:
+        """Return at the next tick's time or the next message; in a flood, after a pause at the latest."""
+        left_ns = self._left_ns(time.time_ns())
+        if self._arrivals.flooded:
+            time.sleep(max(0, min(left_ns, FLOOD_PAUSE_NS)) / 1e9)
+        elif left_ns > NEAR_NS:
+            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS))
+        elif left_ns > 0:
+            time.sleep(left_ns / 1e9)
+
+    def _left_ns(self, now_ns: int) -> int:
+        due_ns = self._engine.next_due_ns
+        return IDLE_NS if due_ns is None else due_ns - now_ns
+
+    def _earliest_ns(self) -> int:
+        return (self._engine.newest_cut_ns or 0) + 1
+
+    def destroy(self) -> None:
+        """Stop the thread and release the wait sets."""
+        self._waiter.destroy()
+        self._large.destroy()
+
+
+class SimClockSource:
+    """/clock: a message arrives at the sim time at which it was published.
+
+    Args:
+        node: whose clock follows /clock too.
+        subscriptions: the topics.
+        engine: gets their messages.
+        counters: counts `invalid_clocks`, the messages of /clock that were ignored.
+    """
+
+    def __init__(
+        self, node: Node, subscriptions: TopicSubscriptions, engine: FusionEngine, counters: Counter[str]
+    ) -> None:
+        self._counters = counters
+        self._node = node
+        self._subscriptions = subscriptions
+        self._engine = engine
+        self._timeline = SimTimeline()
+        # Messages published after the newest received /clock message.
+        self._pending: list[tuple[Topic, ReceivedMessage]] = []
+        self._clock = compat.NodeClock(node)
+        self._raw_subscriber = RawSubscriber()
+        self._subscription: Any = node.create_subscription(
+            Clock, "/clock", lambda _: None, qos.clock(), callback_group=compat.ManualCallbackGroup(), raw=True
+        )
+        self._heard_ns = time.monotonic_ns()
+        self._waiter = compat.Waiter(
+            node, [self._subscription, *(topic.subscription for topic in subscriptions.topics)]
+        )
+
+    def step(self) -> Iterator[Frames]:
+        """Push the messages that have arrived, and yield the ticks that are due."""
+        # The clock first: messages published before the newest /clock message are then among those received.
+        clocks = self._take_clocks()
+        if not self._paused:
+            self._pending += self._subscriptions.take()
+        if not clocks:
+            return
+        until_ns = clocks[-1][0]
+        ready = [entry for entry in self._pending if entry[1].source_ns <= until_ns]
+        self._pending = [entry for entry in self._pending if entry[1].source_ns > until_ns]
+        ready.sort(key=lambda entry: entry[1].source_ns)
+        for source_ns, sim_ns in clocks:
+            now_ns = self._timeline.now_ns
+            begins = now_ns is None
+            if now_ns is not None and sim_ns < now_ns - JUMP_BACK_NS:
+                # Messages and ticks of the time before the jump are handled before the time after it begins.
+                before = [entry for entry in ready if entry[1].source_ns < source_ns]
+                ready = ready[len(before) :]
+                yield from self._push(before)
+                yield from due_ticks(self._engine, now_ns)
+                self._timeline.restart()
+                begins = True
+            if begins:
+                # The clock decides the first tick, not the batch of messages.
+                yield from due_ticks(self._engine, sim_ns)
+            self._timeline.add(source_ns, sim_ns)
+        yield from self._push(ready)
+        now_ns = self._timeline.now_ns
+        assert now_ns is not None
+        self._clock.set(now_ns)
+        yield from due_ticks(self._engine, now_ns)
+
+    def wait(self) -> None:
+        """Return at the next message."""
+        self._waiter.wait(IDLE_NS, [self._subscription] if self._paused else None)
+
+    def destroy(self) -> None:
+        """Release the wait set and the subscription of /clock."""
+        self._waiter.destroy()
+        self._node.destroy_subscription(self._subscription)
+
+    @property
+    def _paused(self) -> bool:
+        return time.monotonic_ns() - self._heard_ns > PAUSED_NS
+
+    def _push(self, messages: list[tuple[Topic, ReceivedMessage]]) -> Iterator[Frames]:
+        arrived = ((self._timeline.arrival_ns(message.source_ns), topic, message) for topic, message in messages)
+        return push_in_order(self._engine, self._subscriptions, arrived)
+
+    def _ignore(self, data: bytes | memoryview) -> None:
+        if not self._counters["invalid_clocks"]:
+            shown = bytes(data[:12]).hex(" ")
+            self._node.get_logger().warning(
+                f"/clock: a message is not a time at or after 0 ({len(data)} bytes: {shown}); it is ignored; "
+                f"further ones are counted as invalid_clocks in /diagnostics"
+            )
+        self._counters["invalid_clocks"] += 1
+
+    def _take_clocks(self) -> list[tuple[int, int]]:
+        clocks = []
+        for _ in range(qos.CLOCK_DEPTH):  # a flood of clocks does not keep the messages waiting
+            message = self._raw_subscriber.take(self._subscription)
+            if message is None:
+                break
+            sim_ns = read_clock(message.data)
+            if sim_ns is None:
+                self._ignore(message.data)
+            else:
+                clocks.append((message.source_ns, sim_ns))
+        if clocks:
+            self._heard_ns = time.monotonic_ns()
+        return clocks

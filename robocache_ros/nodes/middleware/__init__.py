@@ -1,0 +1,1 @@
+"""What depends on rclpy, on its distribution and on the middleware below it."""

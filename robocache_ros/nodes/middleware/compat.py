@@ -1,0 +1,153 @@
+"""What differs between Humble, Jazzy, Kilted and later, and what rclpy does not offer in public."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rclpy.callback_groups import CallbackGroup
+from rclpy.guard_condition import GuardCondition
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+from rclpy.time import Time
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
+_MESSAGE_TYPE = re.compile(r"(?P<package>[a-z][a-z0-9_]*)/msg/(?P<name>[A-Z][A-Za-z0-9_]*)", re.ASCII)
+POLL_NS = 2_000_000  # period of polling where a wait set is not available
+
+
+class ManualCallbackGroup(CallbackGroup):
+    """A callback group of subscriptions that no executor runs: a thread of their own takes the messages.
+
+    An executor builds its wait set anew for every callback and, in Humble, withholds the message info. Their events
+    are not for it either: Fast DDS wakes an executor that waits for a subscription's events at each message too, and
+    the executor then holds the interpreter's lock while the thread needs it.
+    """
+
+    def can_execute(self, entity: object) -> bool:
+        """Whether an executor may run it: never."""
+        return False
+
+    def beginning_execution(self, entity: object) -> bool:
+        """Whether an executor may begin to run it."""
+        return self.can_execute(entity)
+
+    def ending_execution(self, entity: object) -> None:
+        """Do nothing."""
+
+
+class Signal:
+    """Wakes a Waiter from another thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._condition: Any = GuardCondition(lambda: None, None, node.context)
+        self.handle: Any = self._condition.handle
+
+    def send(self) -> None:
+        """Wake the waiting thread, or the next one that waits."""
+        self._condition.trigger()
+
+    def destroy(self) -> None:
+        """Release the context."""
+        self._condition.destroy()
+
+
+class Waiter:
+    """Waits until one of some subscriptions has a message, or a signal is sent."""
+
+    def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]], signal: Signal | None = None) -> None:
+        self._subscriptions = list(subscriptions)
+        self._signal = signal
+        try:
+            # rclpy.wait_for_message does the same in every distribution; a public interface does not exist.
+            rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
+            self._set: Any = rcl.WaitSet(
+                len(self._subscriptions), int(signal is not None), 0, 0, 0, 0, node.context.handle
+            )
+        except (ImportError, AttributeError, TypeError):
+            self._set = None
+
+    def wait(self, timeout_ns: int, among: Sequence[Subscription[Any]] | None = None) -> None:
+        """Return when a message has arrived, or after `timeout_ns`."""
+        if timeout_ns <= 0:
+            return
+        if self._set is None:
+            time.sleep(min(timeout_ns, POLL_NS) / 1e9)
+            return
+        self._set.clear_entities()
+        for subscription in self._subscriptions if among is None else among:
+            self._set.add_subscription(subscription.handle)
+        if self._signal:
+            self._set.add_guard_condition(self._signal.handle)
+        self._set.wait(timeout_ns)
+
+    def destroy(self) -> None:
+        """Release the context: a wait set that outlives it keeps its threads."""
+        self._subscriptions.clear()
+        if self._set is not None:
+            self._set.clear_entities()
+            self._set.destroy_when_not_in_use()
+            self._set = None
+
+
+def no_events() -> SubscriptionEventCallbacks:
+    """No event callbacks for a subscription; `TopicChecks` looks at the graph instead."""
+    return SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
+class NodeClock:
+    """Drives a node's clock in sim time from its own /clock subscription.
+
+    rclpy's time source would receive every /clock message a second time, in the executor: half the cost of a fast
+    replay.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._clock: Any = node.get_clock()
+        source: Any = getattr(node, "_time_source", None)
+        self._overridable = source is not None and hasattr(self._clock, "set_ros_time_override")
+        if self._overridable:
+            source.detach_node()
+
+    def set(self, now_ns: int) -> None:
+        """Set the node's clock."""
+        if self._overridable:
+            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
+
+
+def load_message_class(type_name: str) -> type[Any] | None:
+    """The class of `package/msg/Type`; None where its package is not installed.
+
+    The name may come from a recording. It must be one that ROS allows, and its package must not be a folder or a file
+    in the working directory, which Python would import before an installed one.
+    """
+    match = _MESSAGE_TYPE.fullmatch(type_name)
+    if match is None or _is_beside(match["package"]):
+        return None
+    package, name = match["package"], match["name"]
+    try:
+        found: type[Any] | None = getattr(importlib.import_module(f"{package}.msg"), name, None)
+    except ImportError:
+        return None
+    return found
+
+
+def _is_beside(package: str) -> bool:
+    """Whether a package would come from the working directory, and PYTHONPATH does not name that."""
+    here = Path.cwd()
+    named = [Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    spec = importlib.util.find_spec(package)
+    if spec is None or here in named:
+        return False
+    files = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
+    return any(Path(file).resolve().parent in (here, here / package) for file in files)

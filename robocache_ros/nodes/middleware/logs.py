@@ -1,0 +1,74 @@
+"""The package's Python log records through the node's logger: to the console, the log file and /rosout."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from contextlib import suppress
+from typing import Any
+
+from robocache_ros.errors import printable
+
+LONGEST = 500  # characters of a line: it may show text from messages
+WAITING = 1000  # lines that are not logged yet; further ones are left out
+
+
+class RosHandler(logging.Handler):
+    """Passes Python's log records to a ROS logger, control characters escaped.
+
+    A thread of its own logs them: a ROS logger looks up the line of code that logs and publishes on /rosout, which
+    takes 10 to 100 ms, and the thread that makes the ticks logs too.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        super().__init__()
+        self._logger = logger
+        self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(WAITING)
+        self._thread = threading.Thread(target=self._run, name="robocache-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record soon, at the level it has."""
+        with suppress(queue.Full):
+            self._lines.put_nowait((record.levelno, printable(record.getMessage(), LONGEST)))
+
+    def close(self) -> None:
+        """Return when all records are logged."""
+        if self._thread.is_alive():
+            self._lines.put(None)
+            self._thread.join()
+        super().close()
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._log(*line)
+
+    def _log(self, level: int, text: str) -> None:
+        # One call for each level: rclpy refuses a call site that logs at two levels.
+        if level >= logging.ERROR:
+            self._logger.error(text)
+        elif level >= logging.WARNING:
+            self._logger.warning(text)
+        elif level >= logging.INFO:
+            self._logger.info(text)
+        else:
+            self._logger.debug(text)
+
+
+def attach(logger: Any) -> RosHandler:
+    """Route the package's log to a ROS logger, until `detach`."""
+    handler = RosHandler(logger)
+    package = logging.getLogger("robocache_ros")
+    package.addHandler(handler)
+    package.setLevel(min(package.level or logging.INFO, logging.INFO))
+    package.propagate = False
+    return handler
+
+
+def detach(handler: RosHandler) -> None:
+    """Stop routing to it, and return when what was logged before has been written."""
+    package = logging.getLogger("robocache_ros")
+    package.removeHandler(handler)
+    package.propagate = not package.handlers
+    handler.close()

@@ -1,0 +1,53 @@
+"""Quality of service of the subscriptions and the publishers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from robocache_ros.spec import QosSpec
+
+SMALL_DEPTH, LARGE_DEPTH = 5000, 500  # messages that wait for a busy node during a replay
+CLOCK_DEPTH = 10_000
+
+
+def profile(qos: QosSpec) -> QoSProfile:
+    """The profile of a spec's `qos`."""
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=qos.depth,
+        reliability=ReliabilityPolicy.RELIABLE if qos.reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL
+        if qos.durability == "transient_local"
+        else DurabilityPolicy.VOLATILE,
+    )
+
+
+def for_replay(asked: QosSpec, *, large: bool) -> QosSpec:
+    """Reliable, and deep enough that a fast replay loses nothing while the node is busy."""
+    return replace(asked, reliability="reliable", depth=max(asked.depth, LARGE_DEPTH if large else SMALL_DEPTH))
+
+
+def unmet(asked: QosSpec, offered: QoSProfile) -> str:
+    """The policy of which a publisher offers less than is asked for; empty where it offers enough."""
+    if asked.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
+        return "reliability"
+    if asked.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
+        return "durability"
+    return ""
+
+
+def reliable(depth: int) -> QoSProfile:
+    """Reliable, so that subscribers of either kind match it."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def latched(depth: int = 1) -> QoSProfile:
+    """The last messages, for later subscribers too."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def clock() -> QoSProfile:
+    """A profile that every publisher of /clock matches, deep enough for a /clock with each message of a fast replay."""
+    return QoSProfile(depth=CLOCK_DEPTH, reliability=ReliabilityPolicy.BEST_EFFORT)

@@ -1,0 +1,138 @@
+"""What the middleware's transport carries, against the size of a stream's messages.
+
+Default settings lose large images and clouds under best effort, and the middleware logs nothing. The publisher's
+settings decide; those of this process are known, and a driver started from the same shell has the same.
+"""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from robocache_ros.errors import printable
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+SEGMENT_BYTES = 512 * 1024  # default size of Fast DDS' shared memory segment
+PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")  # Kilted and later; Humble and Jazzy
+SOCKET_LIMIT = Path("/proc/sys/net/core/rmem_max")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest message that best effort carries, as far as this process' settings tell.
+
+    Attributes:
+        nbytes: bytes of that message.
+        where: what limits it.
+        advice: what raises it.
+        at_receiver: whether it also limits messages of a publisher with other settings.
+    """
+
+    nbytes: int
+    where: str
+    advice: str
+    at_receiver: bool = False
+
+    def exceeded(self, stream: StreamSpec, nbytes: int, qualifier: str = "") -> str:
+        """The warning for messages of a known size; empty where they fit."""
+        if stream.qos.reliability != "best_effort" or nbytes <= self.nbytes:
+            return ""
+        return (
+            f"{stream.name}: messages on {printable(stream.topic, 60)} have {qualifier}{_mib(nbytes)}, more than "
+            f"{self.where} ({_mib(self.nbytes)}); best effort may lose them; {self.advice}"
+        )
+
+    def silent(self, stream: StreamSpec, publishers: int) -> str:
+        """The warning for a best effort topic that is published but of which nothing arrives; else empty."""
+        if stream.qos.reliability != "best_effort":
+            return ""
+        return (
+            f"{stream.name}: nothing arrives from {publishers} publisher(s) of {printable(stream.topic, 60)}; "
+            f"best effort loses every message larger than {self.where} ({_mib(self.nbytes)}); "
+            f"if they are larger, {self.advice}"
+        )
+
+
+def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
+    """The limit of a middleware such as `rmw_fastrtps_cpp`; None where it is not known or there is none.
+
+    Args:
+        rmw: the middleware's identifier.
+        environ: the environment variables that name its settings.
+    """
+    if "fastrtps" in rmw or "fastdds" in rmw:
+        return Limit(
+            fast_dds_bytes(environ),
+            "Fast DDS' shared memory segment",
+            f"set {PROFILES[0]} to this package's config/fastdds.xml, for the drivers too",
+        )
+    if "cyclone" in rmw:
+        return Limit(
+            _socket_bytes(),
+            "a socket's receive buffer",
+            "raise net.core.rmem_max and CycloneDDS' SocketReceiveBufferSize to 64 MB",
+            at_receiver=True,
+        )
+    return None
+
+
+def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, int]) -> list[str]:
+    """A line for each stream whose messages are known to exceed the limit before one has arrived.
+
+    Args:
+        spec: the streams; a crop tells how large a raw image is at least.
+        found: the limit.
+        payload_bytes: declared bytes of the largest message, by stream.
+    """
+    if found is None:
+        return []
+    lines = []
+    for stream in spec.feeds:
+        if stream.name in payload_bytes:
+            lines.append(found.exceeded(stream, payload_bytes[stream.name], "up to "))
+        elif stream.image and stream.image.crop and stream.type.endswith("/Image"):
+            top, left, height, width = stream.image.crop
+            lines.append(found.exceeded(stream, (top + height) * (left + width), "at least "))  # a byte a pixel
+    return [line for line in lines if line]
+
+
+def fast_dds_bytes(environ: Mapping[str, str]) -> int:
+    """Bytes of the shared memory segment that Fast DDS uses by its profile; those of a socket where it uses none."""
+    name = next((environ[key] for key in PROFILES if environ.get(key)), "")
+    if not name:
+        by_udp = environ.get("FASTDDS_BUILTIN_TRANSPORTS", "DEFAULT").partition("?")[0] in ("UDPv4", "UDPv6")
+        return _socket_bytes() if by_udp else SEGMENT_BYTES
+    try:
+        root = ElementTree.parse(name).getroot()
+    except (OSError, ElementTree.ParseError):
+        return SEGMENT_BYTES  # Fast DDS logs that it cannot read the file, and uses its defaults
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]  # without its namespace
+    segments = {
+        descriptor.findtext("transport_id", "").strip(): int(descriptor.findtext("segment_size", str(SEGMENT_BYTES)))
+        for descriptor in root.iter("transport_descriptor")
+        if descriptor.findtext("type", "").strip() == "SHM"
+    }
+    for participant in root.iter("participant"):
+        if participant.get("is_default_profile") == "true":
+            used = [(entry.text or "").strip() for entry in participant.iter("transport_id")]
+            sizes = [segments[entry] for entry in used if entry in segments]
+            builtin = participant.find(".//useBuiltinTransports")
+            if builtin is None or (builtin.text or "").strip() != "false":
+                sizes.append(SEGMENT_BYTES)
+            return max(sizes, default=_socket_bytes())
+    return SEGMENT_BYTES
+
+
+def _socket_bytes() -> int:
+    try:
+        return int(SOCKET_LIMIT.read_text())
+    except (OSError, ValueError):
+        return SEGMENT_BYTES
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.2f} MiB"

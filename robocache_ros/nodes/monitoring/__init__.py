@@ -1,0 +1,1 @@
+"""Diagnostics and warnings of the fusion node: topics, streams and ticks."""

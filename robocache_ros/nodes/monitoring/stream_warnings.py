@@ -1,0 +1,65 @@
+"""Log warnings for streams that are invalid at most ticks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+
+import numpy as np
+
+from robocache_ros.nodes.tick_loop import TickStats
+from robocache_ros.spec import FusionSpec
+
+MIN_TICKS = 150  # that a share is computed of
+INVALID_SHARE = 0.5  # of the ticks, from which a stream is reported
+REPEAT_S = 30.0  # between two warnings of one stream
+
+
+class StreamWarnings:
+    """Finds the streams that were invalid at most ticks since the last look.
+
+    Args:
+        spec: the streams.
+        stats: counts of the ticks.
+        best_effort: names of streams that are subscribed best effort.
+        now_s: the time, on a clock that does not jump.
+    """
+
+    def __init__(
+        self,
+        spec: FusionSpec,
+        stats: TickStats,
+        best_effort: Iterable[str] = (),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._names = [stream.name for stream in spec.streams]
+        self._stats = stats
+        self._best_effort = frozenset(best_effort)
+        self._now_s = now_s
+        self._ticks = stats.emitted
+        self._invalid = stats.invalid.copy()
+        self._next_s = dict.fromkeys(self._names, -np.inf)
+
+    def check(self, reasons: Mapping[str, str], received: Container[str]) -> list[str]:
+        """A warning for each stream that was invalid at most ticks, once enough ticks are counted.
+
+        Args:
+            reasons: message of each stream's diagnostic status, by its name.
+            received: names of the streams of which a message has arrived.
+        """
+        ticks = self._stats.emitted - self._ticks
+        if ticks < MIN_TICKS:
+            return []
+        shares = (self._stats.invalid - self._invalid) / ticks
+        self._ticks, self._invalid = self._stats.emitted, self._stats.invalid.copy()
+        now_s = self._now_s()
+        lines = []
+        for name, share in zip(self._names, shares.tolist(), strict=True):
+            if share <= INVALID_SHARE or now_s < self._next_s[name]:
+                continue
+            self._next_s[name] = now_s + REPEAT_S
+            line = f"{name}: invalid at {share:.0%} of the last {ticks} ticks ({reasons.get(name, 'no reason known')})"
+            if name in self._best_effort and name in received:
+                line += "; if messages are lost on the way, set the node's parameter reliable, as a replay does"
+            lines.append(line)
+        return lines

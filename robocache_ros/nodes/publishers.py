@@ -1,0 +1,141 @@
+"""The publishers of the fusion node: the fused window, its layout, and aligned images and voxels with subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rclpy.lifecycle import LifecycleNode
+from sensor_msgs.msg import Image, PointCloud2
+from std_msgs.msg import Float32MultiArray, String
+
+from robocache_ros.engine import Frames, tick_grid
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.middleware import qos
+from robocache_ros.nodes.shared_frames import RingOutput
+from robocache_ros.spec import StreamSpec
+from robocache_ros.spec.layout import Layout
+
+FUSED_DEPTH = 200  # ticks kept for a slow subscriber; they are small
+
+
+class Window:
+    """The rows of the last H ticks, in one block of memory.
+
+    Args:
+        horizon: H.
+        columns: C.
+        rate_hz: of the tick grid; a tick that was not published is a row of zeros, so that rows stay a period apart.
+    """
+
+    def __init__(self, horizon: int, columns: int, rate_hz: int) -> None:
+        self._horizon = horizon
+        self._rate_hz = rate_hz
+        self._rows = np.zeros((horizon + max(horizon, 64), columns), np.float32)
+        self._stop = horizon
+        self._newest: int | None = None
+
+    def push(self, tick_ns: int, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add the (C,) row of a tick; returns the (H, C) window that ends with it, valid until the next call."""
+        tick = tick_grid.first_at_or_after(tick_ns, self._rate_hz)
+        missing = self._horizon if self._newest is None else tick - self._newest - 1
+        if not 0 <= missing < self._horizon:
+            self._rows[:] = 0
+            self._stop = self._horizon
+            missing = 0
+        for _ in range(missing):
+            self._append(0)
+        self._append(row)
+        self._newest = tick
+        return self._rows[self._stop - self._horizon : self._stop]
+
+    def _append(self, row: NDArray[np.float32] | int) -> None:
+        if self._stop == len(self._rows):
+            kept = self._rows[self._stop - self._horizon + 1 :].copy()
+            self._rows[: len(kept)] = kept
+            self._stop = len(kept)
+        self._rows[self._stop] = row
+        self._stop += 1
+
+
+class Outputs:
+    """The publishers of a spec.
+
+    Args:
+        node: owns the publishers.
+        layout: columns of a row.
+        frame_of: name of a stream -> the frame of its images or voxels.
+        ring: shares the frames with consumers of this machine.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        layout: Layout,
+        frame_of: Callable[[StreamSpec], str],
+        ring: RingOutput | None = None,
+    ) -> None:
+        self.ring = ring
+        self._node = node
+        self._layout = layout
+        self._frame_of = frame_of
+        spec = layout.spec
+        self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
+        create = node.create_lifecycle_publisher
+        self._fused = create(Float32MultiArray, "~/fused", qos.reliable(FUSED_DEPTH))
+        self._described = create(String, "~/layout", qos.latched())
+        self._media: dict[str, Any] = {
+            stream.name: create(
+                Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", qos.reliable(5)
+            )
+            for stream in spec.media
+        }
+
+    def describe(self) -> None:
+        """Publish the layout, for later subscribers too."""
+        self._described.publish(String(data=self._layout.to_json()))
+
+    def publish(self, frames: Frames, wait_until_due: Callable[[int], None] = lambda tick_ns: None) -> None:
+        """Publish each tick of the frames; the messages are made before `wait_until_due(tick_ns)` is called."""
+        if self.ring and frames.window is not None:
+            self.ring.fill(frames, frames.window)
+        rows = frames.rows().numpy()
+        for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
+            window = self._window.push(tick_ns, rows[index])
+            if self.ring and frames.window is None:
+                self.ring.fill(frames[index : index + 1], torch.from_numpy(window))
+            fused = frame_messages.fused_cdr(tick_ns, window)
+            # A value has no elements until a message has shown a size that the spec does not declare.
+            media = [
+                (self._media[stream.name], self._media_message(tick_ns, stream, value))
+                for stream in self._layout.spec.media
+                if self._media[stream.name].get_subscription_count()
+                and (value := frames.media[stream.name][index]).numel()
+            ]
+            wait_until_due(tick_ns)
+            if self.ring:
+                self.ring.announce()
+            self._fused.publish(fused)
+            for publisher, message in media:
+                publisher.publish(message)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of the shared memory ring, by name."""
+        return self.ring.counters() if self.ring else {}
+
+    def destroy(self) -> None:
+        """Destroy the publishers and the ring."""
+        if self.ring:
+            self.ring.close()
+        for publisher in (self._fused, self._described, *self._media.values()):
+            self._node.destroy_lifecycle_publisher(publisher)
+        self._media = {}
+
+    def _media_message(self, tick_ns: int, stream: StreamSpec, value: Any) -> Image | PointCloud2:
+        frame_id = self._frame_of(stream)
+        if stream.voxels:
+            return frame_messages.voxel_message(tick_ns, frame_id, value, stream.voxels)
+        return frame_messages.image_message(tick_ns, frame_id, value)

@@ -1,0 +1,89 @@
+"""The options of a replay, and the command line of `bag_player`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from robocache_ros.bags.player import check_rate
+from robocache_ros.errors import RoboCacheError
+
+LONGEST_S = 1e6  # of a start, a duration or a wait
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a recording is replayed.
+
+    Attributes:
+        rate: seconds of the recording in a second.
+        loop: start again at the end.
+        clock: publish /clock.
+        topics: the topics to replay; none: all.
+        start_s: seconds of the recording to skip.
+        duration_s: seconds of the recording to replay; None: all.
+        wait_s: seconds to wait at most for every topic to have a subscriber.
+
+    Raises:
+        RoboCacheError: a number is not finite or out of range.
+    """
+
+    rate: float = 1.0
+    loop: bool = False
+    clock: bool = False
+    topics: tuple[str, ...] = ()
+    start_s: float = 0.0
+    duration_s: float | None = None
+    wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be replayed by."""
+        check_rate(self.rate)
+        for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
+            if value is not None and not 0 <= value <= LONGEST_S:  # refuses nan too
+                raise RoboCacheError(f"{name}: {value!r} is not between 0 and {LONGEST_S:g}; give a number of seconds")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="bag_player",
+        description="Replay a rosbag2 over real DDS with its serialized bytes unchanged, and with /clock.",
+    )
+    made.add_argument("bag", help="rosbag2 folder, .mcap or .db3 file")
+    made.add_argument(
+        "--rate", type=float, default=1.0, help="replay so many seconds of the recording in a second (%(default)s)"
+    )
+    made.add_argument("--loop", action="store_true", help="start again at the end")
+    made.add_argument("--clock", action="store_true", help="publish /clock, for nodes with use_sim_time")
+    made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="replay only these topics")
+    made.add_argument("--start", type=float, default=0.0, metavar="S", help="skip S seconds of the recording")
+    made.add_argument("--duration", type=float, metavar="S", help="replay S seconds of the recording")
+    made.add_argument(
+        "--wait-for-subscribers",
+        type=float,
+        nargs="?",
+        const=10.0,
+        default=0.0,
+        metavar="S",
+        help="start when every topic has a subscriber, or after S seconds (%(const)s)",
+    )
+    return made
+
+
+def parse(arguments: Sequence[str]) -> tuple[str, Options]:
+    """The recording and the options of a command line; what is wrong with it ends the process with status 2."""
+    given = parser().parse_args(arguments)
+    try:
+        return given.bag, Options(
+            rate=given.rate,
+            loop=given.loop,
+            clock=given.clock,
+            topics=tuple(given.topics),
+            start_s=given.start,
+            duration_s=given.duration,
+            wait_s=given.wait_for_subscribers,
+        )
+    except RoboCacheError as error:
+        parser().error(str(error))

@@ -1,0 +1,164 @@
+"""The ring of frames at both of its ends: the node that offers it, the subscriber that follows it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from rclpy.node import Node
+
+from robocache_ros import ipc
+from robocache_ros.engine import Frames
+from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ipc.frame_ring import FrameReader, FrameWriter
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 0.2  # how often a follower looks whether it is closed
+RETRY_S = 10.0  # after which a ring that could not be made is tried again
+
+
+class RingOutput:
+    """Offers each tick's frame to the consumers of this machine and user, besides the topics.
+
+    Where the ring cannot be made, or fails, a warning is logged once, frames are published as messages alone, and the
+    ring is tried again every `retry_s`.
+
+    Args:
+        node: whose name the consumers know.
+        layout: columns of a row.
+        device: where the engine makes its frames.
+        slots: of the ring, a frame each.
+        retry_s: seconds between two tries.
+    """
+
+    def __init__(
+        self, node: Node, layout: Layout, device: torch.device, slots: int, *, retry_s: float = RETRY_S
+    ) -> None:
+        self._name = node.get_fully_qualified_name()
+        self._layout = layout
+        self._device = device
+        self._slots = slots
+        self._retry_s = retry_s
+        self._next_try = 0.0
+        self._failed = False
+        self._writer: FrameWriter | None = None
+        self._guarded(self._make)
+
+    def fill(self, frames: Frames, window: torch.Tensor) -> None:
+        """Put the frame of one tick into the ring; `window` are the (horizon, C) rows that end with it."""
+        if self._writer is None and time.monotonic() >= self._next_try:
+            self._guarded(self._make)
+        if self._writer and self._guarded(lambda: self._fill(frames, window)) and self._failed:
+            self._failed = False
+            log.info("frames are published through shared memory again")
+
+    def announce(self) -> None:
+        """Tell the consumers of the frame that was filled."""
+        if self._writer:
+            self._guarded(self._writer.announce)
+
+    def counters(self) -> dict[str, int]:
+        """`ring_readers` connected, and frames `ring_overwritten` while a reader had leased them."""
+        writer = self._writer
+        return {"ring_readers": writer.readers, "ring_overwritten": writer.overwritten} if writer else {}
+
+    def close(self) -> None:
+        """Send the readers away."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def _make(self) -> None:
+        self._writer = FrameWriter(ipc.socket_path(self._name), self._layout, self._device, slots=self._slots)
+
+    def _fill(self, frames: Frames, window: torch.Tensor) -> None:
+        assert self._writer
+        self._writer.fill(frames, window)
+
+    def _guarded(self, step: Callable[[], None]) -> bool:
+        """Whether a step succeeds; shared memory is a faster way for frames, and its failure never stops the ticks."""
+        try:
+            step()
+        except (RoboCacheError, OSError) as error:
+            if not self._failed:
+                log.warning(
+                    "frames are published as messages alone; shared memory is tried again every %g s: %s",
+                    self._retry_s,
+                    printable(error, 160),
+                )
+            self._failed = True
+            self._next_try = time.monotonic() + self._retry_s
+            self.close()
+            return False
+        return True
+
+
+class RingFollower:
+    """Delivers each newest frame of a node's ring, on a separate thread.
+
+    Args:
+        node: fully qualified name of the fusion node.
+        deliver: called with each frame and the layout of its columns.
+        report: called with a line of text when the way of the frames changes.
+
+    Attributes:
+        connected: whether frames come from the ring.
+
+    Raises:
+        IpcUnavailableError: no folder of this user alone is there for the socket.
+    """
+
+    def __init__(
+        self, node: str, deliver: Callable[[FusedFrame, Layout], None], report: Callable[[str], object] = log.info
+    ) -> None:
+        self._connection = ipc.Connection(ipc.socket_path(node))
+        self._deliver = deliver
+        self._report = report
+        self._stopped = threading.Event()
+        self._reported = ""
+        self.connected = False
+        self._thread = threading.Thread(target=self._run, name="robocache-ring", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except Exception as error:  # whatever is in the ring, the messages remain
+                self._connection.drop(f"the ring cannot be read ({printable(error, 120)})")
+            self.connected = False
+            self._report_once(f"frames come as messages: {self._connection.why}")
+            self._stopped.wait(WAIT_S)
+        self._connection.close()
+
+    def _follow(self) -> None:
+        """Deliver frames as long as the connection lasts."""
+        while not self._stopped.is_set() and (reader := self._connection.connect()):
+            layout = Layout(load_spec(json.loads(reader.meta)["spec"]))
+            frames = FrameReader(reader, layout)
+            self.connected = True
+            self._report_once("frames come from shared memory")
+            while reader.alive and not self._stopped.is_set():
+                frame = frames.next(WAIT_S)
+                if frame:
+                    self._deliver(frame, layout)
+                    del frame  # its tensors lease the slot
+
+    def _report_once(self, text: str) -> None:
+        if text != self._reported and not self._stopped.is_set():
+            self._reported = text
+            self._report(text)

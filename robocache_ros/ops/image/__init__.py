@@ -1,0 +1,1 @@
+"""Camera images to tensors."""

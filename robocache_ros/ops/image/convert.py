@@ -1,0 +1,144 @@
+"""Camera images: the bytes of a message to a (C, H, W) tensor, in one pass and with the same bits on CPU and GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import checked_sizes
+from robocache_ros.ops.image import cpu as image_cpu
+from robocache_ros.ops.image.conversion import FLOAT_DTYPES, Affine, Conversion, checked_conversion, mean_std
+from robocache_ros.ops.image.formats import ImageLayout
+from robocache_ros.ops.tensor_checks import check_bytes, check_dtype, check_tensor, checked_out, described
+
+
+# More than 50 lines for its signature and docstring; its steps are functions of their own.
+def convert_image(
+    data: Tensor,
+    *,
+    encoding: str,
+    width: int,
+    height: int,
+    step: int,
+    big_endian: bool = False,
+    size: tuple[int, int] | None = None,
+    crop: tuple[int, int, int, int] | None = None,
+    resize: str = "bilinear",
+    normalize: Any = None,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Convert, crop, resize and normalise an image straight from the bytes of its message.
+
+    bytes -> RGB (grey) uint8 -> crop -> resize, rounded to uint8 -> x / 255 -> (x - mean) / std in float32 -> rounded
+    once to `dtype`. A dataset of the uint8 images, normalised later by `normalize_image`, thus gives the very same
+    bits. mono16, 16UC1 and 32FC1 stay float32 in the message's units throughout; normalising them is (x - mean) / std.
+
+    Args:
+        data: (nbytes,) uint8, contiguous, on the CPU or a CUDA device, at any alignment.
+        encoding: rgb8, bgr8, rgba8, bgra8, mono8, mono16, 16UC1, 32FC1, yuv422 (= uyvy), yuv422_yuy2 (= yuyv), nv12
+            (its chroma rows follow the `height` rows of luma, with the same step), bayer_{rggb,bggr,gbrg,grbg}8.
+        width: pixels in a row.
+        height: rows.
+        step: bytes from a row to the next.
+        big_endian: byte order of 16- and 32-bit encodings.
+        size: (H, W) of the result; the crop's own where None.
+        crop: (top, left, height, width) in source pixels.
+        resize: bilinear (without antialiasing, like OpenCV's), nearest, or area (the exact mean of the source's area;
+            the one to take when shrinking a lot). Depth has edges that a mean would invent surfaces between: nearest.
+        normalize: None, "imagenet", (mean, std) with a value for each channel, or a mapping or an object with those.
+        dtype: uint8 (of 8-bit encodings), float32, float16 or bfloat16. By default float32 where `normalize` is given
+            or the encoding is not an 8-bit one, else uint8.
+        out: (C, H, W) contiguous, on `data`'s device, written and returned.
+
+    Returns:
+        (C, H, W); C is 3 for colour and 1 for grey and depth.
+
+    Raises:
+        RoboCacheError: an unknown encoding, bytes too few for it, a crop outside, a wrong dtype or `out`.
+    """
+    width, height, step = checked_sizes(width=width, height=height, step=step)
+    layout = ImageLayout(encoding, width, height, step, big_endian)
+    return convert_layout(data, layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype, out=out)
+
+
+def convert_layout(
+    data: Tensor,
+    layout: ImageLayout,
+    *,
+    size: tuple[int, int] | None,
+    crop: tuple[int, int, int, int] | None,
+    resize: str,
+    normalize: Any,
+    dtype: torch.dtype | None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`convert_image` of bytes whose layout is an object."""
+    check_bytes("data", data)
+    conversion = checked_conversion(
+        data.numel(), layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype
+    )
+    out = checked_out(out, conversion.shape, conversion.dtype, data.device)
+    if data.is_cuda:
+        from robocache_ros.ops.image.cuda import convert as image_cuda
+
+        return image_cuda.convert(data, conversion, out)
+    return _convert_cpu(data, conversion, out)
+
+
+def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Turn uint8 images into what a policy sees: (x / 255 - mean) / std in float32, rounded once to `dtype`.
+
+    Args:
+        image: (..., C, H, W) uint8, contiguous.
+        normalize: as in `convert_image`; None leaves x / 255.
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        (..., C, H, W) of `dtype` on the same device, the same bits as `convert_image` gives with `normalize`.
+
+    Raises:
+        RoboCacheError: not uint8, not contiguous, fewer than three dimensions or another `dtype`.
+    """
+    check_tensor("image", image)
+    if image.dtype != torch.uint8 or image.ndim < 3 or not image.is_contiguous():
+        raise RoboCacheError(f"image: expected contiguous (..., C, H, W) uint8, got {described(image)}")
+    check_dtype(dtype)
+    if dtype not in FLOAT_DTYPES:
+        raise RoboCacheError(f"dtype: {dtype} is not one of float32, float16, bfloat16")
+    affine = mean_std(normalize, image.shape[-3])
+    out = torch.empty(image.shape, dtype=dtype, device=image.device)
+    if image.is_cuda:
+        from robocache_ros.ops.image.cuda import convert as image_cuda
+
+        return image_cuda.normalize(image, affine, out)
+    return _finish(image, affine, out)
+
+
+def _convert_cpu(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
+    pixels = image_cpu.decode(data.numpy(), conversion.format, conversion.layout)
+    top, left, rows, columns = conversion.crop
+    size = (out.shape[1], out.shape[2])
+    pixels = image_cpu.resize(pixels[top : top + rows, left : left + columns], size, conversion.resize)
+    return _finish(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), conversion.affine, out)
+
+
+def _finish(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
+    """Write (..., C, H, W) planes, normalised if `out` is a float tensor, into `out`."""
+    if planes.dtype == out.dtype == torch.uint8:
+        return out.copy_(planes)
+    value = planes
+    if planes.dtype == torch.uint8:
+        # Divisors are tensors: a division by a Python number may be done as a product with its reciprocal.
+        value = planes.to(torch.float32).div_(torch.tensor(255, dtype=torch.float32).expand(1))
+    if affine is not None:
+        mean, std = (torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine)
+        value = (value - mean).div_(std)
+    out.copy_(value)
+    if planes.dtype != torch.uint8:  # any NaN to the one canonical NaN, for processors differ in the one they make
+        out.masked_fill_(value != value, torch.nan)
+    return out

@@ -1,0 +1,136 @@
+"""What goes into a fusion, what comes out, and the checks on both: once, at the edge, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.resample.times import TIME_DTYPES
+from robocache_ros.ops.tensor_checks import BLEND_DTYPES, check_dtype, check_method, check_source, check_tensor
+
+INT_LIMIT = 2**31
+NO_GRADIENT = "streams: fuse has no gradient; detach the data, or use resample_trajectories for a gradient"
+
+
+class Stream(NamedTuple):
+    """One source of samples, and how it is brought onto the timeline."""
+
+    data: Tensor  # (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8
+    times: Tensor  # (B, S), or (S,) for all batches; int64 ns, or float64 or float32 seconds
+    method: str = "linear"  # linear, slerp, angle, hold or nearest
+    lengths: Tensor | None = None  # (B,) int64, how many samples of each row count
+    max_gap: float | None = None  # between neighbours that are blended, in the unit of the times
+    max_age: float | None = None  # from target to a sample that is held or nearest
+
+
+class Fused(NamedTuple):
+    """All streams on one timeline."""
+
+    values: Tensor  # (B, T, sum of D); zeros where invalid
+    valid: Tensor  # (B, T, streams) uint8: 0 none, 1 aligned, 2 held past its neighbour
+    age: Tensor  # (B, T, streams) int64 ns, target minus the stamp of the lower sample; 0 where invalid
+
+
+class Shape(NamedTuple):
+    """What a checked call computes."""
+
+    batches: int
+    targets: int
+    width: int  # columns of all streams
+    dtype: torch.dtype
+    device: torch.device
+
+
+Label = Callable[[int, str], str]
+
+
+def stream_label(index: int, field: str) -> str:
+    """Names a field of a stream in an error."""
+    return "target_times" if field == "targets" else field if field in ("out", "dtype") else f"streams[{index}].{field}"
+
+
+def check_streams(
+    streams: Sequence[Stream],
+    targets: Tensor,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    label: Label = stream_label,
+) -> Shape:
+    """Check all inputs of a fusion against one another.
+
+    Raises:
+        RoboCacheError: the first thing that is wrong: its name, what was expected and what was given.
+    """
+    if not streams:
+        raise RoboCacheError("streams: expected at least one")
+    check_dtype(dtype)
+    if out is not None:
+        check_tensor(label(0, "out"), out)
+    check_tensor(label(0, "targets"), targets)
+    _check_times(label(0, "targets"), targets)
+    for index, stream in enumerate(streams):
+        check_method(stream.method)
+        check_tensor(label(index, "times"), stream.times)
+        check_source(label(index, "data"), stream.data, stream.method, dims=3)
+    batches, device = streams[0].data.shape[0], streams[0].data.device
+    for index, stream in enumerate(streams):
+        size = stream.data.shape[1]
+        _expect(label(index, "data"), stream.data, [(batches, *stream.data.shape[1:])], stream.data.dtype, device)
+        _check_times(label(index, "times"), stream.times)
+        shapes = [(size,), (batches, size)]
+        _expect(label(index, "times"), stream.times, shapes, targets.dtype, device, "dtype of the target times")
+        if stream.lengths is not None:
+            _expect(label(index, "lengths"), stream.lengths, [(batches,)], torch.int64, device)
+    count = targets.shape[-1] if targets.dim() else 0
+    _expect(label(0, "targets"), targets, [(count,), (batches, count)], targets.dtype, device)
+    width = sum(stream.data.shape[2] for stream in streams)
+    if max(batches, count, width, *(stream.data.shape[1] for stream in streams)) >= INT_LIMIT:
+        raise RoboCacheError(f"at most {INT_LIMIT - 1} batches, samples, targets and columns each")
+    shape = Shape(batches, count, width, _output_dtype(streams, dtype, out, label), device)
+    if out is not None:
+        _expect(label(0, "out"), out, [(batches, count, width)], shape.dtype, device)
+    return shape
+
+
+def _check_times(name: str, times: Tensor) -> None:
+    if times.dtype not in TIME_DTYPES:
+        raise RoboCacheError(f"{name}: {times.dtype} is not int64 ns, float64 s or float32 s")
+
+
+def check_marks(shape: Shape, streams: int, valid: Tensor | bool, age: Tensor | bool) -> None:
+    """Check valid and age, where they are given to be filled.
+
+    Raises:
+        RoboCacheError: one of them is not what a fusion of this shape fills.
+    """
+    for name, tensor, dtype in (("valid", valid, torch.uint8), ("age", age, torch.int64)):
+        if not isinstance(tensor, bool):
+            _expect(f"out.{name}", tensor, [(shape.batches, shape.targets, streams)], dtype, shape.device)
+
+
+def _output_dtype(
+    streams: Sequence[Stream], dtype: torch.dtype | None, out: Tensor | None, label: Label
+) -> torch.dtype:
+    given = {stream.data.dtype for stream in streams}
+    dtype = dtype or (out.dtype if out is not None else given.pop() if len(given) == 1 else torch.float32)
+    if dtype not in BLEND_DTYPES and any(stream.data.dtype != dtype for stream in streams):
+        raise RoboCacheError(f"{label(0, 'dtype')}: {dtype} is not float32, float16 or bfloat16")
+    return dtype
+
+
+def _expect(
+    name: str, tensor: Tensor, shapes: list[tuple[int, ...]], dtype: torch.dtype, device: torch.device, why: str = ""
+) -> None:
+    check_tensor(name, tensor)
+    if tuple(tensor.shape) in shapes and tensor.dtype == dtype and tensor.device == device and tensor.is_contiguous():
+        return
+    expected = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
+    strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}; call .contiguous() first"
+    raise RoboCacheError(
+        f"{name}: expected contiguous {expected} {dtype}{f' ({why})' if why else ''} on {device}, "
+        f"got {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}{strides}"
+    )

@@ -1,0 +1,228 @@
+"""Which samples each target is made of, in int64 nanoseconds; kernels/resample/select.cuh is the same for CUDA.
+
+The rule of an alignment is written in `_align`. The neighbours that it is applied to are searched for among rising
+stamps (`select`, for an engine's ticks) or among stamps in any order (`select_batch`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.ops.resample.arithmetic import BLENDED
+from robocache_ros.ops.resample.times import NEVER
+
+Int64 = NDArray[np.int64]
+
+NONE, ALIGNED, HELD = 0, 1, 2  # values of `valid`, for a stream at a tick
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a stream is aligned: its method, and the limits past which it is not."""
+
+    method: str
+    max_gap_ns: int
+    max_age_ns: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """For each of T ticks the rows it is made of; `v[lower] + weight * (v[upper] - v[lower])`."""
+
+    lower: Int64  # (T,) row of the sample before the tick (of the nearest one), -1 where there is none
+    upper: Int64  # (T,) row of the sample after it; `lower` where nothing is blended
+    weight: NDArray[np.float32]  # (T,) share of `upper`, in [0, 1]; 0 where nothing is blended
+    valid: NDArray[np.uint8]  # (T,) NONE, ALIGNED or HELD (past its neighbour)
+    age_ns: Int64  # (T,) tick - stamp of `lower`; 0 where there is none, negative where `nearest` looks ahead
+
+
+class BatchSelection(NamedTuple):
+    """For each target its rows, as in `Selection`; all tensors are (B, T)."""
+
+    lower: Tensor  # int64
+    upper: Tensor  # int64
+    weight: Tensor  # float32
+    valid: Tensor  # uint8
+    age_ns: Tensor  # int64
+
+
+class _Neighbours(NamedTuple):
+    """The latest sample at or before each target and the earliest after it, in tensors of the targets' shape."""
+
+    lower: Tensor  # int64 row; of any value where there is none
+    upper: Tensor
+    before: Tensor  # int64 ns, the stamp of `lower`; of any value where there is none
+    after: Tensor
+    has_lower: Tensor  # bool
+    has_upper: Tensor
+
+
+def select(
+    stamps_ns: Int64,
+    ticks_ns: Int64,
+    rule: Rule,
+    arrivals_ns: Int64 | None = None,
+    deadlines_ns: Int64 | None = None,
+) -> Selection:
+    """Select rows for each tick by the rule of its stream.
+
+    Args:
+        stamps_ns: (S,) int64, strictly rising.
+        ticks_ns: (T,) int64, in any order.
+        rule: method and limits.
+        arrivals_ns: (S,) int64, when each sample was received; needed with `deadlines_ns`.
+        deadlines_ns: (T,) int64; a tick sees only what had arrived by its deadline. None: it sees everything.
+    """
+    size = len(stamps_ns)
+    if not size:
+        return _nothing(len(ticks_ns))
+    lower = np.searchsorted(stamps_ns, ticks_ns, side="right").astype(np.int64) - 1
+    upper = lower + 1
+    if deadlines_ns is not None:
+        assert arrivals_ns is not None
+        lower = _visible(lower, -1, arrivals_ns, deadlines_ns)
+        upper = _visible(upper, +1, arrivals_ns, deadlines_ns)
+    before, after = stamps_ns[np.maximum(lower, 0)], stamps_ns[np.minimum(upper, size - 1)]
+    found = (lower, upper, before, after, lower >= 0, upper < size)
+    neighbours = _Neighbours(*map(torch.from_numpy, found))
+    aligned = _align(torch.tensor(ticks_ns), neighbours, rule.method, rule.max_gap_ns, rule.max_age_ns)
+    return Selection(*(column.numpy() for column in aligned))
+
+
+def select_batch(
+    times: Tensor, targets: Tensor, lengths: Tensor | None, method: str, max_gap: int, max_age: int
+) -> BatchSelection:
+    """Select rows for each target, on the tensors' device.
+
+    The order of the samples does not matter: a target's neighbours are the latest sample at or before it and the
+    earliest after it, and of samples with one stamp the first counts. NEVER marks a sample or a target that is absent.
+
+    Args:
+        times: (B, S) int64 ns.
+        targets: (B, T) int64 ns.
+        lengths: (B,) int64, how many samples of each row count; None is all. Kept within [0, S].
+        method: one of the five.
+        max_gap: ns between the neighbours above which nothing is blended.
+        max_age: ns from target to sample above which none is held or nearest.
+    """
+    size = times.shape[1]
+    counts = torch.full_like(times[:, :1], size) if lengths is None else lengths.clamp(0, size)[:, None]
+    if size == 0:
+        none = torch.full_like(targets, -1)
+        zero = torch.zeros_like(targets)
+        return BatchSelection(none, none, zero.float(), zero.byte(), zero)
+    absent = torch.arange(size, device=times.device) >= counts
+    ordered, order = times.masked_fill(absent, torch.iinfo(torch.int64).max).sort(dim=1, stable=True)
+    above = torch.searchsorted(ordered, targets, right=True).minimum(counts)
+    has_upper = (above < counts) & (targets != NEVER)
+    after = ordered.gather(1, above.clamp(max=size - 1))
+    last = (above - 1).clamp(min=0)
+    before = ordered.gather(1, last)
+    has_lower = (above > 0) & (before != NEVER)
+    first = torch.searchsorted(ordered, before)  # of those with the stamp of the last one at or before the target
+    lower, upper = order.gather(1, first), order.gather(1, above.clamp(max=size - 1))
+    neighbours = _Neighbours(lower, upper, before, after, has_lower, has_upper)
+    return _align(targets, neighbours, method, max_gap, max_age)
+
+
+def _align(targets: Tensor, neighbours: _Neighbours, method: str, max_gap: int, max_age: int) -> BatchSelection:
+    """The rule of an alignment."""
+    lower, upper, before, after, has_lower, has_upper = neighbours
+    age = targets - before
+    weight = torch.zeros_like(age, dtype=torch.float32)
+    if method == "nearest":
+        ahead = after - targets
+        earlier = has_lower & (~has_upper | (age <= ahead))  # the earlier one on a tie
+        distance = torch.where(earlier, age, ahead)
+        near = (has_lower | has_upper) & (distance <= max_age)
+        row = torch.where(earlier, lower, upper)
+        return _single(row, weight, near, near.byte(), torch.where(earlier, age, -ahead))
+    held = has_lower & (age <= max_age)
+    if method not in BLENDED:
+        return _single(lower, weight, held, held.byte(), age)
+    exact = has_lower & (age == 0)
+    gap = after - before
+    between = has_lower & has_upper & ~exact & (gap <= max_gap)
+    share = (age.double() / gap.double()).float()
+    valid = torch.where(exact | between, ALIGNED, torch.where(held, HELD, NONE)).byte()
+    single = _single(lower, weight, valid > 0, valid, age)
+    return single._replace(upper=torch.where(between, upper, single.upper), weight=torch.where(between, share, weight))
+
+
+def _single(row: Tensor, weight: Tensor, found: Tensor, valid: Tensor, age: Tensor) -> BatchSelection:
+    """One sample alone, where it was found."""
+    row = row.masked_fill(~found, -1)
+    return BatchSelection(row, row, weight, valid, age.masked_fill(~found, 0))
+
+
+class TickSelection(NamedTuple):
+    """One tick of a Selection; numbers instead of arrays."""
+
+    lower: int
+    upper: int
+    weight: float  # to be rounded to float32
+    valid: int
+    age_ns: int
+
+
+NOTHING = TickSelection(-1, -1, 0.0, NONE, 0)
+
+
+def select_one(
+    stamps_ns: Int64, tick_ns: int, rule: Rule, arrivals_ns: Int64 | None = None, deadline_ns: int | None = None
+) -> TickSelection:
+    """`select` for one tick, as a robot makes them.
+
+    The rule of `_align` once more, in Python numbers: that takes 2 us, and tensors of one element take far more.
+    """
+    lower = int(stamps_ns.searchsorted(tick_ns, "right")) - 1
+    upper, size = lower + 1, len(stamps_ns)
+    if deadline_ns is not None:
+        assert arrivals_ns is not None
+        while lower >= 0 and arrivals_ns[lower] > deadline_ns:
+            lower -= 1
+        while upper < size and arrivals_ns[upper] > deadline_ns:
+            upper += 1
+    age = tick_ns - int(stamps_ns[lower]) if lower >= 0 else 0
+    ahead = int(stamps_ns[upper]) - tick_ns if upper < size else 0
+    if rule.method == "nearest":
+        earlier = lower >= 0 and (upper == size or age <= ahead)  # the earlier one on a tie
+        if earlier and age <= rule.max_age_ns:
+            return TickSelection(lower, lower, 0.0, ALIGNED, age)
+        if not earlier and upper < size and ahead <= rule.max_age_ns:
+            return TickSelection(upper, upper, 0.0, ALIGNED, -ahead)
+        return NOTHING
+    if lower < 0:
+        return NOTHING
+    if rule.method in BLENDED:
+        if age == 0:
+            return TickSelection(lower, lower, 0.0, ALIGNED, 0)
+        if upper < size and age + ahead <= rule.max_gap_ns:
+            return TickSelection(lower, upper, age / (age + ahead), ALIGNED, age)
+    if age > rule.max_age_ns:
+        return NOTHING
+    return TickSelection(lower, lower, 0.0, HELD if rule.method in BLENDED else ALIGNED, age)
+
+
+def _visible(rows: Int64, step: int, arrivals_ns: Int64, deadlines_ns: Int64) -> Int64:
+    """Walk each row outwards until it is a sample that had arrived, or past the end."""
+    rows = rows.copy()
+    size = len(arrivals_ns)
+    todo = np.arange(len(rows))
+    while True:
+        todo = todo[(rows[todo] >= 0) & (rows[todo] < size)]
+        todo = todo[arrivals_ns[rows[todo]] > deadlines_ns[todo]]
+        if not len(todo):
+            return rows
+        rows[todo] += step
+
+
+def _nothing(count: int) -> Selection:
+    rows = np.full(count, -1, np.int64)
+    return Selection(rows, rows, np.zeros(count, np.float32), np.zeros(count, np.uint8), np.zeros(count, np.int64))

@@ -1,0 +1,109 @@
+"""One batch of trajectories onto new times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.resample.cpu import select_stream
+from robocache_ros.ops.resample.fuse import run_streams
+from robocache_ros.ops.resample.inputs import Stream
+from robocache_ros.ops.tensor_checks import check_tensor
+
+_NAMES = {"data": "source", "times": "source_times", "targets": "target_times"}
+_DIFFERENTIABLE = frozenset({"linear", "hold", "nearest"})
+
+
+# More than 50 lines for its signature and docstring; its steps are functions of their own.
+def resample_trajectories(
+    source: Tensor,
+    source_times: Tensor,
+    target_times: Tensor,
+    *,
+    method: str = "linear",
+    lengths: Tensor | None = None,
+    max_gap: float | None = None,
+    max_age: float | None = None,
+    out: Tensor | None = None,
+    return_valid: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Bring trajectories onto new times.
+
+    A target between two samples is blended from them by linear, slerp (quaternions of four columns, on the shorter arc)
+    and angle (rad, across the wrap); one hit exactly is that sample, to the bit; one past the last sample, or in a gap
+    wider than `max_gap`, holds the sample before it (valid 2). hold takes the newest sample at or before the target,
+    nearest the nearest one, the earlier on a tie. Where there is no sample, or none young enough, the row is zeros and
+    its valid 0: nothing is extrapolated.
+
+    Source times may come in any order, as if sorted; of samples with one time the first counts. (On CUDA, rows whose
+    times rise throughout are searched by halves, and others one by one.)
+
+    The arithmetic is float32, each operation rounded on its own, then rounded once to the dtype of `source`: the same
+    bits on CPU and CUDA. A NaN made by arithmetic is the canonical one. On CUDA it is one launch on torch's current
+    stream, without synchronisation. Differentiable in `source` for linear, hold and nearest.
+
+    Args:
+        source: (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8.
+        source_times: (B, S), or (S,) for all batches. int64 ns, exact; or float64 or float32 seconds, which are
+            converted once, to the nearest ns of their float64 value: float64 seconds since 1970 are 238 ns apart,
+            float32 ones 128 s. The minimum of int64, and NaN, mark a sample or a target that is not there.
+        target_times: (B, T), or (T,) for all batches, in any order, of the dtype of `source_times`.
+        method: linear, slerp, angle, hold or nearest.
+        lengths: (B,) int64, how many samples of each row count; kept within [0, S].
+        max_gap: between neighbours that are blended, in the unit of the times (ns, or s); None means no limit.
+        max_age: from a target to the sample that is held or nearest, likewise.
+        out: (B, T, D) contiguous, of the dtype of `source`, to be filled; made if not given.
+        return_valid: also return valid, (B, T) uint8: 0 none, 1 aligned, 2 held past its neighbour.
+
+    Raises:
+        RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
+    """
+    stream = Stream(source, source_times, method, lengths, max_gap, max_age)
+    check_tensor("source", source)
+    if source.requires_grad and torch.is_grad_enabled():
+        if method not in _DIFFERENTIABLE:
+            raise RoboCacheError(f"method: {method} has no gradient in source; use source.detach()")
+        if out is not None:
+            raise RoboCacheError("out: cannot be given where a gradient is wanted")
+        values, valid = _Resample.apply(source, stream, target_times)  # type: ignore[no-untyped-call]
+    else:
+        values, valid, _ = run_streams(
+            (stream,), target_times, source.dtype, out, label=_label, valid=return_valid, age=False
+        )
+    if not return_valid:
+        return values  # type: ignore[no-any-return]
+    return values, valid[:, :, 0]
+
+
+def _label(_: int, field: str) -> str:
+    return _NAMES.get(field, field)
+
+
+class _Resample(torch.autograd.Function):
+    """Forward by the kernels; backward by the rows and weights that they selected, shares summed in a fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, stream: Stream, targets: Tensor) -> tuple[Tensor, Tensor]:
+        values, valid, _ = run_streams((stream,), targets, None, None, label=_label, age=False)
+        assert valid is not None
+        ctx.stream, ctx.targets = stream._replace(data=source.detach()), targets
+        ctx.mark_non_differentiable(valid)
+        return values, valid
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        grad = grads[0]
+        batches, size, width = ctx.stream.data.shape
+        selected = select_stream(ctx.stream, ctx.targets, _label)
+        base = torch.arange(batches, device=grad.device)[:, None] * size
+        some = selected.lower >= 0
+        weight = selected.weight.to(torch.promote_types(grad.dtype, torch.float32))
+        total = torch.zeros(batches * size, width, dtype=weight.dtype, device=grad.device)
+        for rows, share in ((selected.lower, 1 - weight), (selected.upper, weight)):
+            shares = grad[some].to(weight.dtype) * share[some][:, None]
+            # index_put_ sorts before it adds: the same bits every time, unlike scattered atomics
+            total.index_put_(((rows + base)[some],), shares, accumulate=True)
+        return total.view(batches, size, width).to(grad.dtype), None, None

@@ -1,0 +1,1 @@
+"""One tick of the engine on the GPU."""

@@ -1,0 +1,47 @@
+"""The launch of kernels/tick/image.cu, prepared with the checks of `convert_image`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from robocache_ros.ops.cuda.loader import kernel
+from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.image.conversion import checked_conversion
+from robocache_ros.ops.image.cuda.convert import convert_arguments
+from robocache_ros.ops.image.formats import RESIZE, ImageLayout
+from robocache_ros.ops.tick.prepared import NO_TARGET, Prepared, nowhere
+from robocache_ros.ops.tick.tasks import ImageTask, TaskArguments
+
+THREADS = 128  # of a block
+
+
+def prepare_image(
+    nbytes: int,
+    layout: ImageLayout,
+    *,
+    size: tuple[int, int] | None,
+    crop: tuple[int, int, int, int] | None,
+    resize: str,
+    normalize: Any,
+    dtype: torch.dtype | None,
+) -> Prepared:
+    """What a tick launches for an image of `nbytes` bytes; arguments and errors are those of `convert_image`."""
+    conversion = checked_conversion(
+        nbytes, layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype
+    )
+    out = torch.empty(conversion.shape, dtype=conversion.dtype, device="meta")
+    task = packer(ImageTask).pack(*NO_TARGET, *convert_arguments(nowhere(nbytes), conversion, out))
+    _, rows, columns = conversion.shape
+    return Prepared(
+        conversion.shape, conversion.dtype, (conversion.format.family, RESIZE[resize], rows * columns), task
+    )
+
+
+def launch_image(device: int, task: int, variant: tuple[int, ...]) -> None:
+    """Convert one image; `task` is the address of its ImageTask."""
+    family, resize, pixels = variant
+    defines = (f"FAMILY={family}", f"RESIZE={resize}")
+    launchable = kernel("tick/image.cu", "tick_image", packer(TaskArguments), device, defines)
+    launchable.launch((-(-pixels // THREADS), 1, 1), THREADS, 0, task)

@@ -1,0 +1,87 @@
+"""What the kernels of a tick read: the structures of kernels/tick/row.cuh and tasks.cuh."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_double, c_float, c_int, c_longlong, c_void_p
+
+from robocache_ros.ops.image.cuda.arguments import ConvertArguments
+from robocache_ros.ops.voxel.cuda.arguments import Clouds
+
+ZERO, KEEP, MAKE = 0, 1, 2  # enum Action
+
+
+class RowTask(Structure):
+    """One vector stream of a row."""
+
+    _fields_ = (
+        ("samples", c_void_p),
+        ("lower", c_longlong),
+        ("upper", c_longlong),
+        ("weight", c_float),
+        ("width", c_int),
+        ("column", c_int),
+        ("method", c_int),
+    )
+
+
+class RowTarget(Structure):
+    """Where a row goes."""
+
+    _fields_ = (
+        ("row", c_void_p),
+        ("again", c_void_p),
+        ("host", c_void_p),
+        ("status", c_void_p),
+        ("values", c_int),
+        ("statuses", c_int),
+    )
+
+
+class RowArguments(Structure):
+    """Where a row's target and tasks are."""
+
+    _fields_ = (("target", c_void_p), ("tasks", c_void_p), ("streams", c_int))
+
+
+class Target(Structure):
+    """Where an image or a grid goes, and what is done."""
+
+    _fields_ = (
+        ("out", c_void_p),
+        ("before", c_void_p),
+        ("bytes", c_longlong),
+        ("action", c_int),
+        ("unused", c_int),
+    )
+
+
+class ImageTask(Structure):
+    """One image."""
+
+    _fields_ = (("target", Target), ("convert", ConvertArguments))
+
+
+class CloudTask(Structure):
+    """One voxel grid."""
+
+    _fields_ = (
+        ("target", Target),
+        ("clouds", Clouds),
+        ("sums", c_void_p),
+        ("cells", c_longlong),
+        ("scale", c_float),
+        ("limit", c_float),
+        ("unit", c_double),
+    )
+
+
+class TaskArguments(Structure):
+    """Where the task of an image or a cloud is: ImageArguments and CloudArguments."""
+
+    _fields_ = (("task", c_void_p),)
+
+
+class TaskHead(Structure):
+    """What differs from tick to tick of an image's or a cloud's task: its beginning."""
+
+    _fields_ = (("target", Target), ("data", c_void_p))

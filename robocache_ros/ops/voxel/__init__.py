@@ -1,0 +1,1 @@
+"""Point clouds and depth images to voxel grids."""

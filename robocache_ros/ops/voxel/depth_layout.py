@@ -1,0 +1,107 @@
+"""The layout of a depth image and the colour image over it, and the check that every pixel is inside their bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import check_choice, checked_floats
+from robocache_ros.ops.image.formats import FORMATS, PACKED, ImageLayout
+from robocache_ros.ops.voxel.cloud_layout import MAX_FEATURES
+
+AXES, RGB = ("x", "y", "z"), ("r", "g", "b")
+MAX_BYTES = 2**31 - 1
+
+# Encoding: NumPy's type, PointField's datatype, units of depth to the metre (REP 118).
+DEPTHS = {"16UC1": ("u2", 4, 1000.0), "mono16": ("u2", 4, 1000.0), "32FC1": ("f4", 7, 1.0)}
+# Encoding: bytes of a pixel, and where red, green and blue are in it.
+COLORS = {
+    f.name: (f.pixel_bytes, f.offsets if len(f.offsets) == 3 else 3 * f.offsets)
+    for f in FORMATS.values()
+    if f.family == PACKED and not f.alias_of
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColorLayout:
+    """The layout of the colour image over a depth image of the same size; hashable."""
+
+    encoding: str
+    step: int  # bytes from a row to the next; 0, not checked: rows without padding
+    at: int  # bytes from the depth image's first to its first
+
+
+@dataclass(frozen=True, slots=True)
+class DepthImageLayout:
+    """The layout of a depth image and its colours, and the camera's model, not checked; hashable."""
+
+    depth: ImageLayout
+    camera: Sequence[float]  # fx, fy, cx, cy in pixels
+    color: ColorLayout | None = None
+
+
+@dataclass(frozen=True)
+class DepthLayout:
+    """A checked layout: the depth, and the colour, of every pixel is inside the bytes."""
+
+    encoding: str
+    width: int
+    height: int
+    step: int
+    big_endian: bool
+    camera: tuple[float, float, float, float]  # fx, fy, cx, cy; float32 values
+    color: ColorLayout | None
+    # Of each feature: 0..2 for x, y, z in the grid's frame, 3 + the byte of a pixel's colour.
+    sources: tuple[int, ...]
+
+
+def check_depth(nbytes: int, color_nbytes: int, image: DepthImageLayout, features: Sequence[str]) -> DepthLayout:
+    """The checked layout of a depth image; raises RoboCacheError where a pixel is outside the bytes.
+
+    nbytes: of the memory that begins with the depth image. color_nbytes: of that with the colour image, `color.at`
+    bytes from its first.
+    """
+    depth, camera, encoding = image.depth, image.camera, image.depth.encoding
+    width, height = depth.width, depth.height
+    color = image.color and _checked_color(color_nbytes, image.color, width, height)
+    if not isinstance(encoding, str) or encoding not in DEPTHS:
+        raise RoboCacheError(f"encoding: {encoding!r} is not a depth encoding; use one of {', '.join(DEPTHS)}")
+    step = _checked_step("data", nbytes, width, height, depth.step, np.dtype(DEPTHS[encoding][0]).itemsize)
+    with np.errstate(over="ignore"):
+        rounded = [float(np.float32(value)) for value in checked_floats("camera", camera, ("fx", "fy", "cx", "cy"))]
+    if not all(map(math.isfinite, rounded)) or min(rounded[:2]) <= 0:
+        raise RoboCacheError(f"camera: {tuple(camera)} is not fx, fy, cx, cy, finite and the first two above 0")
+    if len(features) > MAX_FEATURES:
+        raise RoboCacheError(f"features: got {len(features)}; at most {MAX_FEATURES} are supported")
+    known = (*AXES, *RGB) if color else AXES
+    unknown = [name for name in features if name not in known]
+    if unknown:
+        why = "" if color or unknown[0] not in RGB else "; pass the colour image"
+        raise RoboCacheError(f"features: {unknown[0]!r} is not one of {', '.join(known)}{why}")
+    bytes_of = dict(zip(RGB, COLORS[color.encoding][1], strict=True)) if color else {}
+    sources = tuple([AXES.index(name) if name in AXES else 3 + bytes_of[name] for name in features])
+    fx, fy, cx, cy = rounded
+    return DepthLayout(encoding, width, height, step, depth.big_endian, (fx, fy, cx, cy), color, sources)
+
+
+def _checked_color(nbytes: int, color: ColorLayout, width: int, height: int) -> ColorLayout:
+    check_choice("color_encoding", color.encoding, COLORS)
+    pixel = COLORS[color.encoding][0]
+    step = _checked_step("color", nbytes - color.at, width, height, color.step or width * pixel, pixel)
+    return ColorLayout(color.encoding, step, color.at)
+
+
+def _checked_step(name: str, nbytes: int, width: int, height: int, step: int, pixel: int) -> int:
+    """The step, or the row's bytes for a single row; raises RoboCacheError where a pixel is outside the bytes."""
+    if width < 1 or height < 1 or step < width * pixel:
+        raise RoboCacheError(f"{name}: {height} rows of {width} pixels of {pixel} bytes do not fit a step of {step}")
+    needed = (height - 1) * step + width * pixel
+    if needed > nbytes:
+        raise RoboCacheError(f"{name}: {nbytes} bytes, but {height} rows of {width} pixels need {needed}")
+    if nbytes > MAX_BYTES:
+        raise RoboCacheError(f"{name}: {nbytes} bytes; at most {MAX_BYTES} are supported")
+    return step if height > 1 else width * pixel

@@ -1,0 +1,214 @@
+"""A voxel grid, the reduction of its points, and the result, with the checks that every backend relies on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.checks import check_choice, check_names, checked_floats, checked_integer, checked_integers
+from robocache_ros.ops.tensor_checks import check_tensor, checked_out
+
+AXES = ("x", "y", "z")
+MODES = ("occupancy", "occupancy_bits", "count", "mean", "max", "first")
+FEATURE_MODES = ("mean", "max")
+# A feature is summed as round(value * 2**fraction_bits) in int64; |value| saturates at 2**(FIXED_BITS - fraction_bits):
+# 2**23 points of the largest value fit one voxel, whatever their order.
+FIXED_BITS = 40
+FRACTION_BITS = 20
+MAX_VOXELS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the voxels are: index = floor((p - minimum) / size), each operation rounded to float32."""
+
+    minimum: tuple[float, float, float]  # corner with the smallest coordinates, float32 values
+    size: tuple[float, float, float]  # edges of a voxel, float32 values
+    shape: tuple[int, int, int]
+
+    @property
+    def cells(self) -> int:
+        """Number of voxels."""
+        return math.prod(self.shape)
+
+    @property
+    def words(self) -> int:
+        """32-bit words along z of the bit-packed form."""
+        return (self.shape[2] + 31) // 32
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a voxel holds of its points."""
+
+    mode: str
+    features: int  # columns after x, y, z
+    max_points: int = 0  # K of `first`
+    fraction_bits: int = FRACTION_BITS
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether points with a feature that is not finite are not placed."""
+        return self.mode in ("mean", "max", "first")
+
+    @property
+    def limit(self) -> float:
+        """Where a feature saturates in the fixed-point sum of `mean`."""
+        return 2.0 ** (FIXED_BITS - self.fraction_bits)
+
+    def dense_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Shape of one cloud's dense grid."""
+        if self.mode == "occupancy_bits":
+            return (*grid.shape[:2], grid.words)
+        if self.mode in FEATURE_MODES:
+            return (self.features, *grid.shape)
+        if self.mode == "first":
+            return (*grid.shape, self.max_points, 3 + self.features)
+        return grid.shape
+
+    @property
+    def dense_dtype(self) -> torch.dtype:
+        """Type of the dense grid."""
+        return {"occupancy": torch.uint8, "occupancy_bits": torch.int32, "count": torch.int32}.get(
+            self.mode, torch.float32
+        )
+
+
+@dataclass(frozen=True)
+class Voxelization:
+    """A checked grid, what its voxels hold, and the names of the reduced fields."""
+
+    grid: Grid
+    reduction: Reduction
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The requested form of the result."""
+
+    batched: bool = False  # shapes have a leading B
+    sparse: bool = False  # the occupied voxels alone
+    out: Tensor | None = None  # the dense grid to write
+
+    def dense(self, grid: Grid, reduction: Reduction, device: torch.device, batch: int = 1) -> Tensor:
+        """The dense grid, `out` or a new one; raises RoboCacheError where `out` has another shape, dtype or device."""
+        shape = reduction.dense_shape(grid)
+        return checked_out(self.out, (batch, *shape) if self.batched else shape, reduction.dense_dtype, device)
+
+
+@dataclass(frozen=True)
+class Voxels:
+    """A filled grid; with `sparse`, its occupied voxels alone, sorted by (batch,) x, y, z."""
+
+    dense: Tensor | None  # uint8 occupancy, int32 bits or count, float32 the others; zero where nothing is
+    tally: Tensor  # (3,) or (B, 3) int64 on the points' device: not finite, outside (neither placed), saturated
+    coordinates: Tensor | None = None  # sparse: (V, 3) int32 x, y, z, or (V, 4) with the batch before them
+    num_points: Tensor | None = None  # sparse: (V,) int32 points that fell into the voxel
+    features: Tensor | None = None  # sparse: (V, F) of mean and max, (V, K, 3 + F) zero-padded of first; float32
+
+    @property
+    def grid(self) -> Tensor:
+        """The dense grid; raises RoboCacheError for a sparse result."""
+        if self.dense is None:
+            raise RoboCacheError("grid: this result is sparse; use coordinates and features, or sparse=False")
+        return self.dense
+
+    @property
+    def nonfinite(self) -> Tensor:
+        """Points not placed for a NaN or infinity in what the mode reads of them."""
+        return self.tally[..., 0]
+
+    @property
+    def outside(self) -> Tensor:
+        """Finite points not placed because they are outside the grid."""
+        return self.tally[..., 1]
+
+    @property
+    def saturated(self) -> Tensor:
+        """Feature values that the fixed-point sum of `mean` could not hold and clamped."""
+        return self.tally[..., 2]
+
+
+def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float], grid_size: Sequence[int]) -> Grid:
+    """The grid, its numbers rounded to float32; raises RoboCacheError where one is out of range."""
+    edges = voxel_size if np.ndim(voxel_size) else (voxel_size,) * 3
+    with np.errstate(over="ignore"):
+        minimum = [float(np.float32(value)) for value in checked_floats("grid_min", grid_min, AXES)]
+        sizes = [float(np.float32(value)) for value in checked_floats("voxel_size", edges, AXES)]
+    if not all(math.isfinite(value) for value in minimum):
+        raise RoboCacheError(f"grid_min: {grid_min} is not finite in float32")
+    if not all(math.isfinite(value) and value > 0 for value in sizes):
+        raise RoboCacheError(f"voxel_size: {voxel_size} is not finite and above 0 in float32")
+    shape = checked_integers("grid_size", grid_size, AXES)
+    if not all(1 <= value <= 1 << 24 for value in shape) or math.prod(shape) > MAX_VOXELS:
+        raise RoboCacheError(f"grid_size: {shape}; each of x, y and z is 1..2**24, and 2**31 - 1 together")
+    return Grid((minimum[0], minimum[1], minimum[2]), (sizes[0], sizes[1], sizes[2]), (shape[0], shape[1], shape[2]))
+
+
+def checked_reduction(mode: str, features: int, max_points: int | None, fraction_bits: int) -> Reduction:
+    """What the voxels hold; raises RoboCacheError on a wrong combination."""
+    check_choice("mode", mode, MODES)
+    if mode in FEATURE_MODES and not features:
+        raise RoboCacheError(f"mode: {mode!r} needs features besides x, y and z; give points (..., 3 + F) or features")
+    if (mode == "first") != (max_points is not None):
+        raise RoboCacheError(f"max_points: {max_points} with mode {mode!r}; set it with 'first' only")
+    if max_points is not None and checked_integer("max_points", max_points) < 1:
+        raise RoboCacheError(f"max_points: {max_points} is not 1 or more")
+    if not 0 <= checked_integer("fraction_bits", fraction_bits) <= FIXED_BITS:
+        raise RoboCacheError(f"fraction_bits: {fraction_bits} is not in 0..{FIXED_BITS}")
+    return Reduction(mode, features, max_points or 0, fraction_bits)
+
+
+def checked_voxelization(
+    grid_min: Sequence[float],
+    voxel_size: float | Sequence[float],
+    grid_size: Sequence[int],
+    mode: str,
+    features: Sequence[str],
+    max_points: int | None = None,
+    fraction_bits: int = FRACTION_BITS,
+) -> Voxelization:
+    """The grid and the reduction of named fields; raises RoboCacheError on a wrong argument."""
+    grid = checked_grid(grid_min, voxel_size, grid_size)
+    check_names("features", features)
+    reduction = checked_reduction(mode, len(features), max_points, fraction_bits)
+    return Voxelization(grid, reduction, tuple(features))
+
+
+def checked_lengths(lengths: Tensor | None, batch: int, count: int, device: torch.device) -> Tensor | None:
+    """(B,) int64 on the points' device; on a GPU their values are not read here, as that would synchronise."""
+    if lengths is None:
+        return None
+    check_tensor("lengths", lengths)
+    if lengths.shape != (batch,) or lengths.dtype != torch.int64 or lengths.device != device:
+        raise RoboCacheError(
+            f"lengths: expected ({batch},) int64 on {device}, got {tuple(lengths.shape)} {lengths.dtype}"
+            f" on {lengths.device}"
+        )
+    if device.type == "cpu" and batch and not (int(lengths.min()) >= 0 and int(lengths.max()) <= count):
+        raise RoboCacheError(f"lengths: {lengths.tolist()} are not all in 0..{count}")
+    return lengths.contiguous()
+
+
+def checked_transform(transform: Tensor | None) -> Any:
+    """(3, 4) float32 in NumPy; raises RoboCacheError where it is not a rigid transform on the CPU."""
+    if transform is None:
+        return None
+    check_tensor("transform", transform)
+    if tuple(transform.shape) not in ((3, 4), (4, 4)) or transform.dtype != torch.float32 or transform.is_cuda:
+        raise RoboCacheError(
+            f"transform: expected (3, 4) or (4, 4) float32 on the CPU, got {tuple(transform.shape)} {transform.dtype}"
+        )
+    if not bool(torch.isfinite(transform).all()):
+        raise RoboCacheError(f"transform: {transform.tolist()} is not finite")
+    if len(transform) == 4 and transform[3].tolist() != [0, 0, 0, 1]:
+        raise RoboCacheError(f"transform: last row {transform[3].tolist()} is not 0, 0, 0, 1; give a rigid transform")
+    return transform[:3].detach().numpy()

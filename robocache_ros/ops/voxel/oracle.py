@@ -1,0 +1,41 @@
+"""What voxels should give, in plain float64, one point at a time: every backend's reference.
+
+Written for reading. Nothing is rounded on the way, so backends differ by the rounding of the coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def voxels(
+    points: Array, grid_min: tuple[float, ...], size: tuple[float, ...], shape: tuple[int, ...]
+) -> tuple[dict[tuple[int, ...], list[int]], int, int]:
+    """Rows of (N, 3 + F) points by the voxel they are in, in order; how many are not finite, and how many outside."""
+    inside: dict[tuple[int, ...], list[int]] = {}
+    nonfinite = outside = 0
+    for number, point in enumerate(points):
+        if not all(math.isfinite(value) for value in point):
+            nonfinite += 1
+            continue
+        index = tuple(
+            math.floor((float(value) - low) / edge) for value, low, edge in zip(point, grid_min, size, strict=False)
+        )
+        if all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+            inside.setdefault(index, []).append(number)
+        else:
+            outside += 1
+    return inside, nonfinite, outside
+
+
+def means(points: Array, inside: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], list[float]]:
+    """Mean of each feature in each voxel that has points."""
+    return {
+        index: [math.fsum(map(float, points[rows, 3 + f])) / len(rows) for f in range(points.shape[1] - 3)]
+        for index, rows in inside.items()
+    }

@@ -1,0 +1,30 @@
+"""The fusion spec: what is declared of a robot's streams, and the layout of the rows that they are fused into."""
+
+from robocache_ros.spec.fusion import FusionSpec, json_schema, load_spec
+from robocache_ros.spec.layout import Column, Layout
+from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
+from robocache_ros.spec.message_types import CAMERA_INFO_TYPE, CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC
+from robocache_ros.spec.stream import QosSpec, StreamSpec
+from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+
+__all__ = [
+    "CAMERA_INFO_TYPE",
+    "CLOUD_TYPE",
+    "IMAGENET",
+    "IMAGE_TYPES",
+    "JOINT_TYPE",
+    "NS_PER_MS",
+    "NS_PER_S",
+    "TF_STATIC",
+    "Column",
+    "Extrinsic",
+    "FusionSpec",
+    "ImageSpec",
+    "Layout",
+    "Normalize",
+    "QosSpec",
+    "StreamSpec",
+    "VoxelSpec",
+    "json_schema",
+    "load_spec",
+]

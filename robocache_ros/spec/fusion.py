@@ -1,0 +1,192 @@
+"""The fusion spec: streams on one timeline. Every default of the project is here, in `stream.py` and in `media.py`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.spec import keys, strict_yaml
+from robocache_ros.spec.keys import choice, integer, key, number
+from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
+from robocache_ros.spec.message_types import CAMERA_INFO_TYPE, CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC
+from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
+from robocache_ros.spec.stream import QosSpec, StreamSpec, pattern
+from robocache_ros.spec.units import NS_PER_MS
+
+__all__ = [
+    "CAMERA_INFO_TYPE",
+    "CLOUD_TYPE",
+    "IMAGENET",
+    "IMAGE_TYPES",
+    "JOINT_TYPE",
+    "TF_STATIC",
+    "Extrinsic",
+    "FusionSpec",
+    "ImageSpec",
+    "Normalize",
+    "QosSpec",
+    "StreamSpec",
+    "VoxelSpec",
+    "json_schema",
+    "load_spec",
+]
+
+_NAME = r"^[a-z][a-z0-9_]*$"
+_stream_name = pattern("a stream name of lower-case letters, digits and _", _NAME)
+
+
+def _streams(raw: Any) -> tuple[StreamSpec, ...]:
+    if not isinstance(raw, Mapping) or not raw:
+        raise keys.refuse(f"expected streams by name, got {show_value(raw)}; write `name: {{topic: ..., type: ...}}`")
+    streams: list[StreamSpec] = []
+    problems: list[Problem] = []
+    for name, given in raw.items():
+        try:
+            streams.append(keys.read(StreamSpec, given, name=_stream_name.read(name)))
+        except SpecError as error:
+            problems += below((name,), error)
+    if problems:
+        raise SpecError(problems)
+    return tuple(streams)
+
+
+_streams_by_name = keys.KeyType(
+    "streams by name",
+    _streams,
+    {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": _NAME},
+        "additionalProperties": keys.object_schema(StreamSpec),
+    },
+)
+
+
+@dataclass(frozen=True)
+class FusionSpec:
+    """The streams of a robot and the timeline they are fused on."""
+
+    robocache: int = key(integer(1, 1), "version of this format")
+    streams: tuple[StreamSpec, ...] = key(_streams_by_name, "the streams to fuse, by name; columns follow this order")
+    rate_hz: int = key(integer(1, 1000), "ticks per second, on a grid anchored to the epoch", default=50, unit="Hz")
+    horizon: int = key(integer(1, 10_000), "ticks in a published window", default=1)
+    delay_ms: float = key(number(0, 60_000), "how long after its time a tick is published", default=60.0, unit="ms")
+    lead_ms: float = key(
+        number(0, 60_000),
+        "a tick is computed this long before it is published; later arrivals are not in it",
+        default=0.0,
+        unit="ms",
+    )
+    emit: str = key(
+        choice("fixed", "eager"), "fixed: at tick + delay_ms; eager: once every stream has passed it", default="fixed"
+    )
+
+    def __post_init__(self) -> None:
+        if self.lead_ms > self.delay_ms:
+            raise refusal("lead_ms", f"{self.lead_ms:g} is above delay_ms, {self.delay_ms:g}; use at most delay_ms")
+        twice = [name for name, times in Counter(s.name for s in self.streams).items() if times > 1]
+        if twice:
+            raise refusal("streams", f"{show_value(twice[0])} is the name of two streams; rename one")
+
+    @property
+    def delay_ns(self) -> int:
+        """`delay_ms` in nanoseconds: a tick is published this long after its time."""
+        return round(self.delay_ms * NS_PER_MS)
+
+    @property
+    def cut_ns(self) -> int:
+        """`delay_ms` less `lead_ms` in nanoseconds: a tick is computed this long after its time."""
+        return self.delay_ns - round(self.lead_ms * NS_PER_MS)
+
+    def stream(self, name: str) -> StreamSpec:
+        """The stream of that name."""
+        for stream in self.streams:
+            if stream.name == name:
+                return stream
+        names = ", ".join(s.name for s in self.streams)
+        raise RoboCacheError(f"streams.{printable(name, 40)}: no such stream; there are {printable(names, 120)}")
+
+    @property
+    def feeds(self) -> tuple[StreamSpec, ...]:
+        """Every topic to subscribe to or read: the streams, each followed by its companions."""
+        return tuple(feed for s in self.streams for feed in (s, *s.companions))
+
+    @property
+    def framed(self) -> tuple[StreamSpec, ...]:
+        """The streams whose sensor's pose comes from /tf_static."""
+        return tuple(s for s in self.streams if s.voxels and s.voxels.frame)
+
+    @property
+    def vectors(self) -> tuple[StreamSpec, ...]:
+        """The streams that have columns in the fused tensor."""
+        return tuple(s for s in self.streams if s.kind == "vector")
+
+    @property
+    def media(self) -> tuple[StreamSpec, ...]:
+        """The streams of images and clouds."""
+        return tuple(s for s in self.streams if s.kind != "vector")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved spec as plain values, every default written out; `load_spec` reads it back the same."""
+        streams = {stream.name: keys.write(stream) for stream in self.streams}
+        return {k: streams if k == "streams" else getattr(self, k) for k in keys.keys_of(FusionSpec)}
+
+
+def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
+    """Read a fusion spec from a YAML file or a mapping.
+
+    Raises:
+        RoboCacheError: the spec is not valid. The message has a line for each mistake, with its place in the file.
+    """
+    if isinstance(source, Mapping):
+        return keys.read(FusionSpec, source)
+    path = Path(source)
+    shown = printable(path, 60)
+    try:
+        root = strict_yaml.load(_text(path, shown))
+    except strict_yaml.YamlError as error:
+        raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
+
+    def place(at: KeyPath) -> str:
+        node = root.at(at)
+        return f"{shown}:{node.line}:{node.column}"
+
+    try:
+        return keys.read(FusionSpec, root.value)
+    except SpecError as error:
+        raise SpecError(error.problems, place) from None
+
+
+def _text(path: Path, shown: str) -> str:
+    """The text of a spec file; anything but a regular file of bounded size is refused unread."""
+    hint = "give the path of a fusion spec"
+    try:
+        if not path.is_file() and path.exists():
+            raise RoboCacheError(f"{shown}: not a regular file; {hint}")
+        with path.open("rb") as file:
+            data = file.read(strict_yaml.MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise RoboCacheError(f"{shown}: cannot be read ({error.strerror}); {hint}") from None
+    except UnicodeDecodeError as error:
+        raise RoboCacheError(f"{shown}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:
+        if isinstance(error, RoboCacheError):
+            raise
+        raise RoboCacheError(f"{shown}: not a path ({printable(error, 60)}); {hint}") from None
+    if len(data) > strict_yaml.MAX_BYTES:
+        raise RoboCacheError(f"{shown}: larger than {strict_yaml.MAX_BYTES // 1024} KiB; {hint}")
+    return text
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a fusion spec, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "RoboCache fusion spec",
+        **keys.object_schema(FusionSpec),
+    }

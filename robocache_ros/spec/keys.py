@@ -1,0 +1,242 @@
+"""Declared keys: a dataclass field with its meaning, type and limits, written once.
+
+Reading a mapping, the JSON schema and the reference page are all made from the same fields, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass
+from typing import Any, TypeVar
+
+from robocache_ros.spec.problems import (
+    KeyPath,
+    Problem,
+    SpecError,
+    below,
+    show_value,
+    suggestion,
+)
+
+T = TypeVar("T")
+Schema = dict[str, Any]
+Hint = Callable[[str], str]
+
+MAX_TEXT = 256  # characters of a topic, a name, a unit
+_LISTED = 100  # characters up to which all known keys are listed
+_YAML_11_BOOLEANS = ("yes", "no", "on", "off")
+
+
+@dataclass(frozen=True)
+class KeyType:
+    """What a key accepts: `read(raw)` checks and gives the value or raises SpecError, `schema` is its JSON schema."""
+
+    label: str
+    read: Callable[[Any], Any]
+    schema: Schema
+
+    def accepts(self, raw: Any) -> bool:
+        """Whether `read` gives a value."""
+        try:
+            self.read(raw)
+        except SpecError:
+            return False
+        return True
+
+
+def key(type_: KeyType, doc: str, *, default: Any = MISSING, unit: str = "") -> Any:
+    """A dataclass field that `read` fills from a mapping; without a default the key is required."""
+    return dataclasses.field(default=default, metadata={"type": type_, "doc": doc, "unit": unit})
+
+
+def keys_of(cls: type) -> dict[str, Field[Any]]:
+    """The declared keys of a dataclass, by name, in order."""
+    return {f.name: f for f in dataclasses.fields(cls) if "doc" in f.metadata}
+
+
+def read(cls: type[T], raw: Any, **given: Any) -> T:
+    """Read a mapping into the dataclass `cls`.
+
+    Raises:
+        SpecError: with every unknown key, missing key and value that a key does not accept. The rules between several
+            keys are checked once each key by itself is correct.
+    """
+    if not isinstance(raw, Mapping):
+        raise refuse(f"expected keys and values, got {show_value(raw)}; write `key: value` lines")
+    keys = keys_of(cls)
+    problems = [Problem((name,), f"no such key; {_known(name, list(keys))}") for name in raw if name not in keys]
+    values = dict(given)
+    for name, field in keys.items():
+        if name in raw:
+            try:
+                values[name] = field.metadata["type"].read(raw[name])
+            except SpecError as error:
+                problems += below((name,), error)
+        elif name not in given and field.default is MISSING:
+            problems.append(Problem((name,), f"missing; give it ({field.metadata['doc']})"))
+    if problems:
+        raise SpecError(problems)
+    return cls(**values)
+
+
+def write(value: Any) -> Any:
+    """Plain values that `read` gives the same object back from.
+
+    A default that a key does not accept as a value ("", () or None, which mean: not given) is left out.
+    """
+    if isinstance(value, tuple):
+        return [write(item) for item in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    written = {}
+    for name, field in keys_of(type(value)).items():
+        mine = getattr(value, name)
+        if mine == field.default and not field.metadata["type"].accepts(write(mine)):
+            continue
+        written[name] = write(mine)
+    return written
+
+
+def _known(name: object, keys: list[str]) -> str:
+    listed = ", ".join(keys)
+    choices = f"the keys here are {listed}" if len(listed) <= _LISTED else "docs/reference/spec.md lists the keys"
+    return suggestion(name, keys) or choices
+
+
+def refuse(text: str, path: KeyPath = ()) -> SpecError:
+    """The error of one value."""
+    return SpecError([Problem(path, text)])
+
+
+def _wrong(raw: Any, wanted: str, hint: str) -> SpecError:
+    if isinstance(raw, str) and raw.lower() in _YAML_11_BOOLEANS:
+        hint = f"{hint} (YAML 1.2 reads {raw} as text)"
+    return refuse(f"{show_value(raw)} is not {wanted}; {hint}")
+
+
+def integer(low: int, high: int) -> KeyType:
+    """An integer in [low, high]."""
+
+    def parse(raw: Any) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int) or not low <= raw <= high:
+            quoted = "write it without quotes" if isinstance(raw, str) and raw.isdecimal() else "change it"
+            raise _wrong(raw, f"an integer from {low} to {high}", quoted)
+        return raw
+
+    return KeyType(f"integer {low} … {high}", parse, {"type": "integer", "minimum": low, "maximum": high})
+
+
+def number(low: float, high: float, *, above: bool = False) -> KeyType:
+    """A finite number in [low, high], or in (low, high] with `above`."""
+    words = f"{'above' if above else 'from'} {low:g} to {high:g}"
+
+    def parse(raw: Any) -> float:
+        fits = isinstance(raw, (int, float)) and not isinstance(raw, bool) and low <= raw <= high  # NaN: never
+        if not fits or (above and raw == low):
+            hint = "write a plain number such as 1.5" if isinstance(raw, str) else "change it"
+            raise _wrong(raw, f"a number {words}", hint)
+        return float(raw)
+
+    lower = "exclusiveMinimum" if above else "minimum"
+    return KeyType(f"number {words}", parse, {"type": "number", lower: low, "maximum": high})
+
+
+def choice(*choices: str) -> KeyType:
+    """One of a few words."""
+
+    def parse(raw: Any) -> str:
+        if not isinstance(raw, str) or raw not in choices:
+            raise _wrong(raw, f"one of {', '.join(choices)}", suggestion(raw, choices) or "use one of them")
+        return raw
+
+    return KeyType(" | ".join(choices), parse, {"enum": list(choices)})
+
+
+def change_it(_raw: str) -> str:
+    """The way out where there is nothing better to say."""
+    return "change it"
+
+
+def text(
+    wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = change_it
+) -> KeyType:
+    """Printable text of 1 to MAX_TEXT characters that `accept` is true for; `wanted` describes it.
+
+    `hint(raw)` is what to do where it is not accepted.
+    """
+
+    def parse(raw: Any) -> str:
+        if not isinstance(raw, str) or not raw:
+            raise _wrong(raw, wanted, "put it in quotes" if isinstance(raw, (bool, int, float)) else "write text")
+        if len(raw) > MAX_TEXT:
+            raise refuse(f"{show_value(raw)} has {len(raw)} characters; use at most {MAX_TEXT}")
+        if not raw.isprintable():
+            raise refuse(f"{show_value(raw)} has control characters; remove them")
+        if not accept(raw):
+            raise _wrong(raw, wanted, hint(raw))
+        return raw
+
+    schema: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+    return KeyType(wanted, parse, {**schema, **({"pattern": pattern} if pattern else {})})
+
+
+def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> KeyType:
+    """A list of items: exactly `length` of them, or at least one."""
+    count = f"{length} of" if length else "list of"
+
+    def parse(raw: Any) -> tuple[Any, ...]:
+        if isinstance(raw, (str, bytes, Mapping)) or not hasattr(raw, "__len__") or not hasattr(raw, "__iter__"):
+            raise refuse(f"{show_value(raw)} is not a list; write [{count} {item.label}]")
+        if len(raw) != length if length else not len(raw):
+            raise refuse(f"expected {length or 'at least 1'} values, got {len(raw)}; give {count} {item.label}")
+        values, problems = [], []
+        for index, value in enumerate(raw):
+            try:
+                values.append(item.read(value))
+            except SpecError as error:
+                problems += below((index,), error)
+        if unique:
+            twice = [value for value, times in Counter(values).items() if times > 1]
+            problems += [Problem((), f"{show_value(value)} is in the list twice; name each once") for value in twice]
+        if problems:
+            raise SpecError(problems)
+        return tuple(values)
+
+    size = {"minItems": length, "maxItems": length} if length else {"minItems": 1}
+    schema = {"type": "array", "items": item.schema, **size, "uniqueItems": unique}
+    return KeyType(f"{count} {item.label}", parse, schema)
+
+
+def either(first: KeyType, second: KeyType) -> KeyType:
+    """A list or a mapping is read as `second`, anything else as `first`."""
+
+    def parse(raw: Any) -> Any:
+        return (second if isinstance(raw, (list, tuple, Mapping)) else first).read(raw)
+
+    return KeyType(f"{first.label}, or {second.label}", parse, {"anyOf": [first.schema, second.schema]})
+
+
+def converted(type_: KeyType, convert: Callable[[Any], Any]) -> KeyType:
+    """The same key, its checked value passed through `convert`."""
+    return KeyType(type_.label, lambda raw: convert(type_.read(raw)), type_.schema)
+
+
+def nested(cls: type) -> KeyType:
+    """A mapping read into another dataclass of declared keys."""
+    return KeyType(f"keys of {cls.__name__}", lambda raw: read(cls, raw), object_schema(cls))
+
+
+def object_schema(cls: type) -> Schema:
+    """The JSON schema of a dataclass of declared keys."""
+    properties: Schema = {}
+    required = []
+    for name, field in keys_of(cls).items():
+        unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
+        properties[name] = {**field.metadata["type"].schema, "description": field.metadata["doc"] + unit}
+        if field.default is MISSING:
+            required.append(name)
+        elif isinstance(field.default, (bool, int, float, str)):
+            properties[name]["default"] = field.default
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -1,0 +1,29 @@
+"""The message types that a spec knows, and what a type or a field implies."""
+
+import re
+from collections.abc import Mapping
+
+VECTOR_ALIGNMENTS = ("linear", "slerp", "angle", "hold", "nearest")
+SAMPLE_ALIGNMENTS = ("hold", "nearest")  # images and clouds are selected, never interpolated
+IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
+CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
+JOINT_TYPE = "sensor_msgs/msg/JointState"
+TF_STATIC = "/tf_static"
+# NumPy types of PointField.datatype, which counts from 1.
+POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
+
+_XYZ, _XYZW = ("x", "y", "z"), ("x", "y", "z", "w")
+# Components of the fields whose width the message type fixes, by the last part of the field's path.
+FIELD_COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("orientation", "rotation"), _XYZW),
+    **dict.fromkeys(("position", "translation", "linear", "angular", "force", "torque", "vector", "point"), _XYZ),
+    **dict.fromkeys(("linear_acceleration", "angular_velocity"), _XYZ),
+    **{axis: (axis,) for axis in _XYZW},
+}
+
+
+def full_type_hint(name: str) -> str:
+    """What to write for a type that is not of the form package/msg/Name."""
+    package, _, rest = name.partition("/")
+    return f"write {package}/msg/{rest}" if re.fullmatch(r"[a-z]\w*/[A-Z]\w*", name) else "change it"

@@ -1,0 +1,250 @@
+"""One stream of a fusion spec: its topic, its stamps and its alignment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from robocache_ros.spec import keys
+from robocache_ros.spec.keys import choice, integer, key, many, nested, number, text
+from robocache_ros.spec.media import ImageSpec, VoxelSpec
+from robocache_ros.spec.message_types import (
+    CAMERA_INFO_TYPE,
+    CLOUD_TYPE,
+    FIELD_COMPONENTS,
+    IMAGE_TYPES,
+    JOINT_TYPE,
+    SAMPLE_ALIGNMENTS,
+    VECTOR_ALIGNMENTS,
+    full_type_hint,
+)
+from robocache_ros.spec.problems import Problem, SpecError, show_value
+from robocache_ros.spec.units import NS_PER_MS
+
+_TOPIC = r"^/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$"
+_TYPE = r"^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$"
+_FIELD = r"^[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?(\.[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?)*$"
+
+
+def pattern(wanted: str, expression: str, hint: keys.Hint = keys.change_it) -> keys.KeyType:
+    """Text that a regular expression matches from end to end; `wanted` describes it."""
+    return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
+
+
+_topic = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
+_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
+_field = pattern("a field's path such as pose.orientation", _FIELD)
+
+
+@dataclass(frozen=True)
+class QosSpec:
+    """Quality of service of a subscription; the default is ROS 2's sensor-data profile with a queue for a burst."""
+
+    reliability: str = key(choice("best_effort", "reliable"), "delivery asked of the publisher", default="best_effort")
+    durability: str = key(choice("volatile", "transient_local"), "whether the last sample is kept", default="volatile")
+    depth: int = key(integer(1, 10_000), "samples that the middleware queues", default=10)
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One stream: a field of a topic's messages, how it is stamped and how it is aligned."""
+
+    name: str
+    topic: str = key(_topic, "the topic to subscribe to")
+    type: str = key(_type, "the topic's message type")
+    field: str = key(_field, "path of the numeric field; known for joint states and arrays", default="")
+    names: tuple[str, ...] = key(
+        many(text("a joint's name"), unique=True), "joints to read, by name and in this order", default=()
+    )
+    dim: int = key(integer(1, 65536), "values per sample; known for joints, poses and the like", default=0)
+    align: str = key(
+        choice(*VECTOR_ALIGNMENTS), "how the value at a tick is computed; linear for vectors, else hold", default=""
+    )
+    max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
+    max_age_ms: float = key(number(0, 1e7), "age up to which a sample is held", default=100.0, unit="ms")
+    latency_ms: float = key(
+        number(-1e5, 1e5), "calibrated sensor latency, subtracted from every stamp", default=0.0, unit="ms"
+    )
+    stamp: str = key(
+        choice("header", "receive"),
+        "what gives a sample its time; receive where the type has no header",
+        default="",
+    )
+    max_skew_ms: float = key(
+        number(0, 1e13, above=True),
+        "a sample with its stamp further from its arrival is dropped",
+        default=5000.0,
+        unit="ms",
+    )
+    rate_hz: float = key(
+        number(0, 1e5, above=True),
+        "declared rate; buffers are sized by it, and the diagnostics compare the topic with it",
+        default=0.0,
+        unit="Hz",
+    )
+    role: str = key(choice("observation", "action"), "whether a policy reads it or produces it", default="observation")
+    unit: str = key(text("a unit such as rad"), "unit of the values, carried in the layout", default="")
+    qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=QosSpec())
+    image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
+    voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a point cloud is reduced to", default=None)
+    camera_info: str = key(
+        _topic,
+        "intrinsics of a depth image, which makes it a point cloud; the image is rectified",
+        default="",
+    )
+    color: str = key(_topic, "the colour image registered to the depth image, of the same size", default="")
+    pair_ms: float = key(
+        number(0, 1e4), "largest difference between the stamps of a depth and a colour image", default=20.0, unit="ms"
+    )
+
+    def __post_init__(self) -> None:
+        resolve = _Resolver(self)
+        for name in ("field", "dim", "align", "stamp", "image"):
+            object.__setattr__(self, name, getattr(resolve, name)())
+        if not resolve.problems:
+            resolve.check()
+        if resolve.problems:
+            raise SpecError(resolve.problems)
+
+    @property
+    def kind(self) -> str:
+        """`vector`, `image` or `cloud`: what a sample is."""
+        if self.type == CLOUD_TYPE or self.camera_info:
+            return "cloud"
+        return "image" if self.type in IMAGE_TYPES else "vector"
+
+    @cached_property
+    def companions(self) -> tuple[StreamSpec, ...]:
+        """The topics that complete a depth image, as streams `<name>/camera_info` and `<name>/color`; else empty."""
+        if not self.camera_info:
+            return ()
+        info = StreamSpec(
+            f"{self.name}/camera_info", self.camera_info, CAMERA_INFO_TYPE, field="k", dim=9, align="hold", qos=self.qos
+        )
+        color = StreamSpec(f"{self.name}/color", self.color, IMAGE_TYPES[0], qos=self.qos) if self.color else None
+        return (info, color) if color else (info,)
+
+    @property
+    def width(self) -> int:
+        """Columns in the fused tensor: `dim` of a vector, 0 of an image or a cloud."""
+        return self.dim if self.kind == "vector" else 0
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """A label for each value: joint names, axes, or the index."""
+        known = FIELD_COMPONENTS.get(self.field.rpartition(".")[2], ())
+        if self.names:
+            return self.names
+        return known if len(known) == self.dim else tuple(str(i) for i in range(self.width))
+
+    @property
+    def max_gap_ns(self) -> int:
+        """`max_gap_ms` in nanoseconds."""
+        return round(self.max_gap_ms * NS_PER_MS)
+
+    @property
+    def max_age_ns(self) -> int:
+        """`max_age_ms` in nanoseconds."""
+        return round(self.max_age_ms * NS_PER_MS)
+
+    @property
+    def latency_ns(self) -> int:
+        """`latency_ms` in nanoseconds."""
+        return round(self.latency_ms * NS_PER_MS)
+
+    @property
+    def max_skew_ns(self) -> int:
+        """`max_skew_ms` in nanoseconds."""
+        return round(self.max_skew_ms * NS_PER_MS)
+
+    @property
+    def pair_ns(self) -> int:
+        """`pair_ms` in nanoseconds."""
+        return round(self.pair_ms * NS_PER_MS)
+
+
+class _Resolver:
+    """Fills what a stream's type implies, and checks the keys against each other."""
+
+    def __init__(self, stream: StreamSpec) -> None:
+        self.s = stream
+        self.type = show_value(stream.type).strip("'")
+        self.is_vector = stream.kind == "vector"
+        self.is_array = stream.type.startswith("std_msgs/msg/")
+        self.problems: list[Problem] = []
+
+    def refuse(self, key: str, text: str) -> None:
+        """Collect a problem with a key."""
+        self.problems.append(Problem(tuple(key.split(".")), text))
+
+    def field(self) -> str:
+        """The numeric field: given, or implied by the type."""
+        if self.s.field or not self.is_vector:
+            return self.s.field
+        known = "position" if self.s.type == JOINT_TYPE else "data" if self.is_array else ""
+        if not known:
+            self.refuse("field", f"missing; name the numeric field of {self.type}, such as pose.orientation")
+        return known
+
+    def dim(self) -> int:
+        """Values per sample: given, or implied by names, field or type."""
+        if not self.is_vector:
+            return self.s.dim
+        scalar = self.is_array and not self.s.type.endswith("MultiArray")
+        known = len(self.s.names) or len(FIELD_COMPONENTS.get(self.s.field.rpartition(".")[2], ())) or int(scalar)
+        if self.s.type == JOINT_TYPE and not self.s.names:
+            self.refuse("names", "missing; joint states are read by joint name, list the joints in your order")
+        elif not (self.s.dim or known) and self.s.field:
+            self.refuse("dim", f"missing; give the number of values in {show_value(self.s.field)} of {self.type}")
+        if self.s.names and self.s.dim not in (0, known):
+            self.refuse("dim", f"{self.s.dim} where names lists {known}; leave dim out")
+        return self.s.dim or known
+
+    def align(self) -> str:
+        """The alignment: given, or the type's default."""
+        return self.s.align or ("linear" if self.is_vector else "hold")
+
+    def stamp(self) -> str:
+        """What gives a sample its time: given, or implied by the type."""
+        return self.s.stamp or ("receive" if self.is_array else "header")
+
+    def image(self) -> ImageSpec | None:
+        """The processing of an image stream: given, or the default."""
+        return self.s.image or (ImageSpec() if self.s.kind == "image" else None)
+
+    def check(self) -> None:
+        """Check the keys against the type and against each other."""
+        s = self.s
+        allowed = VECTOR_ALIGNMENTS if self.is_vector else SAMPLE_ALIGNMENTS
+        if s.align not in allowed:
+            self.refuse("align", f"{s.align!r} is for vectors; use {' or '.join(allowed)} for {self.type}")
+        if s.align == "slerp" and s.dim != 4 and self.is_vector:
+            self.refuse("align", f"'slerp' is for quaternions (4 values), not {s.dim}; use linear")
+        if s.names and s.type != JOINT_TYPE:
+            self.refuse("names", f"only {JOINT_TYPE} has joint names, not {self.type}; use field and dim")
+        if self.is_array and s.stamp == "header":
+            self.refuse("stamp", f"'header', but {self.type} has no header; use receive")
+        if s.image and s.kind != "image":
+            self.refuse("image", f"{self.type} is not an image; leave it out")
+        if s.kind == "cloud" and s.voxels is None:
+            self.refuse("voxels", "missing; give the grid of the point cloud (origin_m, size_m, shape)")
+        if s.voxels and s.kind != "cloud":
+            hint = "add camera_info for a depth image" if s.kind == "image" else "leave it out"
+            self.refuse("voxels", f"{self.type} is not a point cloud; {hint}")
+        if s.camera_info:
+            self.check_depth()
+        elif s.color:
+            self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
+        if not self.is_vector and (s.field or s.dim):
+            self.refuse("field" if s.field else "dim", f"does not apply to {self.type}; leave it out")
+
+    def check_depth(self) -> None:
+        """Check the keys of a depth image."""
+        s = self.s
+        if s.type not in IMAGE_TYPES:
+            self.refuse("camera_info", f"goes with depth images, not {self.type}; leave it out")
+        known = ("x", "y", "z", *(("r", "g", "b") if s.color else ()))
+        unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
+        if unknown:
+            self.refuse("voxels.features", f"{show_value(unknown[0])} is not one of {', '.join(known)}; change it")

@@ -1,0 +1,197 @@
+"""Message definitions: the common table, texts as bags carry them, installed classes."""
+
+import pytest
+from rosbags.typesys import Stores, get_typestore
+
+from robocache_ros.decode import definitions_of, make_decoder
+from robocache_ros.decode.cdr.common_types import COMMON
+from robocache_ros.decode.cdr.definitions import message_type
+from robocache_ros.decode.cdr.types import Array, Primitive, Sequence, Text, describe
+from robocache_ros.errors import RoboCacheError
+
+LINE = "=" * 80
+
+
+@pytest.mark.parametrize("store", [Stores.ROS2_HUMBLE, Stores.ROS2_JAZZY, Stores.ROS2_KILTED])
+def test_the_common_types_are_those_of_every_distribution(store):
+    types = get_typestore(store)
+    for name in COMMON:
+        text, _ = types.generate_msgdef(name, ros_version=2)
+        assert message_type(name) == message_type(name, {name: text}), name
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("package", ["std_msgs", "geometry_msgs", "sensor_msgs", "nav_msgs", "trajectory_msgs"])
+def test_the_common_types_are_those_installed(package):
+    from importlib import import_module
+
+    for name in COMMON:
+        if name.startswith(f"{package}/"):
+            installed = getattr(import_module(f"{package}.msg"), name.rpartition("/")[2])
+            assert message_type(name) == message_type(name, definitions_of(installed)), name
+
+
+@pytest.mark.ros
+def test_an_installed_class_gives_a_decoder_for_a_type_that_is_not_common(stream_of):
+    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+    from rclpy.serialization import serialize_message
+
+    message = DiagnosticArray(status=[DiagnosticStatus(name="n", level=b"\x02")])
+    stream = stream_of("diagnostic_msgs/msg/DiagnosticArray", field="status[0].level", dim=1)
+    decoder = make_decoder(stream, definitions_of(DiagnosticArray))
+    assert decoder.decode_cdr(serialize_message(message)).value.tolist() == [2.0]
+
+
+def test_every_form_of_a_field_in_a_message_class_is_read():
+    class Thing:
+        __module__ = "my_msgs.msg._thing"
+
+        @staticmethod
+        def get_fields_and_field_types():
+            return {
+                "a": "double[3]",
+                "b": "sequence<float>",
+                "c": "sequence<octet, 4>",
+                "d": "sequence<string<7>, 2>",
+                "e": "string<9>[2]",
+                "f": "boolean",
+            }
+
+    fields = dict(message_type("my_msgs/msg/Thing", definitions_of(Thing)).fields)
+    assert {name: describe(kind) for name, kind in fields.items()} == {
+        "a": "float64[3]",
+        "b": "float32[]",
+        "c": "byte[<=4]",
+        "d": "string[<=2]",
+        "e": "string[2]",
+        "f": "bool",
+    }
+    assert (fields["d"].element, fields["e"].element) == (Text(7), Text(9))
+
+
+def test_what_is_no_message_class_is_refused():
+    with pytest.raises(RoboCacheError, match="is not a ROS 2 message class"):
+        definitions_of(int)
+
+
+def test_every_form_of_a_field_is_read():
+    text = """
+    # a comment
+    int32 LIMIT=5          # a constant
+    string NAME = "a # b"
+    float64[3] fixed       # comment behind
+    float32[] open
+    uint8[<=4] bounded
+    string<=7[<=2] names
+    bool flag true
+    std_msgs/Header header
+    """
+    fields = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
+    header = fields.pop("header")
+    assert describe(header) == "std_msgs/msg/Header"
+    assert fields == {
+        "fixed": Array(Primitive("float64", "f", 8), 3),
+        "open": Sequence(Primitive("float32", "f", 4)),
+        "bounded": Sequence(Primitive("uint8", "u", 1), 4),
+        "names": Sequence(Text(7), 2),
+        "flag": Primitive("bool", "b", 1),
+    }
+
+
+def test_a_recordings_own_definition_goes_before_the_common_one():
+    text = f"geometry_msgs/Point p\n{LINE}\nMSG: geometry_msgs/Point\nfloat32 x"
+    point = dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)["p"]
+    assert dict(point.fields) == {"x": Primitive("float32", "f", 4)}
+
+
+def test_types_may_be_named_without_msg_and_within_their_package():
+    text = f"Part part\n{LINE}\nMSG: my_msgs/Part\nHeader header"
+    part = dict(message_type("my_msgs/Thing", {"my_msgs/Thing": text}).fields)["part"]
+    assert part.name == "my_msgs/msg/Part"
+    assert dict(part.fields)["header"].name == "std_msgs/msg/Header"
+
+
+def test_a_message_without_fields_takes_one_byte():
+    assert len(message_type("std_msgs/msg/Empty", {"std_msgs/msg/Empty": "\n"}).fields) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Missing m", r"no definition of my_msgs/msg/Missing \(needed by my_msgs/msg/Thing\)"),
+        ("Thing t", "contains itself"),
+        ("module my_msgs { };", "expected .msg text, not IDL"),
+        ("float64[0] x", "has no elements"),
+        ("float64 x\nfloat32 x", "two fields have one name"),
+        (f"float64 x\n{LINE}\nIDL: my_msgs/msg/Other\n", "expected 'MSG: package/Type'"),
+    ],
+)
+def test_a_definition_that_cannot_be_read_is_refused(text, problem):
+    with pytest.raises(RoboCacheError, match=problem):
+        message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text})
+
+
+def nested(depth):
+    return "\n".join(["T0 t", *(f"{LINE}\nMSG: my_msgs/T{i}\nT{i + 1} t" for i in range(depth)), LINE]) + (
+        f"\nMSG: my_msgs/T{depth}\nfloat64 x"
+    )
+
+
+def broad(lines, levels):
+    """A type whose every level has `lines` fields of the next."""
+    parts = [f"\nMSG: my_msgs/T{i}\n" + "\n".join(f"T{i + 1} f{k}" for k in range(lines)) for i in range(levels)]
+    return LINE.join(["T0 t\n", *(f"{part}\n" for part in parts), f"\nMSG: my_msgs/T{levels}\nfloat64 x\nuint8 y"])
+
+
+def arrays(length, levels):
+    parts = [f"\nMSG: my_msgs/T{i}\nT{i + 1}[{length}] t" for i in range(levels)]
+    return LINE.join(["T0 t\n", *(f"{part}\n" for part in parts), f"\nMSG: my_msgs/T{levels}\nfloat64 x\nuint8 y"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(5000),
+        broad(100, 10),
+        arrays(2**10, 6),
+        "float64[2147483647] x",
+        "float64[99999999999] x",
+        f"float64[{'9' * 5000}] x",
+        f"string<={'9' * 5000} x",
+        "".join(f"float64 x{i}\n" for i in range(10**5)),
+        "# a comment\n" * 10**5,
+        "".join(f"{LINE}\nMSG: my_msgs/T{i}\n" for i in range(2000)),
+        f"my_msgs/\x1b[31m{'M' * 300} m",
+        "M" * 5000 + " m",
+        f"{LINE}\n\x1b[31m",
+        f"{LINE}\nMSG: my_msgs/Other\n{LINE}\n{'x' * 999}",
+    ],
+    ids=lambda text: f"{text[:20]}... of {len(text)}",
+)
+def test_a_definition_that_asks_for_too_much_is_refused_in_one_line(stream_of, text):
+    with pytest.raises(RoboCacheError) as error:
+        make_decoder(
+            stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive"), {"my_msgs/msg/Thing": f"{text}\n"}
+        )
+    assert len(str(error.value)) < 200
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("text", [nested(20), broad(10, 3), arrays(64, 3)], ids=["nested", "broad", "arrays"])
+def test_a_definition_as_large_as_real_ones_is_read(text):
+    assert dict(message_type("my_msgs/msg/Thing", {"my_msgs/msg/Thing": text}).fields)
+
+
+def test_an_array_of_pairs_that_cannot_be_laid_out_is_walked(stream_of):
+    text = arrays(64, 3) + "\n"  # 2^18 pairs
+    stream = stream_of("my_msgs/msg/Thing", field="t.t[1].t[2].t[3].y", dim=1, stamp="receive")
+    data = bytearray(4 + 16 * 64**3)
+    data[1] = 1
+    data[4 + 16 * ((1 * 64 + 2) * 64 + 3) + 8] = 7
+    assert make_decoder(stream, {"my_msgs/msg/Thing": text}).decode_cdr(bytes(data)).value.tolist() == [7.0]
+
+
+def test_a_type_with_a_wide_string_is_refused_by_name(stream_of):
+    stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive")
+    with pytest.raises(RoboCacheError, match="wstring fields are not supported"):
+        make_decoder(stream, {"my_msgs/msg/Thing": "wstring w\nfloat64 x"})

@@ -1,0 +1,129 @@
+"""Limits on what one message may hold, and error texts that stay one short line whatever it held."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from robocache_ros.decode import DecodeError, make_decoder
+from robocache_ros.decode.limits import MAX_ELEMENTS, MAX_NAMES, MAX_POINTS, MAX_TEXT_BYTES, MAX_TRANSFORMS
+from robocache_ros.decode.transforms import read_transforms
+
+JOINTS, IMAGE, CLOUD = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/PointCloud2"
+FORGED = "a\n[ERROR] [fusion_node]: forged \x1b[31m\u202e"
+
+
+def refusal(decoder, data):
+    """The error of a message, after checking that its text is fit for a log."""
+    with pytest.raises(DecodeError) as caught:
+        decoder.decode_cdr(data)
+    text = str(caught.value)
+    assert len(text) < 200
+    assert text.isprintable()
+    return caught.value
+
+
+def fields(names, **keys):
+    return [{"name": name, "offset": 0, "datatype": 7, "count": 1, **keys} for name in names]
+
+
+@pytest.mark.parametrize("names", [[f"joint_{i}" for i in range(MAX_NAMES + 1)], ["j" * (MAX_TEXT_BYTES + 1)]])
+def test_more_or_longer_joint_names_than_a_robot_has_are_refused(stream_of, cdr, names):
+    decoder = make_decoder(stream_of(JOINTS, names=["a"]))
+    assert refusal(decoder, cdr(JOINTS, {"name": names, "position": [0.0] * len(names)})).cause == "bad_length"
+
+
+def test_as_many_and_as_long_joint_names_as_are_allowed_are_read(stream_of, cdr):
+    names = ["a", *(f"{i:0{MAX_TEXT_BYTES - 1}}" for i in range(MAX_NAMES - 1))]
+    decoder = make_decoder(stream_of(JOINTS, names=["a"]))
+    assert decoder.decode_cdr(cdr(JOINTS, {"name": names, "position": [2.0] * MAX_NAMES})).value.tolist() == [2.0]
+
+
+def test_ever_new_joint_names_take_a_bounded_amount_of_memory(stream_of, cdr):
+    decoder = make_decoder(stream_of(JOINTS, names=["a"]))
+
+    def send(first, count):
+        for i in range(first, first + count):
+            names = [f"{i}_{k}".ljust(200) for k in range(200)]
+            refusal(decoder, cdr(JOINTS, {"name": names, "position": [0.0] * 200}))
+        gc.collect()  # the tracebacks of the errors
+
+    tracemalloc.start()
+    try:
+        send(0, 20)
+        before = tracemalloc.get_traced_memory()[0]
+        send(20, 40)
+        assert tracemalloc.get_traced_memory()[0] < before + (1 << 18)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "values", "cause"),
+    [
+        (JOINTS, {"names": ["x"]}, {"name": [FORGED], "position": [1.0]}, "joint_missing"),
+        (JOINTS, {"names": ["x"]}, {"name": [f"{i:400}" for i in range(1000)]}, "joint_missing"),
+        (IMAGE, {}, {"encoding": FORGED}, "bad_encoding"),
+        (IMAGE, {}, {"encoding": "e" * 400}, "bad_encoding"),
+        ("sensor_msgs/msg/CompressedImage", {}, {"format": FORGED}, "bad_encoding"),
+        ("sensor_msgs/msg/CompressedImage", {}, {"format": FORGED + "png"}, "bad_image"),
+        (CLOUD, {}, {"fields": fields([FORGED, "y" * 400])}, "bad_fields"),
+        (CLOUD, {}, {"fields": fields(["x", "y", "z", FORGED], datatype=77), "point_step": 12}, "bad_fields"),
+        (CLOUD, {}, {"fields": fields(["x", "y", "z", FORGED * 9], count=77), "point_step": 12}, "bad_fields"),
+    ],
+)
+def test_names_in_a_message_cannot_forge_or_flood_the_log(stream_of, cdr, kind, keys, values, cause):
+    assert refusal(make_decoder(stream_of(kind, **keys)), cdr(kind, values)).cause == cause
+
+
+@pytest.mark.parametrize(("encoding", "step"), [("32FC1", 9), ("32FC1", 10), ("16UC1", 5), ("mono16", 5)])
+def test_rows_that_begin_within_a_value_are_refused(stream_of, cdr, encoding, step):
+    values = {"width": 2, "height": 3, "encoding": encoding, "step": step, "data": bytes(3 * step)}
+    error = refusal(make_decoder(stream_of(IMAGE)), cdr(IMAGE, values))
+    assert error.cause == "image_size"
+    assert str(error).startswith(f"step: {step} is not a multiple of ")
+
+
+def test_an_image_larger_than_any_backend_takes_is_refused(stream_of, cdr):
+    values = {"width": 16385, "height": 1, "encoding": "mono8", "step": 16385, "data": bytes(16385)}
+    assert refusal(make_decoder(stream_of(IMAGE)), cdr(IMAGE, values)).cause == "image_size"
+
+
+def test_an_image_that_shrinks_below_its_layout_is_refused(stream_of, cdr):
+    decoder = make_decoder(stream_of(IMAGE))
+    values = {"width": 2, "height": 3, "encoding": "mono8", "step": 2}
+    assert len(decoder.decode_cdr(cdr(IMAGE, {**values, "data": bytes(7)})).value.data) == 6
+    assert refusal(decoder, cdr(IMAGE, {**values, "data": bytes(5)})).cause == "image_size"
+
+
+def test_more_points_than_any_sensor_gives_are_refused(stream_of, cdr):
+    values = {"height": 1, "width": MAX_POINTS + 1, "point_step": 1, "data": bytes(MAX_POINTS + 1)}
+    values["fields"] = fields("xyz", datatype=1)  # a byte each, all at the same place
+    assert refusal(make_decoder(stream_of(CLOUD)), cdr(CLOUD, values)).cause == "cloud_size"
+
+
+def test_a_frame_of_more_text_than_a_name_is_refused(stream_of, cdr):
+    grid = {"origin_m": (0.0, 0.0, 0.0), "size_m": (0.1, 0.1, 0.1), "shape": (8, 8, 8), "frame": "base"}
+    values = {"header": {"frame_id": "f" * (MAX_TEXT_BYTES + 1)}, "fields": fields("xyz"), "point_step": 12}
+    assert refusal(make_decoder(stream_of(CLOUD, voxels=grid)), cdr(CLOUD, values)).cause == "bad_length"
+
+
+def test_a_sequence_that_takes_long_to_walk_is_refused(stream_of):
+    stream = stream_of("my_msgs/msg/Thing", field="x", dim=1, stamp="receive", align="hold")
+    decoder = make_decoder(stream, {"my_msgs/msg/Thing": "string[] names\nuint8 x"})
+    count = MAX_ELEMENTS + 1
+    error = refusal(decoder, b"\0\1\0\0" + count.to_bytes(4, "little") + bytes(4 * count + 1))
+    assert error.cause == "bad_length"
+
+
+def test_more_transforms_than_a_robot_has_are_refused(cdr):
+    data = cdr("tf2_msgs/msg/TFMessage", {"transforms": [{}] * (MAX_TRANSFORMS + 1)})
+    with pytest.raises(DecodeError) as error:
+        read_transforms(data)
+    assert error.value.cause == "bad_length"
+
+
+def test_values_of_a_message_are_not_spelt_out_in_an_error(stream_of, cdr):
+    kind = "std_msgs/msg/Float64MultiArray"
+    refusal(make_decoder(stream_of(kind, dim=2)), cdr(kind, {"data": np.full(2, 1e308)}))

@@ -1,0 +1,149 @@
+"""Numeric fields by path: rounding, ranges, widths and what is refused when the decoder is made."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robocache_ros.decode import DecodeError, make_decoder
+from robocache_ros.errors import RoboCacheError
+
+ARRAY = "std_msgs/msg/Float64MultiArray"
+POSE = "geometry_msgs/msg/PoseStamped"
+
+
+def test_a_double_is_rounded_once_to_nearest_even(stream_of, cdr):
+    halfway = [1 + 2.0**-24, 1 + 3 * 2.0**-24, 1 + 2.0**-24 + 2.0**-52]
+    data = cdr(ARRAY, {"data": halfway})
+    value = make_decoder(stream_of(ARRAY, dim=3)).decode_cdr(data).value
+    np.testing.assert_array_equal(value, np.float32([1, 1 + 2.0**-22, 1 + 2.0**-23]))
+
+
+def test_a_wide_integer_is_rounded_once(stream_of, cdr):
+    # By way of float64 the last bits would be lost first, and the tie then go to the even neighbour below.
+    kind = "std_msgs/msg/Int64MultiArray"
+    number = 2**60 + 2**36 + 1
+    value = make_decoder(stream_of(kind, dim=1)).decode_cdr(cdr(kind, {"data": [number]})).value
+    assert int(value[0]) == 2**60 + 2**37
+
+
+LARGEST = float(np.finfo(np.float32).max)
+TOO_LARGE = 2.0**128 - 2.0**103  # halfway to what would be the next float32
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+@pytest.mark.parametrize("large", [1e39, TOO_LARGE, -TOO_LARGE, 1e308])
+def test_a_double_beyond_float32_is_refused(stream_of, cdr, large, dim):
+    with pytest.raises(DecodeError, match="does not fit float32") as error:
+        make_decoder(stream_of(ARRAY, dim=dim, align="hold")).decode_cdr(cdr(ARRAY, {"data": [large] * dim}))
+    assert error.value.cause == "range"
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_double_that_rounds_to_float32_is_accepted(stream_of, cdr, sign, dim):
+    data = cdr(ARRAY, {"data": [sign * np.nextafter(TOO_LARGE, 0)] * dim})
+    assert set(make_decoder(stream_of(ARRAY, dim=dim)).decode_cdr(data).value.tolist()) == {sign * LARGEST}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    numbers=st.lists(st.floats(-1e300, 1e300) | st.floats(-1e39, 1e39) | st.floats(width=32), min_size=3, max_size=3)
+)
+def test_few_and_many_values_are_rounded_alike(stream_of, cdr, numbers):
+    def decode(values):
+        try:
+            return make_decoder(stream_of(ARRAY, dim=len(values))).decode_cdr(cdr(ARRAY, {"data": values})).value[:3]
+        except DecodeError as error:
+            return error.cause
+
+    np.testing.assert_array_equal(decode(numbers), decode(numbers + [0.0] * 97))
+
+
+def test_a_double_below_float32_becomes_zero(stream_of, cdr):
+    value = make_decoder(stream_of(ARRAY, dim=1)).decode_cdr(cdr(ARRAY, {"data": [1e-60]})).value
+    assert value.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("align", ["linear", "angle"])
+def test_a_value_that_cannot_be_blended_is_refused(stream_of, cdr, align, bad):
+    decoder = make_decoder(stream_of(ARRAY, dim=2, align=align))
+    with pytest.raises(DecodeError, match="cannot be blended") as error:
+        decoder.decode_cdr(cdr(ARRAY, {"data": [0.0, bad]}))
+    assert error.value.cause == "not_finite"
+
+
+@pytest.mark.parametrize("align", ["hold", "nearest"])
+def test_a_stream_that_is_not_blended_may_hold_nan_and_infinity(stream_of, cdr, align):
+    decoder = make_decoder(stream_of(ARRAY, dim=2, align=align))
+    np.testing.assert_array_equal(decoder.decode_cdr(cdr(ARRAY, {"data": [np.nan, np.inf]})).value, [np.nan, np.inf])
+
+
+def test_a_signalling_nan_raises_no_warning(stream_of, cdr):
+    data = cdr(ARRAY, {"data": [1.0]})[:-8] + (0x7FF0000000000001).to_bytes(8, "little")
+    assert np.isnan(make_decoder(stream_of(ARRAY, dim=1, align="hold")).decode_cdr(data).value[0])
+
+
+@pytest.mark.parametrize(("count", "cause"), [(6, "dim"), (8, "dim"), (0, "empty")])
+def test_an_array_of_another_length_is_refused(stream_of, cdr, count, cause):
+    with pytest.raises(DecodeError, match=f"data: {count} values, the stream has 7") as error:
+        make_decoder(stream_of(ARRAY, dim=7)).decode_cdr(cdr(ARRAY, {"data": [0.0] * count}))
+    assert error.value.cause == cause
+
+
+def test_an_element_that_is_not_there_is_refused(stream_of, cdr):
+    kind = "trajectory_msgs/msg/JointTrajectory"
+    decoder = make_decoder(stream_of(kind, field="points[2].positions", dim=1))
+    with pytest.raises(DecodeError, match=r"no element \[2\] among 1") as error:
+        decoder.decode_cdr(cdr(kind, {"points": [{"positions": [1.0]}]}))
+    assert error.value.cause == "too_short"
+
+
+def test_the_innermost_header_stamps_the_sample(stream_of, cdr):
+    kind = "tf2_msgs/msg/TFMessage"
+    transforms = [
+        {"header": {"stamp": {"sec": sec, "nanosec": 5}, "frame_id": "map"}, "child_frame_id": f"link_{sec}"}
+        for sec in (1, 2, 3)
+    ]
+    sample = make_decoder(stream_of(kind, field="transforms[1].transform.rotation")).decode_cdr(
+        cdr(kind, {"transforms": transforms})
+    )
+    assert sample.stamp_ns == 2_000_000_005
+
+
+@pytest.mark.parametrize("little_endian", [True, False])
+def test_a_stamp_of_a_second_or_more_in_nanoseconds_is_refused(stream_of, cdr, little_endian):
+    data = cdr(POSE, {"header": {"stamp": {"sec": 1, "nanosec": 10**9}}}, little_endian)
+    with pytest.raises(DecodeError, match="nanosec 1000000000 is not below") as error:
+        make_decoder(stream_of(POSE, field="pose.orientation")).decode_cdr(data)
+    assert error.value.cause == "bad_stamp"
+
+
+def test_seconds_before_the_epoch_are_negative(stream_of, cdr):
+    data = cdr(POSE, {"header": {"stamp": {"sec": -1, "nanosec": 1}}})
+    assert make_decoder(stream_of(POSE, field="pose.orientation")).decode_cdr(data).stamp_ns == -999_999_999
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "problem"),
+    [
+        (
+            POSE,
+            {"field": "pose.turn", "dim": 4},
+            r"field: geometry_msgs/msg/Pose has no field 'turn'; the fields are pos",
+        ),
+        (POSE, {"field": "pose.position.x.y"}, r"field: float64 has no field 'y'; it has no fields"),
+        (POSE, {"field": "pose", "dim": 6}, r"dim: 6, but pose of geometry_msgs/msg/PoseStamped .* holds 7"),
+        (POSE, {"field": "header", "dim": 2}, r"field: 'header' is part of the header"),
+        (POSE, {"field": "header.stamp.sec", "dim": 1}, r"field: 'header.stamp.sec' is part of the header"),
+        (POSE, {"field": "pose[0]", "dim": 7}, r"field: \[0\] of geometry_msgs/msg/Pose, which is not an array"),
+        ("std_msgs/msg/String", {"field": "data", "dim": 1}, r"field: string is not numeric"),
+        ("sensor_msgs/msg/Imu", {"field": "orientation_covariance[9]", "dim": 1}, r"\[9\] of an array of 9; the last"),
+        ("geometry_msgs/msg/Twist", {"field": "linear"}, r"stamp: 'header', but geometry_msgs/msg/Twist has no header"),
+        ("my_msgs/msg/Thing", {"field": "x"}, r"type: no definition of my_msgs/msg/Thing; install its package"),
+    ],
+)
+def test_a_stream_that_cannot_work_is_refused_at_once(stream_of, kind, keys, problem):
+    with pytest.raises(RoboCacheError, match=rf"^streams\.s\..*{problem}"):
+        make_decoder(stream_of(kind, **keys))

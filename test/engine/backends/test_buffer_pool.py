@@ -1,0 +1,120 @@
+"""Memory for messages: a block is used again when nothing refers to its contents, and never before."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.engine import FusionEngine
+from robocache_ros.engine.backends.buffer_pool import BufferPool
+from robocache_ros.engine.backends.gpu import upload_queue as upload_queue_module
+from robocache_ros.engine.backends.gpu.upload_queue import LARGE, UploadQueue
+
+
+@pytest.fixture
+def pool():
+    return BufferPool(lambda nbytes: np.zeros(nbytes, np.uint8), most=2)
+
+
+def start(array):
+    return array.ctypes.data
+
+
+def test_memory_is_used_again(pool):
+    first = start(pool.acquire(100))
+    assert start(pool.acquire(80)) == first
+    assert pool.nbytes == (100,)
+
+
+@pytest.mark.parametrize(
+    "refer",
+    [
+        lambda array: array[10:20],
+        lambda array: array.data.toreadonly()[10:20],
+        lambda array: np.frombuffer(array.data.toreadonly(), np.uint8, 5, 3)[1:],
+        lambda array: torch.from_numpy(array[4:]),
+    ],
+)
+def test_a_view_of_a_part_keeps_the_block_in_use(pool, refer):
+    array = pool.acquire(100)
+    at, part = start(array), refer(array)
+    del array
+    other = pool.acquire(100)
+    assert start(other) != at
+    del part
+    assert start(pool.acquire(100)) == at
+
+
+def test_new_memory_is_not_kept_where_all_blocks_are_in_use(pool):
+    arrays = [pool.acquire(100) for _ in range(3)]
+    assert len({start(array) for array in arrays}) == 3
+    assert pool.nbytes == (100, 100)
+    assert [pool.address(array) is None for array in arrays] == [False, False, True]
+
+
+def test_larger_blocks_replace_those_that_are_too_small(pool):
+    kept = pool.acquire(10)
+    del kept
+    larger = [pool.acquire(100), pool.acquire(100)]
+    assert len(larger) == 2
+    assert pool.nbytes == (100, 100)
+
+
+def test_reserved_blocks_are_allocated(pool):
+    pool.reserve(64)
+    assert pool.nbytes == (64, 64)
+    pool.reserve(32)
+    assert pool.nbytes == (64, 64)
+
+
+def test_address_is_that_of_the_part(pool):
+    array = pool.acquire(100)
+    assert pool.address(array[30:40]) == start(array) + 30
+    assert pool.address(np.zeros(10, np.uint8)) is None
+
+
+def test_a_block_that_a_copy_reads_is_in_use_until_the_copy_is_complete(pool, monkeypatch):
+    complete = False
+    event = SimpleNamespace(record=lambda _: None, query=lambda: complete, synchronize=lambda: None)
+    copied = []
+    monkeypatch.setattr(upload_queue_module, "pinned", lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
+    monkeypatch.setattr(upload_queue_module, "new_event", lambda: event)
+    monkeypatch.setattr(upload_queue_module, "new_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(
+        upload_queue_module, "copy_async", lambda to, source, nbytes, _: copied.append((to, source, nbytes))
+    )
+    uploads = UploadQueue(torch.device("cpu"), 4096)
+    buffer = pool.acquire(100)
+    at, payload = start(buffer), buffer[8:58]
+    ticket = uploads.send_from(pool.address(payload), payload, 1234, LARGE)
+    del buffer, payload
+    uploads.retire()
+    assert ticket == 0
+    assert copied == [(1234, at + 8, 50)]
+    other = pool.acquire(100)
+    assert start(other) != at
+
+    complete = True
+    uploads.retire()
+
+    assert start(pool.acquire(100)) == at
+
+
+def test_image_kept_by_the_cpu_backend_is_not_overwritten(mixture):
+    rng = np.random.default_rng(3)
+    engine = FusionEngine(mixture.spec())
+    payload = next(m[3] for m in mixture.messages(rng, 400) if m[0] == "front" and m[3].data.size == 64 * 48 * 3)
+    engine.advance(mixture.t0)
+    reference = FusionEngine(mixture.spec())
+    reference.advance(mixture.t0)
+    for number in range(3):
+        buffer = engine.buffer("front", payload.data.size)
+        buffer[:] = payload.data + number
+        stamp = mixture.t0 + number
+        engine.push("front", stamp, stamp, type(payload)(buffer[:], payload.encoding, 64, 48, 192))
+        copy = type(payload)(payload.data + number, payload.encoding, 64, 48, 192)
+        reference.push("front", stamp, stamp, copy)
+        del buffer
+    now = mixture.t0 + 20 * mixture.ms
+    assert torch.equal(engine.advance(now).media["front"], reference.advance(now).media["front"])

@@ -1,0 +1,134 @@
+"""The host side of the GPU backend, with host code in place of its launches: the same frames as the CPU backend."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.engine import FusionEngine
+from robocache_ros.engine.backends import factory
+from robocache_ros.engine.backends.gpu import media_ring
+from robocache_ros.errors import RoboCacheError
+
+REDUCTIONS = [("occupancy", ()), ("count", ()), ("mean", ("intensity", "z")), ("max", ("intensity",))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, emulated, seed, caplog):
+    caplog.set_level(logging.ERROR)
+    rng = np.random.default_rng(seed)
+    spec = mixture.spec(*REDUCTIONS[seed % 4], emit=("fixed", "eager")[seed % 2])
+    options = {"normalized": seed // 2 % 2 == 1, "payload_bytes": {"front": 64 * 48 * 3} if seed % 3 else None}
+    engine = emulated(spec, **options)
+    assert mixture.compare(engine, FusionEngine(spec, **options), mixture.messages(rng), rng) > 30
+
+
+def one_image(mixture, emulated, name="front"):
+    """An engine with one image of a stream, and the image."""
+    rng = np.random.default_rng(3)
+    engine = emulated(mixture.spec())
+    engine.advance(mixture.t0)
+    payloads = [m[3] for m in mixture.messages(rng, 400) if m[0] == name]
+    payload = max(payloads, key=lambda payload: payload.data.size)  # the others may be truncated
+    engine.push(name, mixture.t0, mixture.t0, payload)
+    return engine, payload
+
+
+def test_an_image_that_is_held_is_converted_once(mixture, emulated):
+    engine, _ = one_image(mixture, emulated)
+    first = engine.advance(mixture.t0 + 20 * mixture.ms).media["front"].clone()
+    engine._backend._rings["front"]._raw.fill_(7)  # what a second conversion would see
+    held = engine.advance(mixture.t0 + 40 * mixture.ms)
+    assert held.valid[0, 3] == 1
+    assert torch.equal(held.media["front"], first)
+    assert first.any()
+
+
+def test_a_compressed_image_that_several_ticks_use_is_decoded_once(mixture, emulated, monkeypatch):
+    decoded = []
+    decode = media_ring.decode_compressed
+    monkeypatch.setattr(media_ring, "decode_compressed", lambda image: decoded.append(image) or decode(image))
+    engine, used = one_image(mixture, emulated, "jpeg")
+    for tick in range(1, 4):
+        assert engine.advance(mixture.t0 + tick * 20 * mixture.ms).valid[0, 7] == 1
+    assert sum(image is used for image in decoded) == 1
+
+
+def test_a_tensor_stays_as_it_is_while_the_next_ticks_are_made(mixture, emulated):
+    engine, _ = one_image(mixture, emulated)
+    kept = engine.advance(mixture.t0 + 20 * mixture.ms)
+    before = mixture.bits(kept)
+    for tick in range(8, 8 + media_ring.DECODED_SLOTS + 1):  # the image is too old by now: zeros
+        engine.advance(mixture.t0 + tick * 20 * mixture.ms, limit=1)
+    assert mixture.bits(kept) == before
+
+
+def test_a_sample_that_outgrows_its_slots_is_kept_and_counted(mixture, emulated, caplog):
+    rng = np.random.default_rng(1)
+    engine = emulated(mixture.spec(), payload_bytes={"cloud": 16})
+    sent = [m for m in mixture.messages(rng, 200) if m[0] == "cloud"][:5]
+    reference = FusionEngine(engine.spec)
+    assert mixture.compare(engine, reference, sent, rng) > 0
+    assert engine.counters()["reallocations"] >= 1
+    assert "where 256 were the most" in caplog.text
+
+
+def test_memory_is_listed_by_stream_and_purpose(mixture, emulated):
+    rows = emulated(mixture.spec("mean", ("z",)), payload_bytes={"front": 64 * 48 * 3}).memory()
+    table = {(r.stream, r.purpose, r.place): r for r in rows}
+    assert table["front", "samples", "gpu"].slot_bytes == 64 * 48 * 3
+    assert table["front", "frames", "gpu"].total_bytes == 4 * 3 * 24 * 32
+    assert table["joints", "samples", "gpu"].slot_bytes == 28
+    assert table["cloud", "sums", "gpu"].total_bytes == 2 * 8 * 20**3
+    assert table["unsized", "samples", "gpu"].slot_bytes == 0  # unknown until its first image
+    assert table["", "staging", "pinned"].total_bytes == 4 * 2**20
+
+
+def test_too_little_memory_is_an_error_with_the_stream_and_the_amount(mixture, emulated, monkeypatch):
+    def zeros(shape, **options):
+        if np.prod(shape) > 1e9:
+            raise torch.cuda.OutOfMemoryError
+        return make(shape, **options)
+
+    make = torch.zeros
+    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (2**30, 2**31))
+    with pytest.raises(RoboCacheError, match=r"streams\.front: its samples need 2,100\.0 MiB .* 1,024\.0 of the 2,048"):
+        emulated(mixture.spec(), payload_bytes={"front": 100 * 2**20})
+
+
+def test_payload_bytes_of_an_unknown_stream_are_refused(mixture):
+    with pytest.raises(RoboCacheError, match=r"payload_bytes\.rear"):
+        FusionEngine(mixture.spec(), payload_bytes={"rear": 1})
+
+
+def test_a_missing_gpu_is_an_error_that_names_the_alternatives(mixture, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RoboCacheError, match=r"cuda.*no CUDA device.*cpu or auto"):
+        FusionEngine(mixture.spec(), "cuda")
+
+
+def test_auto_is_the_cpu_without_a_gpu_and_is_logged(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert factory.resolve_device("auto").type == "cpu"
+    assert "auto is the CPU here" in caplog.text
+
+
+@pytest.mark.parametrize(("jpeg", "expected"), [("gpu", "needs a GPU"), ("nvjpeg", "is not one of cpu, gpu")])
+def test_a_jpeg_decoder_that_is_not_available_is_refused(mixture, jpeg, expected):
+    with pytest.raises(RoboCacheError, match=expected):
+        FusionEngine(mixture.spec(), "cpu", jpeg=jpeg)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", ""])
+def test_a_device_of_another_kind_is_refused(device):
+    with pytest.raises(RoboCacheError, match="is not one of auto, cpu, cuda"):
+        factory.resolve_device(device)
+
+
+def test_an_unbounded_engine_on_a_gpu_is_refused(mixture, monkeypatch):
+    monkeypatch.setattr(factory, "resolve_device", torch.device)
+    with pytest.raises(RoboCacheError, match="fused with device: cpu"):
+        FusionEngine(mixture.spec(), "cuda", unbounded=True)

@@ -1,0 +1,207 @@
+"""Which colour image a depth image takes, whatever the order of arrival; message_filters as a second opinion."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample
+from robocache_ros.engine.depth_synchronizer import WAITING, DepthSynchronizer
+from robocache_ros.spec import load_spec
+
+US, MS = 1_000, 1_000_000
+T0 = 1_760_000_000 * 10**9
+VOXELS = {"origin_m": [-1, -1, 0], "size_m": 0.5, "shape": [4, 4, 4]}
+KEYS = {"topic": "/depth", "type": "sensor_msgs/msg/Image", "camera_info": "/info", "voxels": VOXELS}
+CAMERA = Sample(T0, CameraPayload(2, 1, (10.0, 10.0, 1.0, 0.0)))
+
+
+def synchronizer(camera=CAMERA, **keys):
+    stream = load_spec({"robocache": 1, "streams": {"rgbd": {**KEYS, "color": "/color", **keys}}}).stream("rgbd")
+    made = DepthSynchronizer(stream)
+    if camera:
+        assert list(made.add("rgbd/camera_info", camera)) == []
+    return made
+
+
+def depth(at, **keys):
+    """A depth image of 2x1 pixels, its time in its bytes."""
+    data = np.array([at // US], np.uint32).view(np.uint8)
+    return Sample(T0 + at, ImagePayload(data, "16UC1", 2, 1, 4), **keys)
+
+
+def color(at, width=2):
+    data = np.zeros(3 * width, np.uint8)
+    data[:4] = np.array([at // US], np.uint32).view(np.uint8)
+    return Sample(T0 + at, ImagePayload(data, "rgb8", width, 1, 3 * width))
+
+
+def halves(sample):
+    """The times of the depth and of the colour image that a pair was made of."""
+    data, at = sample.value.data, sample.value.color_at
+    return tuple(US * int(np.frombuffer(part, np.uint32)[0]) for part in (data[:4], data[at : at + 4]))
+
+
+def pairs(made, messages):
+    """What is made of (kind, time) in the order of arrival."""
+    found = []
+    for kind, at in messages:
+        feed, sample = ("rgbd", depth(at)) if kind == "depth" else ("rgbd/color", color(at))
+        found += [halves(sample) for sample in made.add(feed, sample)]
+    return found
+
+
+def test_a_pair_is_stamped_as_its_depth_image():
+    made = synchronizer()
+    assert list(made.add("rgbd/color", color(3 * MS))) == []
+    (sample,) = made.add("rgbd", depth(0, frame_id="optical"))
+    assert (sample.stamp_ns, sample.frame_id) == (T0, "optical")
+
+
+@pytest.mark.parametrize(
+    ("colors", "expected"),
+    [
+        ([0], [(10, 0)]),
+        ([5, 12], [(10, 12)]),
+        ([8, 12], [(10, 8)]),
+        ([31], []),
+        ([30], [(10, 30)]),
+        ([10, 9], [(10, 10)]),
+    ],
+)
+def test_the_nearest_colour_within_pair_ms_is_taken_the_earlier_of_two(colors, expected):
+    messages = [("color", at * MS) for at in colors] + [("depth", 10 * MS), ("color", 40 * MS)]
+    assert pairs(synchronizer(), messages) == [(d * MS, c * MS) for d, c in expected]
+
+
+def test_depth_waits_while_a_nearer_colour_may_come():
+    made = synchronizer()
+    assert pairs(made, [("color", 5 * MS), ("depth", 10 * MS)]) == []
+    assert pairs(made, [("color", 11 * MS)]) == [(10 * MS, 11 * MS)]
+
+
+def test_a_lost_colour_image_costs_its_depth_image_and_no_other():
+    made = synchronizer()
+    sent = [(kind, k * 33 * MS) for k in range(6) for kind in ("depth", "color") if (kind, k) != ("color", 2)]
+    assert pairs(made, sent) == [(k * 33 * MS,) * 2 for k in (0, 1, 3, 4, 5)]
+    assert made.counters == {"unpaired": 1, "unpaired:color": 1}
+
+
+def test_depth_without_camera_info_is_given_up_and_said_once(caplog):
+    made = synchronizer(camera=None)
+    for k in range(WAITING + 3):
+        assert list(made.add("rgbd", depth(k * MS))) == []
+    assert made.counters == {"unpaired": 3, "unpaired:camera_info": 3}
+    assert [record.message for record in caplog.records] == [
+        "rgbd: a depth image is dropped: no message on /info belongs to it"
+    ]
+
+
+def test_the_newest_intrinsics_count():
+    made = synchronizer()
+    list(made.add("rgbd/camera_info", CAMERA._replace(value=CameraPayload(2, 1, (20.0, 20.0, 1.0, 0.0)))))
+    list(made.add("rgbd/color", color(0)))
+    (sample,) = made.add("rgbd", depth(0))
+    assert sample.value.camera == (20.0, 20.0, 1.0, 0.0)
+
+
+def test_a_clock_that_jumps_back_leaves_no_image_of_the_time_before():
+    made = synchronizer()
+    later = 3600 * 1000 * MS
+    assert pairs(made, [("color", later), ("depth", 0), ("color", 0)]) == []
+    assert pairs(made, [("depth", 33 * MS), ("color", 33 * MS)]) == [(33 * MS, 33 * MS)]
+
+
+@pytest.mark.parametrize(
+    ("camera", "wide", "cause"), [((2, 1), 3, "color_size"), ((640, 480), 2, "camera_info_size"), ((0, 0), 2, "")]
+)
+def test_what_is_of_another_size_is_refused_and_the_next_image_is_not(camera, wide, cause):
+    made = synchronizer(camera=Sample(T0, CameraPayload(*camera, (1.0, 1.0, 0.0, 0.0))))
+    list(made.add("rgbd/color", color(0, wide)))
+    if not cause:
+        assert len(list(made.add("rgbd", depth(0)))) == 1
+        return
+    with pytest.raises(DecodeError) as caught:
+        list(made.add("rgbd", depth(0)))
+    assert caught.value.cause == cause
+    list(made.add("rgbd/camera_info", CAMERA))
+    assert pairs(made, [("depth", 33 * MS), ("color", 33 * MS)]) == [(33 * MS, 33 * MS)]
+
+
+@st.composite
+def streams(draw):
+    """Two topics, each in order, at periods and offsets of a camera, with losses; and two ways in which they arrive."""
+    period = draw(st.integers(10, 50)) * MS
+    jitter = st.integers(-4000, 4000)
+    times = {}
+    for kind in ("depth", "color"):
+        offset = draw(st.integers(0, 49)) * MS
+        stamps = [k * period + offset + 5 * MS + draw(jitter) * US for k in range(12)]
+        times[kind] = [at for at in sorted(stamps) if draw(st.integers(0, 5))]
+    return times, draw(st.randoms(use_true_random=False)), draw(st.integers(0, 40)) * MS
+
+
+def interleaved(times, random):
+    """The messages in an order of arrival that is that of the stamps, each topic shifted by its own delay."""
+    delays = {kind: random.randrange(0, 60 * MS) for kind in times}
+    messages = [(at + delays[kind], kind, at) for kind, stamps in times.items() for at in stamps]
+    return [(kind, at) for _, kind, at in sorted(messages)]
+
+
+@settings(deadline=None)
+@given(streams())
+def test_the_order_of_arrival_does_not_show_in_the_pairs(drawn):
+    times, random, slop = drawn
+    end = [("color", 4_000 * MS)]  # after which all is decided
+    found = [sorted(pairs(synchronizer(pair_ms=slop / MS), interleaved(times, random) + end)) for _ in range(2)]
+    expected = []
+    for at in sorted(set(times["depth"])):
+        nearest = min(times["color"], key=lambda c: (abs(c - at), c), default=None)
+        if nearest is not None and abs(nearest - at) <= slop:
+            expected.append((at, nearest))
+    assert sorted(set(found[0])) == sorted(set(found[1])) == expected
+
+
+def synchronized(kind, messages, **options):
+    """The same by message_filters."""
+    filters = pytest.importorskip("message_filters", reason="is a package of ROS")
+    from builtin_interfaces.msg import Time
+
+    sources = {name: filters.SimpleFilter() for name in ("depth", "color")}
+    synchronizer = getattr(filters, kind)(list(sources.values()), **options)
+    found = []
+    synchronizer.registerCallback(lambda d, c: found.append((d.at, c.at)))
+    for name, at in messages:
+        stamp = Time(sec=(T0 + at) // 10**9, nanosec=(T0 + at) % 10**9)
+        sources[name].signalMessage(SimpleNamespace(header=SimpleNamespace(stamp=stamp), at=at))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_images_of_one_stamp_are_paired_as_by_message_filters(seed):
+    random = np.random.default_rng(seed)
+    times = {kind: [k * 33 * MS for k in range(40) if random.random() < 0.85] for kind in ("depth", "color")}
+    late = {"depth": 0, "color": int(random.integers(-50, 50)) * MS}
+    messages = [
+        (kind, at) for _, kind, at in sorted((at + late[kind], kind, at) for kind in times for at in times[kind])
+    ]
+    assert pairs(synchronizer(), messages) == synchronized("TimeSynchronizer", messages, queue_size=WAITING)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_cameras_that_run_apart_are_paired_as_by_message_filters(seed):
+    random = np.random.default_rng(seed)
+    apart = int(random.integers(-12, 12)) * MS  # less than half of what keeps two frames apart
+    messages = []
+    for k in range(40):
+        for kind, offset in (("depth", 20 * MS), ("color", 20 * MS + apart)):
+            if random.random() < 0.85:
+                at = k * 33 * MS + offset + int(random.integers(-1000, 1000)) * US
+                messages.append((at + int(random.integers(0, 3 * MS)), kind, at))
+    messages = [(kind, at) for _, kind, at in sorted(messages)]
+    end = [("color", 4000 * MS)]
+    ours = pairs(synchronizer(pair_ms=15), messages + end)
+    assert ours == synchronized("ApproximateTimeSynchronizer", messages, queue_size=WAITING, slop=0.015)
+    assert len(ours) > 20

@@ -1,0 +1,163 @@
+"""Static transforms: read from the CDR that rosbags writes, composed as matrices, and robust against any bytes."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robocache_ros.decode.payloads import DecodeError
+from robocache_ros.decode.transforms import Transform, read_transforms
+from robocache_ros.engine.static_transforms import MAX_FRAMES, StaticTransforms
+
+HALF = math.sqrt(0.5)
+UP = Transform("base", "mast", (0.0, 0.0, 1.5), (0.0, 0.0, 0.0, 1.0))
+LEFT = Transform("mast", "camera", (0.25, 0.0, 0.0), (0.0, 0.0, HALF, HALF))  # a quarter turn about z
+TOOL = Transform("base", "tool", (0.5, -0.5, 0.0), (HALF, 0.0, 0.0, HALF))  # a quarter turn about x
+
+
+def tree(*transforms):
+    transforms_ = StaticTransforms()
+    for transform in transforms:
+        assert transforms_.add(transform)
+    return transforms_
+
+
+def matrix(rows):
+    return np.vstack([np.array(rows), [0, 0, 0, 1]])
+
+
+def test_a_chain_is_the_product_worked_out_by_hand():
+    found = matrix(tree(UP, LEFT).lookup("base", "camera"))
+    expected = [[0, -1, 0, 0.25], [1, 0, 0, 0], [0, 0, 1, 1.5], [0, 0, 0, 1]]
+    np.testing.assert_allclose(found, expected, atol=4e-16)  # sqrt(1/2) is not exact
+
+
+def test_the_way_back_is_the_inverse():
+    both = tree(UP, LEFT)
+    there, back = matrix(both.lookup("base", "camera")), matrix(both.lookup("camera", "base"))
+    np.testing.assert_allclose(there @ back, np.eye(4), atol=1e-15)
+
+
+def test_frames_on_two_branches_are_connected_by_their_common_ancestor():
+    found = matrix(tree(UP, LEFT, TOOL).lookup("tool", "camera"))
+    base_tool, base_camera = (matrix(tree(UP, LEFT, TOOL).lookup("base", f)) for f in ("tool", "camera"))
+    np.testing.assert_allclose(found, np.linalg.inv(base_tool) @ base_camera, atol=1e-15)
+
+
+def test_a_frame_is_the_identity_in_itself():
+    assert tree(UP).lookup("base", "base") == ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0))
+
+
+def test_frames_that_are_not_connected_have_no_transform():
+    assert tree(UP).lookup("base", "camera") is None
+
+
+def test_a_transform_that_comes_later_is_found():
+    known = tree(UP)
+    assert known.lookup("base", "camera") is None
+    known.add(LEFT)
+    assert known.lookup("base", "camera") is not None
+
+
+def test_the_order_of_arrival_does_not_matter():
+    assert tree(UP, LEFT, TOOL).lookup("tool", "camera") == tree(TOOL, LEFT, UP).lookup("tool", "camera")
+
+
+def test_the_last_transform_of_a_frame_counts():
+    assert tree(UP, UP._replace(translation_m=(0.0, 0.0, 2.0))).lookup("base", "mast")[2][3] == 2.0
+
+
+def test_a_leading_slash_is_not_part_of_the_name_of_a_frame():
+    assert tree(UP).lookup("/base", "/mast") == tree(UP).lookup("base", "mast")
+
+
+def test_a_loop_is_not_followed_forever():
+    looped = tree(UP, Transform("mast", "base", (0.0, 0.0, -1.5), (0.0, 0.0, 0.0, 1.0)))
+    assert looped.lookup("base", "nowhere") is None
+    assert looped.lookup("base", "mast")[2][3] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rotation_xyzw": (0.0, 0.0, 0.0, 0.0)}, "its norm is 0.0000"),
+        ({"rotation_xyzw": (math.nan, 0.0, 0.0, 1.0)}, "not finite"),
+        ({"translation_m": (math.inf, 0.0, 0.0)}, "not finite"),
+        ({"child": "base"}, "one frame"),
+    ],
+)
+def test_an_invalid_transform_is_ignored_and_logged(changes, expected, caplog):
+    assert not StaticTransforms().add(UP._replace(**changes))
+    assert expected in caplog.text
+
+
+def test_clouds_with_ever_new_frame_ids_take_a_bounded_amount_of_memory():
+    known = tree(UP)
+    tracemalloc.start()
+    try:
+        for i in range(2 * MAX_FRAMES):
+            known.lookup("base", f"frame_{i}")
+        expected = tracemalloc.get_traced_memory()[1]
+        for i in range(2 * MAX_FRAMES, 10 * MAX_FRAMES):
+            known.lookup("base", f"frame_{i}")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * expected
+    assert known.lookup("base", "mast")[2][3] == 1.5
+
+
+def test_transforms_of_ever_new_frames_are_ignored_from_a_limit_on_and_logged_once(caplog):
+    known = StaticTransforms()
+    accepted = [known.add(UP._replace(child=f"frame_{i}")) for i in range(MAX_FRAMES + 5)]
+    assert accepted == [True] * MAX_FRAMES + [False] * 5
+    assert caplog.text.count(f"more than {MAX_FRAMES} frames") == 1
+    assert known.add(UP._replace(child="frame_0", translation_m=(0.0, 0.0, 2.0)))  # a known frame may still change
+    assert known.lookup("base", "frame_0")[2][3] == 2.0
+
+
+@pytest.fixture(scope="module")
+def serialized():
+    """A TFMessage in CDR of either byte order, as rosbags writes it."""
+    typesys = pytest.importorskip("rosbags.typesys", reason="needs the `bags` extra")
+    store = typesys.get_typestore(typesys.Stores.LATEST)
+    types = store.types
+
+    def write(transforms, little=True):
+        entries = []
+        for parent, child, translation, rotation in transforms:
+            header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](7, 9), parent)
+            moved = types["geometry_msgs/msg/Transform"](
+                types["geometry_msgs/msg/Vector3"](*translation), types["geometry_msgs/msg/Quaternion"](*rotation)
+            )
+            entries.append(types["geometry_msgs/msg/TransformStamped"](header, child, moved))
+        message = types["tf2_msgs/msg/TFMessage"](entries)
+        return bytes(store.serialize_cdr(message, "tf2_msgs/msg/TFMessage", little_endian=little))
+
+    return write
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_what_rosbags_writes_is_read(serialized, little):
+    assert read_transforms(serialized([UP, LEFT, TOOL], little)) == [UP, LEFT, TOOL]
+
+
+def test_a_message_cut_anywhere_is_refused(serialized):
+    data = serialized([UP, LEFT])
+    for size in range(len(data)):
+        with pytest.raises(DecodeError):
+            read_transforms(data[:size])
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data):
+    try:
+        transforms = read_transforms(b"\0\1\0\0" + data)
+    except DecodeError:
+        return
+    known = StaticTransforms()
+    for transform in transforms:
+        known.add(transform)

@@ -1,0 +1,94 @@
+"""An export that is killed, or that meets another one: the next export completes or replaces the dataset."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.target import new_dataset
+
+from .test_target import NEW, WRITE, contents, dataset
+
+
+def process(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> subprocess.Popen[str]:
+    """An export in a process of its own."""
+    command = [sys.executable, "-c", WRITE.format(prepare=prepare, inside=inside), str(out), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def killed(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> None:
+    """An export that is killed where it kills itself."""
+    running = process(out, *more, prepare=prepare, inside=inside)
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGKILL
+
+
+@contextmanager
+def live(out: Path) -> Iterator[None]:
+    """An export that is at work in `out`."""
+    running = process(out, inside="print('in', flush=True); time.sleep(60)")
+    assert running.stdout
+    try:
+        assert running.stdout.readline() == "in\n"
+        yield
+    finally:
+        running.kill()
+        running.communicate()
+
+
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+# Kills the process at its n-th move of an entry.
+KILL_AT_MOVE = """
+moves, rename = [], Path.rename
+def counted(self, target):
+    if self.name in ("meta", "data"):
+        moves.append(self)
+        if len(moves) == {number}:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = counted
+"""
+
+
+def test_a_killed_export_is_repeated_and_its_rest_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    killed(out, inside=KILL)
+    assert not (out / "meta").exists()
+    (left,) = out.glob(".robocache-partial-*")
+    with new_dataset(out) as new:
+        assert left.name in new.notes[0]
+        dataset(new.folder, "new")
+    assert contents(out) == NEW
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_replacement_that_was_killed_is_completed_by_the_next_export(tmp_path: Path, number: int) -> None:
+    out = dataset(tmp_path / "out")
+    killed(out, "overwrite", prepare=KILL_AT_MOVE.format(number=number))
+    with pytest.raises(RoboCacheError, match="exists"):
+        new_dataset(out).__enter__()
+    assert contents(out) == NEW
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_a_half_replaced_dataset_is_not_a_dataset(tmp_path: Path, number: int) -> None:
+    out = dataset(tmp_path / "out")
+    killed(out, "overwrite", prepare=KILL_AT_MOVE.format(number=number))
+    assert not (out / "meta" / "info.json").exists()
+
+
+def test_a_second_export_to_the_same_folder_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    with live(tmp_path / "out"), pytest.raises(RoboCacheError, match="another export is writing to it"):
+        new_dataset(tmp_path / "out").__enter__()
+    with new_dataset(tmp_path / "out") as new:  # the first one is dead by now
+        dataset(new.folder, "new")
+    assert contents(tmp_path / "out") == NEW

@@ -1,0 +1,66 @@
+"""A loss is stated where the user looks: in the output, in the report and in the provenance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rosbags", reason="needs the `bags` extra")
+pytest.importorskip("pyarrow", reason="needs the `export` extra")
+
+from robocache_ros.bags.reader import CHECKED, UNCHECKED
+from robocache_ros.bags.storage import mcap_records as mcap
+from robocache_ros.bench.hostile.damage import fusion_spec, make
+
+NOTE = "lift.mcap: 1 of 7 chunks are damaged; 20 of 140 messages could not be read"
+
+
+@pytest.fixture
+def lift(tmp_path: Path) -> Path:
+    """A recording whose fourth chunk is damaged."""
+    recording = make("mcap", tmp_path / "bag")
+    data = bytearray(recording.data)
+    chunks = [stop for op, _, stop in mcap.records(recording.data, len(mcap.MAGIC)) if op == mcap.CHUNK]
+    data[chunks[3] - 1] ^= 1
+    recording.file.write_bytes(data)
+    return recording.file
+
+
+def test_an_export_states_what_was_lost(lift: Path, tmp_path: Path) -> None:
+    from robocache_ros.export.job import export
+
+    result = export([lift], fusion_spec(), tmp_path / "out")
+    assert result.episodes[0].notes == (NOTE,)
+    provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
+    assert provenance["episodes"][0]["notes"] == [NOTE]
+    assert NOTE in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_info_states_what_was_lost(lift: Path) -> None:
+    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
+    from robocache_ros.cli.commands import app
+
+    done = typer_testing.CliRunner().invoke(app, ["info", str(lift)])
+    assert done.exit_code == 0
+    assert NOTE in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(("variant", "integrity"), [("mcap", CHECKED), ("sqlite3", UNCHECKED)])
+def test_output_report_and_provenance_say_whether_messages_have_checksums(
+    variant: str, integrity: str, tmp_path: Path
+) -> None:
+    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
+    from robocache_ros.cli.commands import app
+    from robocache_ros.export.job import export
+
+    recording = make(variant, tmp_path / "bag")
+    export([recording.path], fusion_spec(), tmp_path / "out")
+    done = typer_testing.CliRunner().invoke(app, ["info", str(recording.path)])
+
+    provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
+    assert [episode["integrity"] for episode in provenance["episodes"]] == [integrity]
+    assert integrity in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"integrity: {integrity}" in " ".join(done.output.split())
+    assert "note" not in done.output

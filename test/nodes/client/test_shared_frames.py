@@ -1,0 +1,198 @@
+"""Frames read where the node keeps them, over real DDS and between real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("rclpy")
+from diagnostic_msgs.msg import DiagnosticArray
+from sensor_msgs.msg import Image
+from std_msgs.msg import Float64MultiArray
+
+from robocache_ros.client import FusedFrame, FusedSubscriber
+from robocache_ros.errors import RoboCacheError
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path)[:80])
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    qos = {"reliability": "reliable", "depth": 20}
+    image = {"size": [2, 2], "normalize": "imagenet"}
+    return {
+        "robocache": 1,
+        "rate_hz": 50,
+        "horizon": 3,
+        "delay_ms": 10,
+        "streams": {
+            "command": {"topic": "/command", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "hold",
+                        "max_age_ms": 1000000, "qos": qos},
+            "camera": {"topic": "/camera", "type": "sensor_msgs/msg/Image", "image": image, "max_age_ms": 1000000,
+                       "stamp": "receive", "qos": qos},
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def send(rig: Any, wait: Wait) -> Callable[[], None]:
+    """Sends one command and one image, which are valid at every later tick."""
+    command = rig.publisher(Float64MultiArray, "/command")
+    camera = rig.publisher(Image, "/camera")
+
+    def once() -> None:
+        wait(lambda: command.get_subscription_count() and camera.get_subscription_count(), "the node's topics")
+        command.publish(Float64MultiArray(data=[1.5, -2.0]))
+        camera.publish(Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12))))
+
+    return once
+
+
+def valid_frame(subscriber: FusedSubscriber, *, shared: bool = True) -> FusedFrame:
+    """A frame that has command and image, by the way it is to come."""
+    for frame in subscriber:
+        if subscriber.shared is shared and all(valid[-1] for valid in frame.valid.values()):
+            return frame
+    raise AssertionError("the subscriber was closed")
+
+
+def test_shared_frames_are_those_of_the_messages_bit_for_bit(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
+) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    kept: dict[str, dict[int, FusedFrame]] = {"auto": {}, "message": {}}
+
+    def keep(transport: str) -> Callable[[FusedFrame], None]:
+        def copy(frame: FusedFrame) -> None:
+            clones = {name: value.clone() for name, value in frame.tensors.items()}
+            rest = (frame.valid, frame.age_ns)
+            kept[transport][frame.tick_ns] = FusedFrame(frame.tick_ns, frame.ticks_ns, clones, *rest)
+
+        return copy
+
+    with (
+        FusedSubscriber(images=["camera"], callback=keep("auto")) as auto,
+        FusedSubscriber(images=["camera"], callback=keep("message"), transport="message") as plain,
+    ):
+        valid_frame(auto)
+        kept["auto"].clear()
+        wait(lambda: len(kept["auto"].keys() & kept["message"].keys()) > 5, "ticks of both")
+        assert (auto.shared, plain.shared) == (True, False)
+
+    for tick in kept["auto"].keys() & kept["message"].keys():
+        shared, message = kept["auto"][tick], kept["message"][tick]
+        assert torch.equal(shared.ticks_ns, message.ticks_ns)
+        for name in ("command", "camera"):
+            assert torch.equal(shared[name], message[name])
+            assert torch.equal(shared.valid[name], message.valid[name])
+            ages = [frame.age_ns[name].double().div(1e6).float() for frame in (shared, message)]
+            assert torch.equal(*ages)  # a message has them as float32 of ms
+
+
+def test_topic_of_images_is_left_alone_while_frames_are_shared(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
+) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    with FusedSubscriber(images=["camera"]) as subscriber:
+        valid_frame(subscriber)
+
+        wait(lambda: rig.node.count_subscribers("/fusion_node/camera/aligned") == 0, "the subscription to go")
+
+
+def test_node_without_a_ring_is_read_by_messages(rig: Any, spec: dict[str, Any], send: Any) -> None:
+    rig.fusion(spec, ring_slots=0).autostart()
+    send()
+    with FusedSubscriber(images=["camera"]) as subscriber:
+        frame = valid_frame(subscriber, shared=False)
+
+    assert frame["command"][-1].tolist() == [1.5, -2.0]
+
+
+def test_folder_that_others_may_enter_leaves_the_messages(
+    rig: Any, spec: dict[str, Any], send: Any, tmp_path: Path
+) -> None:
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "robocache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    rig.fusion(spec).autostart()
+    send()
+    with FusedSubscriber() as subscriber:
+        assert valid_frame(subscriber, shared=False)["command"][-1].tolist() == [1.5, -2.0]
+
+
+def test_killed_and_restarted_node_is_found_again(rig: Any, wait: Wait, spec: dict[str, Any], send: Any) -> None:
+    first = rig.process(spec)
+    send()
+    with FusedSubscriber(images=["camera"]) as subscriber:
+        before = valid_frame(subscriber)
+        first.popen.kill()
+        first.popen.wait()
+        wait(lambda: not subscriber.shared, "the ring to be missed")
+        rig.process(spec)
+        rig.node.create_timer(0.1, send)  # more than once: for a while the dead node counts as a subscriber still
+        after = valid_frame(subscriber)
+
+    assert after.tick_ns > before.tick_ns
+    assert before["command"][-1].tolist() == [1.5, -2.0]  # the dead node's memory is still readable
+
+
+CONSUMER = """
+import sys, time
+from robocache_ros.client import FusedSubscriber
+with FusedSubscriber() as subscriber:
+    for frame in subscriber:
+        if subscriber.shared:
+            kept = frame
+            print("keeps", flush=True)
+            time.sleep(600)
+"""
+
+
+@pytest.fixture
+def consumer() -> Iterator[Any]:
+    """A consumer in a process of its own, which keeps the first frame that it gets."""
+    process = subprocess.Popen([sys.executable, "-c", CONSUMER], stdout=subprocess.PIPE, text=True)
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+def test_consumer_killed_while_it_keeps_a_frame_costs_the_node_nothing(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, consumer: Any
+) -> None:
+    rig.process(spec, ring_slots=2)
+    send()
+    assert consumer.stdout.readline() == "keeps\n"
+    consumer.send_signal(signal.SIGKILL)
+    consumer.wait()
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+
+    def values() -> dict[str, str]:
+        status = [s for s in diagnostics.newest.status if s.name.endswith(": ticks")] if len(diagnostics) else []
+        return {pair.key: pair.value for s in status for pair in s.values}
+
+    wait(lambda: values().get("ring_readers") == "0", "the node to see it go")
+    with FusedSubscriber() as subscriber:
+        assert valid_frame(subscriber)["command"][-1].tolist() == [1.5, -2.0]
+
+
+def test_transport_of_another_name_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match="transport: 'shm' is not one of auto, message"):
+        FusedSubscriber(transport="shm")

@@ -1,0 +1,238 @@
+"""`FusedSubscriber` against a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("rclpy")
+from builtin_interfaces.msg import Time
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image, JointState, PointCloud2, PointField
+from std_msgs.msg import Float32MultiArray
+
+from robocache_ros import ops
+from robocache_ros.client import FusedFrame, FusedSubscriber
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes import frame_messages
+from robocache_ros.spec import load_spec
+
+
+class Robot:
+    """Publishes joints, an image and a cloud from a thread."""
+
+    def __init__(self, rig: Any) -> None:
+        self._joints = rig.publisher(JointState, "/joints")
+        self._image = rig.publisher(Image, "/camera")
+        self._cloud = rig.publisher(PointCloud2, "/points")
+        self._stopped = threading.Event()
+        self.image = Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12)))
+        fields = [PointField(name=n, offset=4 * i, datatype=7, count=1) for i, n in enumerate("xyz")]
+        point = torch.tensor([0.25, 0.75, 0.25]).numpy().tobytes()
+        self.cloud = PointCloud2(height=1, width=1, fields=fields, point_step=12, row_step=12, data=point)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.005):
+            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+            joints = JointState(name=["a", "b"], position=[0.25, -0.5])
+            for message, publisher in (
+                (joints, self._joints),
+                (self.image, self._image),
+                (self.cloud, self._cloud),
+            ):
+                message.header.stamp = Time(sec=seconds, nanosec=nanoseconds)
+                publisher.publish(message)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def spec(joint_spec: dict[str, Any]) -> dict[str, Any]:
+    qos = {"reliability": "reliable", "depth": 20}
+    image = {"size": [2, 2], "normalize": "imagenet"}
+    grid = {"origin_m": [0, 0, 0], "size_m": 0.5, "shape": [2, 2, 2]}
+    joint_spec["streams"] |= {
+        "camera": {"topic": "/camera", "type": "sensor_msgs/msg/Image", "image": image, "qos": qos},
+        "grid": {"topic": "/points", "type": "sensor_msgs/msg/PointCloud2", "voxels": grid, "qos": qos},
+    }
+    return joint_spec
+
+
+@pytest.fixture
+def robot(rig: Any, spec: dict[str, Any]) -> Iterator[Robot]:
+    rig.fusion(spec).autostart()
+    robot = Robot(rig)
+    yield robot
+    robot.stop()
+
+
+def first_valid(subscriber: FusedSubscriber) -> FusedFrame:
+    for frame in subscriber:
+        if all(frame.valid[name][-1] for name in ("joints", "camera", "grid")):
+            return frame
+    raise AssertionError("the subscriber was closed")
+
+
+def test_frame_has_the_window_of_each_vector_stream(robot: Robot, spec: dict[str, Any]) -> None:
+    with FusedSubscriber() as subscriber:
+        frame = first_valid(subscriber)
+
+    assert frame["joints"].shape == (4, 2)
+    assert frame["joints"][-1].tolist() == [0.25, -0.5]
+    assert frame.ticks_ns[-1] == frame.tick_ns
+    assert (frame.ticks_ns.diff() == 20_000_000).all()
+    assert 0 <= frame.age_ns["joints"][-1] < load_spec(spec).stream("joints").max_age_ns  # a busy machine's may be old
+    assert frame.valid["command"].tolist() == [0, 0, 0, 0]
+
+
+PIXELS = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3).permute(2, 0, 1).contiguous()
+
+
+@pytest.mark.parametrize("normalized", [False, True], ids=["8-bit node", "normalizing node"])
+def test_images_come_as_datasets_give_them_or_as_asked_for(rig: Any, spec: dict[str, Any], normalized: bool) -> None:
+    rig.fusion(spec, normalized=normalized).autostart()
+    robot = Robot(rig)
+    imagenet = load_spec(spec).stream("camera").image.normalize
+    expected: dict[str, tuple[dict[str, Any], torch.Tensor]] = {
+        "default": ({}, PIXELS.to(torch.float32).div(255)),
+        "pixels": ({"dtype": torch.uint8}, PIXELS),
+        "normalized": ({"normalize": True}, ops.normalize_image(PIXELS, imagenet)),
+        "rounded": (
+            {"normalize": True, "dtype": torch.bfloat16}, ops.normalize_image(PIXELS, imagenet, torch.bfloat16),
+        ),
+    }  # fmt: skip
+    try:
+        for (options, image), transport in product(expected.values(), ("auto", "message")):
+            with FusedSubscriber(images=["camera"], transport=transport, **options) as subscriber:
+                frame = first_valid(subscriber)
+            assert frame["camera"].dtype == image.dtype
+            assert torch.equal(frame["camera"], image)
+    finally:
+        robot.stop()
+
+
+def test_voxels_come_as_the_dense_grid(robot: Robot) -> None:
+    with FusedSubscriber(images=["grid"]) as subscriber:
+        frame = first_valid(subscriber)
+
+    expected = torch.zeros(2, 2, 2, dtype=torch.uint8)
+    expected[0, 1, 0] = 1
+    assert torch.equal(frame["grid"], expected)
+
+
+def test_latest_waits_for_another_tick(robot: Robot) -> None:
+    with FusedSubscriber() as subscriber:
+        first = subscriber.latest(10.0)
+        assert first
+        second = subscriber.latest(10.0, other_than_ns=first.tick_ns)
+
+    assert second
+    assert second.tick_ns > first.tick_ns
+
+
+def test_async_for_gives_each_newest_frame_once(robot: Robot) -> None:
+    async def collect() -> list[int]:
+        ticks: list[int] = []
+        with FusedSubscriber() as subscriber:
+            async for frame in subscriber:
+                ticks.append(frame.tick_ns)
+                if len(ticks) == 10:
+                    break
+        return ticks
+
+    ticks = asyncio.run(asyncio.wait_for(collect(), 20.0))
+
+    assert ticks == sorted(set(ticks))
+
+
+def test_async_for_ends_when_the_subscriber_is_closed(robot: Robot) -> None:
+    async def count() -> int:
+        subscriber = FusedSubscriber()
+        seen = 0
+        async for _ in subscriber:
+            seen += 1
+            subscriber.close()
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(count(), 20.0)) == 1
+
+
+def test_callback_gets_every_frame(robot: Robot, wait: Callable[..., Any]) -> None:
+    ticks: list[int] = []
+
+    with FusedSubscriber(callback=lambda frame: ticks.append(frame.tick_ns)) as subscriber:
+        wait(lambda: len(ticks) >= 10, "frames")
+
+    assert subscriber.overtaken == 0
+    assert len(set(ticks)) == len(ticks)
+
+
+def test_frames_that_nobody_looked_at_are_counted_as_overtaken(robot: Robot, wait: Callable[..., Any]) -> None:
+    with FusedSubscriber() as subscriber:
+        wait(lambda: subscriber.overtaken >= 5, "frames to be overtaken")
+
+
+def test_error_in_the_callback_does_not_end_the_frames(robot: Robot, wait: Callable[..., Any]) -> None:
+    ticks: list[int] = []
+
+    def fail(frame: FusedFrame) -> None:
+        ticks.append(frame.tick_ns)
+        raise KeyError("mine")
+
+    with FusedSubscriber(callback=fail):
+        wait(lambda: len(ticks) >= 3, "frames after the error")
+
+
+def test_foreign_messages_on_its_topics_do_not_end_the_frames(robot: Robot, rig: Any, wait: Callable[..., Any]) -> None:
+    ticks: list[int] = []
+    with FusedSubscriber(transport="message", callback=lambda frame: ticks.append(frame.tick_ns)):
+        wait(lambda: ticks, "a frame")
+        foreign = rig.node.create_publisher(Float32MultiArray, "/fusion_node/fused", QoSProfile(depth=5))
+        wait(lambda: foreign.get_subscription_count(), "the subscriber")
+        foreign.publish(Float32MultiArray())
+        before = len(ticks)
+
+        wait(lambda: len(ticks) > before + 5, "frames after a foreign message")
+
+
+def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig: Any, robot: Robot, wait: Callable[..., Any]) -> None:
+    with FusedSubscriber(node=rig.node) as subscriber:
+        wait(subscriber.latest, "a frame")
+
+
+def test_layout_that_does_not_come_is_an_error(rig: Any) -> None:
+    with FusedSubscriber("nobody") as subscriber, pytest.raises(RoboCacheError, match="nobody/layout"):
+        subscriber.wait_for_layout(0.1)
+
+
+def test_policy_survives_a_node_that_is_configured_anew(rig: Any, robot: Robot, wait: Callable[..., Any]) -> None:
+    with FusedSubscriber() as subscriber:
+        first = subscriber.latest(10.0)
+        assert first
+        for transition in ("deactivate", "cleanup", "configure", "activate"):
+            assert rig.change_state(transition)
+        restarted_ns = time.time_ns()
+
+        wait(lambda: subscriber.latest().tick_ns > restarted_ns, "ticks after the restart")
+
+
+def test_foreign_image_of_the_aligned_topic_is_ignored_without_harm(robot: Robot, rig: Any) -> None:
+    with FusedSubscriber(images=["camera"]) as subscriber:
+        first_valid(subscriber)
+        foreign = rig.node.create_publisher(Image, "/fusion_node/camera/aligned", QoSProfile(depth=5))
+        foreign.publish(frame_messages.image_message(1, "", torch.zeros(3, 2, 2, dtype=torch.uint8)))
+
+        frame = first_valid(subscriber)
+
+    assert frame["camera"].any()

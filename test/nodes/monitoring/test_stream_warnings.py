@@ -1,0 +1,71 @@
+"""StreamWarnings: streams that are invalid at most ticks are logged, with the reason, from time to time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from robocache_ros.nodes.monitoring.stream_warnings import MIN_TICKS, REPEAT_S, StreamWarnings
+from robocache_ros.nodes.tick_loop import TickStats
+from robocache_ros.spec import load_spec
+
+JOINT: dict[str, Any] = {"type": "sensor_msgs/msg/JointState", "names": ["a"]}
+SPEC = load_spec({"robocache": 1, "streams": {"arm": {"topic": "/a", **JOINT}, "base": {"topic": "/b", **JOINT}}})
+REASONS = {"arm": "stale: nothing within 100 ms of the newest tick"}
+
+
+class Watched:
+    def __init__(self, *best_effort: str) -> None:
+        self.stats = TickStats(2)
+        self.now_s = 0.0
+        self.warnings = StreamWarnings(SPEC, self.stats, best_effort, lambda: self.now_s)
+
+    def after(self, ticks: int, *invalid: int) -> list[str]:
+        self.stats.emitted += ticks
+        self.stats.invalid += invalid
+        return self.warnings.check(REASONS, {"arm"})
+
+
+def test_mostly_invalid_stream_is_warned_of_with_its_reason() -> None:
+    assert Watched().after(200, 192, 0) == [
+        "arm: invalid at 96% of the last 200 ticks (stale: nothing within 100 ms of the newest tick)"
+    ]
+
+
+def test_best_effort_stream_is_told_of_the_reliable_parameter() -> None:
+    (line,) = Watched("arm").after(200, 192, 0)
+
+    assert line.endswith("; if messages are lost on the way, set the node's parameter reliable, as a replay does")
+
+
+def test_stream_that_was_never_received_is_not_told_of_the_reliable_parameter() -> None:
+    (line,) = Watched("base").after(200, 0, 200)
+
+    assert line.startswith("base: invalid at 100% of the last 200 ticks")
+    assert "reliable" not in line
+
+
+def test_stream_that_is_valid_at_most_ticks_is_not_warned_of() -> None:
+    assert Watched().after(200, 100, 20) == []
+
+
+def test_no_share_is_computed_of_few_ticks() -> None:
+    watched = Watched()
+
+    first = watched.after(MIN_TICKS - 1, MIN_TICKS - 1, 0)
+    second = watched.after(1, 1, 0)
+
+    assert (len(first), len(second)) == (0, 1)
+
+
+def test_warning_is_repeated_after_a_while_only() -> None:
+    watched = Watched()
+
+    counts = []
+    for watched.now_s in (0.0, REPEAT_S - 1, REPEAT_S + 1):
+        counts.append(len(watched.after(200, 200, 0)))
+
+    assert counts == [1, 0, 1]

@@ -1,0 +1,193 @@
+"""RawSubscriber takes messages byte for byte, through rcl or rclpy, and into any buffer."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+from rclpy.qos import QoSProfile
+from rclpy.serialization import serialize_message
+from std_msgs.msg import UInt8MultiArray
+
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes.subscriptions import raw_subscriber
+from robocache_ros.nodes.subscriptions.raw_subscriber import SMALL_BYTES, RawSubscriber
+
+WAYS = pytest.mark.parametrize("direct", [True, False], ids=["direct", "rclpy"])
+
+
+def message(nbytes: int, seed: int = 0) -> bytes:
+    """A serialized message with random bytes."""
+    data = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8).tobytes()
+    return bytes(serialize_message(UInt8MultiArray(data=data)))
+
+
+class RawTopic:
+    """A topic, its publisher, and a subscription that no executor touches."""
+
+    def __init__(self, rig: Any, wait: Callable[..., Any], topic: str = "/bytes") -> None:
+        self.publisher = rig.publisher(UInt8MultiArray, topic)
+        self.subscription = rig.node.create_subscription(
+            UInt8MultiArray,
+            topic,
+            lambda _: None,
+            QoSProfile(depth=100),
+            raw=True,
+            callback_group=compat.ManualCallbackGroup(),
+            event_callbacks=compat.no_events(),
+        )
+        self._wait = wait
+        wait(self.publisher.get_subscription_count, "the subscription")
+
+    def send(self, data: bytes) -> None:
+        self.publisher.publish(data)
+
+    def get(self, take: Callable[[Any], Any]) -> Any:
+        """The first message that `take` returns."""
+        return self._wait(lambda: take(self.subscription), "a message")
+
+
+@pytest.fixture
+def raw_topic(rig: Any, wait: Callable[..., Any]) -> RawTopic:
+    return RawTopic(rig, wait)
+
+
+def test_rcl_is_found_on_this_machine() -> None:
+    assert RawSubscriber().direct
+    assert not RawSubscriber(direct=False).direct
+
+
+@WAYS
+@pytest.mark.parametrize("nbytes", [0, 100, SMALL_BYTES - 20, SMALL_BYTES, 300_000])
+def test_received_bytes_are_the_sent_bytes(raw_topic: RawTopic, direct: bool, nbytes: int) -> None:
+    raw_topic.send(message(nbytes))
+
+    received = raw_topic.get(RawSubscriber(direct=direct).take)
+
+    assert bytes(received.data) == message(nbytes)
+    assert 0 < received.source_ns <= received.received_ns
+
+
+@WAYS
+def test_take_returns_none_without_a_message(raw_topic: RawTopic, direct: bool) -> None:
+    subscriber = RawSubscriber(direct=direct)
+
+    assert subscriber.take(raw_topic.subscription) is None
+    assert subscriber.take_into(raw_topic.subscription, np.zeros(10, np.uint8)) is None
+
+
+@WAYS
+def test_message_is_written_to_the_given_buffer(raw_topic: RawTopic, direct: bool) -> None:
+    buffer = np.zeros(5000, np.uint8)
+    sent = message(3000)
+    raw_topic.send(sent)
+
+    received = raw_topic.get(lambda subscription: RawSubscriber(direct=direct).take_into(subscription, buffer))
+
+    assert bytes(received.data) == sent
+    assert (buffer[: len(sent)].tobytes() == sent) == direct  # rclpy's take allocates its own memory
+
+
+@pytest.mark.parametrize("nbytes", [101, 5_000_000])
+def test_message_larger_than_the_buffer_is_not_lost(raw_topic: RawTopic, nbytes: int) -> None:
+    buffer = np.zeros(100, np.uint8)
+    subscriber = RawSubscriber()
+    for seed in range(3):
+        raw_topic.send(message(nbytes, seed))
+
+        received = raw_topic.get(lambda subscription: subscriber.take_into(subscription, buffer))
+
+        assert bytes(received.data) == message(nbytes, seed)
+    assert not buffer.any()
+
+
+def test_received_bytes_stay_after_further_messages(raw_topic: RawTopic) -> None:
+    subscriber = RawSubscriber()
+    received = []
+    for seed, nbytes in enumerate((50, 100_000, 50, 100_000)):
+        raw_topic.send(message(nbytes, seed))
+        received.append(raw_topic.get(subscriber.take))
+
+    assert [bytes(one.data) for one in received] == [
+        message(nbytes, seed) for seed, nbytes in enumerate((50, 100_000, 50, 100_000))
+    ]
+
+
+def test_received_bytes_are_read_only(raw_topic: RawTopic) -> None:
+    raw_topic.send(message(10))
+
+    received = raw_topic.get(lambda subscription: RawSubscriber().take_into(subscription, np.zeros(1000, np.uint8)))
+
+    assert received.data.readonly
+
+
+def test_threads_take_from_topics_of_their_own(rig: Any, wait: Callable[..., Any]) -> None:
+    topics = [RawTopic(rig, wait, f"/bytes{number}") for number in range(3)]
+    wrong: list[int] = []
+
+    def run(number: int) -> None:
+        subscriber = RawSubscriber()
+        for seed in range(10 * number, 10 * number + 10):
+            topics[number].send(message(200_000, seed))
+            received = topics[number].get(
+                lambda subscription: subscriber.take_into(subscription, np.zeros(300_000, np.uint8))
+            )
+            if bytes(received.data) != message(200_000, seed):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
+
+
+def test_failed_allocation_raises_and_the_next_message_arrives(
+    raw_topic: RawTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscriber = RawSubscriber()
+    with monkeypatch.context() as patched:
+        patched.setattr(subscriber._target, "_grow", lambda pointer, nbytes: 0)
+        raw_topic.send(message(SMALL_BYTES))
+        with pytest.raises(MemoryError, match="/bytes: no memory for a message"):
+            raw_topic.get(subscriber.take)
+    raw_topic.send(message(20))
+
+    assert bytes(raw_topic.get(subscriber.take).data) == message(20)
+
+
+def test_other_structures_of_rcutils_fall_back_to_rclpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(ctypes.Structure):
+        _fields_ = (("version", ctypes.c_size_t), *raw_subscriber._Array._fields_)
+
+    monkeypatch.setattr(raw_subscriber, "_Array", Other)
+    raw_subscriber._rcl_take.cache_clear()
+
+    assert not RawSubscriber().direct
+
+    monkeypatch.undo()
+    raw_subscriber._rcl_take.cache_clear()
+    assert RawSubscriber().direct
+
+
+def test_missing_library_falls_back_to_rclpy(raw_topic: RawTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(raw_subscriber.ctypes, "CDLL", nowhere)
+    raw_subscriber._rcl_take.cache_clear()
+    subscriber = RawSubscriber()
+    monkeypatch.undo()
+    raw_subscriber._rcl_take.cache_clear()
+    raw_topic.send(message(20))
+
+    assert not subscriber.direct
+    assert bytes(raw_topic.get(subscriber.take).data) == message(20)

@@ -1,0 +1,77 @@
+"""/tf_static over real DDS: latched transforms with the bits of a recording; without tf2_msgs, one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("rosbags", reason="needs the `bags` extra")
+from rosbags.typesys import Stores, get_typestore
+from std_msgs.msg import String
+
+from robocache_ros.decode.transforms import read_transforms
+from robocache_ros.engine.static_transforms import StaticTransforms
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes.middleware.qos import latched
+from robocache_ros.nodes.subscriptions.tf_static import DEPTH, TF_TYPE, StaticTransformSubscription
+from robocache_ros.spec import load_spec
+
+SPEC = {
+    "robocache": 1,
+    "streams": {
+        "scan": {
+            "topic": "/scan",
+            "type": "sensor_msgs/msg/PointCloud2",
+            "voxels": {"origin_m": [-1, -1, 0], "size_m": 0.1, "shape": [20, 20, 20], "frame": "base_link"},
+        }
+    },
+}
+POSES = [
+    ("base_link", "mast", (0.1, -0.2, 2.1), (0.0, 0.0, 0.6, 0.8)),
+    ("mast", "optical", (0.05, 0.0, 0.3), (0.48, -0.6, 0.0, 0.64)),
+]
+
+
+def message(parent: str, child: str, at: Any, turn: Any) -> bytes:
+    """A TFMessage of one transform, in CDR."""
+    store = get_typestore(Stores.LATEST)
+    make = {name.rpartition("/")[2]: kind for name, kind in store.types.items() if "/msg/" in name}
+    header = make["Header"](make["Time"](0, 0), parent)
+    pose = make["Transform"](make["Vector3"](*at), make["Quaternion"](*turn))
+    return bytes(store.serialize_cdr(make["TFMessage"]([make["TransformStamped"](header, child, pose)]), TF_TYPE))
+
+
+def test_latched_transforms_give_the_bits_of_a_recording(
+    rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
+    load = compat.load_message_class
+    monkeypatch.setattr(compat, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
+    data = [message(*pose) for pose in POSES]
+    profile = latched(DEPTH)
+    publishers = []  # of a node each, as robots have them; and before the fusion node listens
+    for one in data:
+        publishers.append(rig.stranger().create_publisher(String, "/tf_static", profile))
+        publishers[-1].publish(one)
+    node = rig.fusion(SPEC)
+    node.autostart()
+    known = node.pipeline.ingest.transforms
+    live = wait(lambda: known.lookup("base_link", "optical"), "the transforms")
+    recorded = StaticTransforms()
+    for one in reversed(data):
+        for transform in read_transforms(one):
+            recorded.add(transform)
+    assert live == recorded.lookup("base_link", "optical")
+
+
+def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "load_message_class", lambda _name: None)
+    expected = (
+        r"streams\.scan\.voxels\.frame: /tf_static needs the package tf2_msgs, .* install it, or give voxels\.extrinsic"
+    )
+    with pytest.raises(RoboCacheError, match=expected):
+        StaticTransformSubscription(rig.node, load_spec(SPEC), None)

@@ -1,0 +1,146 @@
+"""Messages out of tensors and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("rclpy")
+from rclpy.serialization import deserialize_message, serialize_message
+from sensor_msgs.msg import PointField
+from std_msgs.msg import Float32MultiArray, Header
+
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.publishers import Window
+from robocache_ros.spec import StreamSpec, VoxelSpec
+
+PERIOD_NS = 20_000_000
+
+
+@pytest.mark.parametrize("tick_ns", [0, 20_000_000, 1_760_003_600_020_000_000])
+def test_fused_bytes_read_as_the_message(tick_ns: int) -> None:
+    window = np.random.default_rng(0).standard_normal((3, 5), np.float32)
+    data = frame_messages.fused_cdr(tick_ns, window)
+
+    message = deserialize_message(data, Float32MultiArray)
+
+    assert len(serialize_message(message)) == len(data)  # ROS leaves its padding as it finds it
+    assert [dim.label for dim in message.layout.dim] == [f"tick_ns={tick_ns}", "column"]
+    tick, read = frame_messages.read_fused(message)
+    assert tick == tick_ns
+    assert np.array_equal(read.numpy(), window)
+
+
+def test_array_that_is_no_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        frame_messages.read_fused(Float32MultiArray(data=[1.0]))
+
+
+@pytest.mark.parametrize(
+    ("image", "encoding"),
+    [
+        (torch.arange(24, dtype=torch.uint8).reshape(3, 2, 4), "rgb8"),
+        (torch.arange(8, dtype=torch.uint8).reshape(1, 2, 4), "mono8"),
+        (torch.arange(8, dtype=torch.float32).reshape(1, 2, 4), "32FC1"),
+        (torch.arange(24, dtype=torch.float32).reshape(3, 2, 4), "32FC3"),
+    ],
+    ids=["rgb8", "mono8", "32FC1", "32FC3"],
+)
+def test_image_comes_back_as_it_went(image: torch.Tensor, encoding: str) -> None:
+    message = frame_messages.image_message(1_000_000_001, "camera", image)
+
+    assert message.encoding == encoding
+    assert (message.height, message.width) == (2, 4)
+    assert len(message.data) == message.step * message.height
+    assert frame_messages.stamp_ns(message.header) == 1_000_000_001
+    assert torch.equal(frame_messages.read_image(message), image)
+
+
+GRIDS = {
+    "occupancy": torch.tensor([0, 1, 0, 0, 1, 0, 0, 1], dtype=torch.uint8).reshape(2, 2, 2),
+    "count": torch.tensor([0, 3, 0, 0, 1, 0, 0, 700], dtype=torch.int32).reshape(2, 2, 2),
+    "mean": torch.tensor([0, 1.5, 0, 0, 0, 0, 0, 2.5] * 2).reshape(2, 2, 2, 2),
+}
+
+
+@pytest.mark.parametrize("reduce", GRIDS)
+def test_voxels_come_back_as_they_went(reduce: str) -> None:
+    features = ("intensity", "range") if reduce == "mean" else ()
+    grid = VoxelSpec((-0.5, 0.1, 0.4), (0.02, 0.03, 0.04), (2, 2, 2), reduce, features)
+
+    message = frame_messages.voxel_message(7, "map", GRIDS[reduce], grid)
+
+    assert message.width == int((GRIDS[reduce] != 0).sum()) // max(1, len(features))
+    assert torch.equal(frame_messages.read_voxels(message, grid), GRIDS[reduce])
+
+
+def test_points_are_the_centres_of_occupied_cells() -> None:
+    grid = VoxelSpec((-1.0, 0.0, 2.0), (0.5, 0.5, 0.5), (2, 2, 2))
+    voxels = torch.zeros(2, 2, 2, dtype=torch.uint8)
+    voxels[1, 0, 1] = 1
+
+    message = frame_messages.voxel_message(0, "map", voxels, grid)
+
+    assert [field.name for field in message.fields] == ["x", "y", "z"]
+    assert np.frombuffer(message.data, np.float32).tolist() == [-0.25, 0.25, 2.75]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_fields_of_a_voxel_cloud_are_named_once(reduce: str) -> None:
+    grid = VoxelSpec((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (2, 2, 2), reduce, ("r", "z"))
+
+    message = frame_messages.voxel_message(0, "map", torch.ones(2, 2, 2, 2), grid)
+
+    assert [field.name for field in message.fields] == ["x", "y", "z", "r", f"{reduce}_z"]
+
+
+def test_empty_grid_is_a_cloud_of_no_points() -> None:
+    grid = VoxelSpec((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (2, 2, 2))
+
+    message = frame_messages.voxel_message(0, "map", torch.zeros(2, 2, 2, dtype=torch.uint8), grid)
+
+    assert (message.width, len(message.data)) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_own_cloud_is_that_of_sensor_msgs_py(count: int) -> None:
+    point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2")
+    points = np.random.default_rng(0).standard_normal((count, 3), np.float32)
+    fields = [PointField(name=n, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, n in enumerate("xyz")]
+
+    theirs = point_cloud2.create_cloud(Header(), fields, points)
+
+    assert frame_messages.build_cloud_message(Header(), fields, points) == theirs
+    assert frame_messages.cloud_message(Header(), ("x", "y", "z"), points) == theirs
+
+
+def test_blank_of_an_image_without_a_size_is_not_known() -> None:
+    assert frame_messages.blank(StreamSpec("a", topic="/a", type="sensor_msgs/msg/Image")) is None
+
+
+def rows(window: Window, ticks: list[int]) -> list[list[float]]:
+    for tick in ticks:
+        result = window.push(tick * PERIOD_NS, np.array([tick], np.float32))
+    return [row.tolist() for row in result]
+
+
+def test_window_begins_with_zeros() -> None:
+    assert rows(Window(3, 1, 50), [100]) == [[0], [0], [100]]
+
+
+def test_window_keeps_the_last_ticks_in_order() -> None:
+    assert rows(Window(3, 1, 50), list(range(100, 400))) == [[397], [398], [399]]
+
+
+def test_tick_that_was_not_published_is_a_row_of_zeros() -> None:
+    assert rows(Window(4, 1, 50), [100, 101, 103]) == [[100], [101], [0], [103]]
+
+
+@pytest.mark.parametrize("later", [90, 500])
+def test_window_starts_anew_where_the_clock_jumped(later: int) -> None:
+    assert rows(Window(3, 1, 50), [100, 101, later]) == [[0], [0], [later]]
+
+
+def test_window_of_one_tick_is_its_row() -> None:
+    assert rows(Window(1, 1, 50), list(range(200))) == [[199]]

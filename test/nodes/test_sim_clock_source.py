@@ -1,0 +1,167 @@
+"""SimClockSource: arrivals by /clock, clocks that jump, and invalid ones."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float32MultiArray
+
+from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_clock
+
+S = 1_000_000_000
+
+
+def test_message_arrives_at_the_sim_time_of_the_clock_before_it() -> None:
+    timeline = SimTimeline()
+    for source, sim in ((100, 7), (200, 8), (300, 9)):
+        timeline.add(source, sim)
+
+    assert [timeline.arrival_ns(t) for t in (99, 100, 199, 200, 299, 300, 1000)] == [7, 7, 7, 8, 8, 9, 9]
+
+
+def test_timeline_keeps_a_bounded_history() -> None:
+    timeline = SimTimeline()
+    for index in range(5 * CLOCK_HISTORY):
+        timeline.add(index, index)
+
+    assert timeline.arrival_ns(0) >= 3 * CLOCK_HISTORY
+    assert timeline.now_ns == 5 * CLOCK_HISTORY - 1
+
+
+class Simulation:
+    """Publishes /clock and joints to an active node."""
+
+    def __init__(self, rig: Any, wait: Callable[..., Any], spec: dict[str, Any]) -> None:
+        self.rig, self.wait = rig, wait
+        rig.fusion(spec, use_sim_time=True).autostart()
+        self.fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+        self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+        self._clock = rig.publisher(Clock, "/clock")
+        self._joints = rig.publisher(JointState, "/joints")
+        wait(lambda: self._clock.get_subscription_count() and self._joints.get_subscription_count(), "the node")
+
+    def publish_clock(self, data: bytes) -> None:
+        self._clock.publish(data)
+
+    def step(self, now_ns: int) -> None:
+        self.publish_clock(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S)))
+        joints = JointState(name=["a", "b"], position=[now_ns / S, 0.0])
+        joints.header.stamp = Time(sec=now_ns // S, nanosec=now_ns % S)
+        self._joints.publish(joints)
+
+    def run(self, first_ns: int, last_ns: int) -> None:
+        for now_ns in range(first_ns, last_ns + 1, 10_000_000):
+            self.step(now_ns)
+
+    def ticks(self) -> list[int]:
+        return [frame_messages.read_fused(message)[0] for message in self.fused.messages]
+
+    def until_tick(self, tick_ns: int) -> None:
+        self.wait(lambda: tick_ns in self.ticks(), f"tick {tick_ns}")
+
+
+@pytest.fixture
+def simulation(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> Simulation:
+    return Simulation(rig, wait, joint_spec)
+
+
+def test_no_tick_without_clock(simulation: Simulation) -> None:
+    simulation.wait(lambda: len(simulation.diagnostics) > 3, "diagnostics")
+
+    status, values = simulation.rig.status(simulation.diagnostics, "ticks")
+
+    assert values["emitted"] == "0"
+    assert "/clock" in status.message
+
+
+def test_ticks_are_published_as_the_clock_passes_them(simulation: Simulation) -> None:
+    simulation.run(5 * S, 6 * S)
+
+    simulation.until_tick(6 * S - 20_000_000)  # delay_ms is 20
+
+    assert 6 * S not in simulation.ticks()
+
+
+def test_clock_that_jumps_back_restarts_the_timeline(simulation: Simulation) -> None:
+    simulation.run(5 * S, 6 * S)
+    simulation.run(2 * S, 3 * S)
+
+    simulation.until_tick(3 * S - 20_000_000)
+
+    # Every tick due before the jump was published, and no sample of that time is in the ticks after it.
+    windows = dict(frame_messages.read_fused(message) for message in simulation.fused.messages)
+    assert 6 * S - 20_000_000 in windows
+    after = windows[2 * S + 20_000_000]
+    assert after[:-2, 0].tolist() == [0.0, 0.0]
+    assert after[-1, 0] == pytest.approx(2.02)
+    simulation.wait(
+        lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("clock_jumps") == "1", "the jump"
+    )
+
+
+def test_clock_that_jumps_ahead_skips_the_time_between(simulation: Simulation) -> None:
+    simulation.run(5 * S, 6 * S)
+    simulation.run(3600 * S, 3601 * S)
+
+    simulation.until_tick(3601 * S - 20_000_000)
+
+    assert len(simulation.ticks()) < 110
+
+
+def test_paused_clock_pauses_the_ticks(simulation: Simulation) -> None:
+    simulation.run(5 * S, 6 * S)
+    simulation.until_tick(6 * S - 20_000_000)
+    for _ in range(20):
+        simulation.step(6 * S)
+
+    simulation.run(6 * S, 7 * S)
+    simulation.until_tick(7 * S - 20_000_000)
+
+    ticks = simulation.ticks()
+    assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize(
+    ("data", "time_ns"),
+    [
+        (struct.pack("<4siI", b"\0\1\0\0", 5, 7), 5 * S + 7),
+        (struct.pack(">4siI", b"\0\0\0\0", 5, 7), 5 * S + 7),
+        (struct.pack("<4siI", b"\0\1\0\0", 0, 0), 0),
+        (struct.pack("<4siI", b"\0\1\0\0", -1, 0), None),
+        (struct.pack("<4siI", b"\0\1\0\0", 5, S), None),
+        (b"\0\1\0\0\5\0\0\0", None),
+        (b"", None),
+    ],
+    ids=["little", "big endian", "zero", "negative", "nanoseconds", "truncated", "empty"],
+)
+def test_clock_message_is_a_time_or_invalid(data: bytes, time_ns: int | None) -> None:
+    assert read_clock(data) == time_ns
+
+
+def test_invalid_clocks_are_counted_logged_once_and_ignored(
+    simulation: Simulation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    simulation.run(5 * S, 6 * S)
+    for seconds, nanoseconds in ((-1, 0), (-(2**31), 0), (6, S), (-1, 2**32 - 1)):
+        simulation.publish_clock(struct.pack("<4siI", b"\0\1\0\0", seconds, nanoseconds))
+    simulation.publish_clock(b"\0\1\0\0\1")
+    simulation.run(6 * S, 7 * S)
+
+    simulation.until_tick(7 * S - 20_000_000)
+
+    assert simulation.ticks() == sorted(simulation.ticks())
+    simulation.wait(
+        lambda: simulation.rig.status(simulation.diagnostics, "ticks")[1].get("invalid_clocks") == "5", "the count"
+    )
+    assert simulation.rig.status(simulation.diagnostics, "ticks")[1]["clock_jumps"] == "0"
+    assert capfd.readouterr().err.count("/clock: a message is not a time") == 1

@@ -1,0 +1,92 @@
+"""The TickLoop publishes a tick that was made ahead when it is due."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("rclpy")
+
+from robocache_ros.engine import Frames
+from robocache_ros.nodes.tick_loop import TickLoop, TickStats
+
+MS = 1_000_000
+
+
+class OneTick:
+    """A clock source with a single tick."""
+
+    def __init__(self, tick_ns: int) -> None:
+        self._frames = [
+            Frames(np.array([tick_ns]), torch.zeros(1, 0), np.ones((1, 1), np.uint8), np.zeros((1, 1), np.int64), {})
+        ]
+
+    def step(self) -> Iterator[Frames]:
+        while self._frames:
+            yield self._frames.pop()
+
+    def wait(self) -> None:
+        threading.Event().wait(0.001)
+
+    def destroy(self) -> None: ...
+
+
+def published_at_ns(tick_ns: int, delay_ns: int | None, lead_ns: int) -> tuple[int, TickStats]:
+    """When the loop published a tick."""
+    sent: list[int] = []
+    out = threading.Event()
+
+    def publish(frames: Frames, wait_until_due: Any) -> None:
+        wait_until_due(int(frames.ticks_ns[0]))
+        sent.append(time.time_ns())
+
+    def failed(error: Exception) -> None:
+        raise AssertionError from error
+
+    class Stats(TickStats):
+        def add(self, frames: Frames, lateness_ns: int | None) -> None:
+            super().add(frames, lateness_ns)
+            out.set()
+
+    stats = Stats(1)
+    loop = TickLoop(OneTick(tick_ns), publish, failed, stats, delay_ns, lead_ns)
+    loop.start()
+    assert out.wait(60)
+    loop.stop()
+    return sent[0], stats
+
+
+def test_tick_made_ahead_is_published_when_it_is_due() -> None:
+    tick_ns = time.time_ns()
+
+    sent_ns, stats = published_at_ns(tick_ns, 150 * MS, 150 * MS)
+
+    assert sent_ns >= tick_ns + 150 * MS
+    lateness_ms = stats.read_lateness_ms()
+    assert lateness_ms
+    assert lateness_ms[0] >= 0
+
+
+def test_overdue_tick_is_published_at_once() -> None:
+    tick_ns = time.time_ns() - 10_000 * MS
+
+    sent_ns, stats = published_at_ns(tick_ns, 5_000 * MS, 5_000 * MS)
+
+    assert sent_ns >= tick_ns + 5_000 * MS
+    assert stats.emitted == 1
+
+
+@pytest.mark.parametrize("delay_ns", [None, 3600_000 * MS])
+def test_no_tick_waits_longer_than_the_lead(delay_ns: int | None) -> None:
+    """Without a due time (eager, sim time), or with one an hour ahead since the wall clock was set back."""
+    tick_ns = time.time_ns()
+
+    sent_ns, _ = published_at_ns(tick_ns, delay_ns, 20 * MS)
+
+    assert sent_ns < tick_ns + 3600_000 * MS

@@ -1,0 +1,162 @@
+"""WallClockSource and LargeMessages: a tick sees the messages that were received when it was made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from sensor_msgs.msg import Image
+
+from robocache_ros.engine import FusionEngine
+from robocache_ros.nodes import clock_sources
+from robocache_ros.nodes.clock_sources import WallClockSource
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes.subscriptions import large_messages
+from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
+from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
+from robocache_ros.spec import load_spec
+
+MS = 1_000_000
+SPEC: dict[str, Any] = {
+    "robocache": 1,
+    "delay_ms": 30,
+    "lead_ms": 5,
+    "streams": {
+        "front": {
+            "topic": "/front",
+            "type": "sensor_msgs/msg/Image",
+            "image": {"size": [2, 2]},
+            "max_age_ms": 10_000,
+            "qos": {"reliability": "reliable", "depth": 5},
+        }
+    },
+}
+
+
+@pytest.fixture
+def wall_clock(rig: Any) -> Any:
+    """A wall clock source, the arrivals it pushed, and the queue of its thread for large messages."""
+    engine = FusionEngine(load_spec(SPEC))
+    pushed: list[int] = []
+    subscriptions: Any = SimpleNamespace(
+        topics=[],
+        provide_buffers=lambda: None,
+        push=lambda topic, message, arrival_ns: pushed.append(arrival_ns),
+    )
+    source = WallClockSource(rig.node, subscriptions, engine, lambda error: None)
+    yield SimpleNamespace(source=source, engine=engine, pushed=pushed, received=source._large._received)
+    source.destroy()
+
+
+def test_message_received_after_a_tick_was_made_arrives_after_it(wall_clock: Any) -> None:
+    while not list(wall_clock.source.step()):
+        wall_clock.source.wait()
+    made_ns = wall_clock.engine.newest_cut_ns
+    wall_clock.received.append((None, ReceivedMessage(b"", 0, made_ns - 4 * MS)))
+    wall_clock.received.append((None, ReceivedMessage(b"", 0, made_ns + 1 * MS)))
+
+    list(wall_clock.source.step())
+
+    assert wall_clock.pushed == [made_ns + 1, made_ns + 1 * MS]
+
+
+def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PUSH_NS", "FLOOD_NS"):
+        monkeypatch.setattr(clock_sources, name, -1)  # a step has time for one message
+    while not list(wall_clock.source.step()):
+        wall_clock.source.wait()
+    made_ns = wall_clock.engine.newest_cut_ns
+    wall_clock.received.extend((None, ReceivedMessage(b"", 0, made_ns - number * MS)) for number in range(3))
+
+    pushed = []
+    for _ in range(3):
+        list(wall_clock.source.step())
+        wall_clock.source.wait()  # returns at once while messages wait
+        pushed.append(len(wall_clock.pushed))
+
+    assert pushed == [1, 2, 3]
+    assert min(wall_clock.pushed) > made_ns
+
+
+def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
+    signal = compat.Signal(rig.node)
+    waiter = compat.Waiter(rig.node, [], signal)
+    signal.send()
+
+    waiter.wait(3600_000 * MS)  # it would outlast the test's time limit
+
+    waiter.destroy()
+    signal.destroy()
+
+
+def test_images_of_any_size_are_received_beside_the_ticks(rig: Any, wait: Callable[..., Any]) -> None:
+    node = rig.fusion(SPEC, ring_slots=0)
+    node.autostart()
+    images = rig.publisher(Image, "/front")
+    aligned = rig.listen(Image, "/fusion_node/front/aligned")
+    wait(images.get_subscription_count, "the node's subscription")
+    wait(aligned.subscription.get_publisher_count, "the node's images")
+    sizes = [(2, 2), (2, 2), (1000, 700), (2, 2)]  # the first, one of its size, one larger than its buffer
+    for number, (width, height) in enumerate(sizes, 1):
+        image = Image(
+            width=width, height=height, step=3 * width, encoding="rgb8", data=bytes([number]) * 3 * width * height
+        )
+        image.header.stamp.sec, image.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
+        images.publish(image)
+
+        wait(lambda number=number: len(aligned) and set(bytes(aligned.newest.data)) == {number}, f"image {number}")
+
+    assert node.pipeline.ingest.counters["front"]["received"] == len(sizes)
+    topic = node.pipeline.subscriptions.topics[0]
+    assert topic.buffer_bytes > 1000 * 700 * 3
+    wait(lambda: [len(buffer) for buffer in topic.buffers] == [topic.buffer_bytes] * 2, "buffers for the largest")
+
+
+class EndlessTopic:
+    """A large topic that always has a message."""
+
+    large = True
+
+    def __init__(self, rig: Any) -> None:
+        self.subscription = rig.node.create_subscription(
+            Image, "/front", lambda _: None, 5, raw=True, callback_group=compat.ManualCallbackGroup()
+        )
+        self.received = 0
+
+    def take(self, subscriber: Any, limit: int) -> Iterator[ReceivedMessage]:
+        for _ in range(limit):
+            self.received += 1
+            yield ReceivedMessage(b"", 0, self.received)
+
+
+def test_messages_that_are_not_read_stay_in_the_middleware(
+    rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_messages, "MOST", 3)
+    monkeypatch.setattr(large_messages, "BATCH", 3)
+    source = EndlessTopic(rig)
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source]), lambda error: None)  # type: ignore[arg-type]
+    wait(lambda: len(large._received) == 3, "as many as are kept")
+
+    assert [message.received_ns for _, message in large.read(2)] == [1, 2]
+    assert [message.received_ns for _, message in large.read(2)] == [3]
+    wait(lambda: len(large._received) == 3, "the next ones")
+    large.destroy()
+
+    assert source.received == 6
+
+
+def test_error_while_receiving_is_reported_to_the_node(rig: Any, wait: Callable[..., Any]) -> None:
+    source = EndlessTopic(rig)
+    source.take = lambda subscriber, limit: iter([1 // 0])  # type: ignore[method-assign]
+    failures: list[Exception] = []
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source]), failures.append)  # type: ignore[arg-type]
+    wait(lambda: failures, "the failure")
+    large.destroy()
+
+    assert isinstance(failures[0], ZeroDivisionError)

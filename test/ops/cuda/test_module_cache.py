@@ -1,0 +1,128 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops import enable_jit_cache
+from robocache_ros.ops.cuda import cache, compiler
+
+
+@pytest.fixture(autouse=True)
+def _restore(monkeypatch):
+    monkeypatch.setattr(cache, "_chosen", None)
+    monkeypatch.setattr(cache, "_enabled", True)
+
+
+def source(text="a", header="b", name="h.cuh"):
+    return compiler.Source("x.cu", text, ((name, header),))
+
+
+def test_a_stored_module_is_loaded(tmp_path):
+    enable_jit_cache(tmp_path)
+    cache.store("k", b"machine code")
+    assert cache.load("k") == b"machine code"
+    assert [path.name for path in tmp_path.iterdir()] == ["k.cubin"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:40] + b"\0" + b[41:], lambda b: b"", lambda b: b[:32]]
+)
+def test_a_corrupt_entry_counts_as_none_and_is_replaced(tmp_path, damage):
+    enable_jit_cache(tmp_path)
+    cache.store("k", b"machine code, some of it")
+    entry = tmp_path / "k.cubin"
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert cache.load("k") is None
+    cache.store("k", b"again")
+    assert cache.load("k") == b"again"
+
+
+def test_nothing_is_kept_when_disabled(tmp_path):
+    enable_jit_cache(tmp_path)
+    assert enable_jit_cache(enabled=False) is None
+    cache.store("k", b"code")
+    assert cache.load("k") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_directory_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("ROBOCACHE_CACHE_DIR", raising=False)
+    assert enable_jit_cache() == tmp_path / "robocache_ros"
+    monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "mine"))
+    assert enable_jit_cache() == tmp_path / "mine"
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RoboCacheError, match="file cannot be written to"):
+        enable_jit_cache(tmp_path / "file")
+
+
+def test_a_disk_that_refuses_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "file"))
+    cache.store("k", b"code")
+    assert cache.load("k") is None
+
+
+def test_the_key_covers_all_that_goes_in():
+    options, version = compiler.compile_options("sm_90", ("A=1",)), (13, 0)
+    keys = [
+        source().key(options, version),
+        source(text="c").key(options, version),
+        source(header="c").key(options, version),
+        source(name="g.cuh").key(options, version),
+        source().key(compiler.compile_options("sm_80", ("A=1",)), version),
+        source().key(compiler.compile_options("sm_90", ("A=2",)), version),
+        source().key(options, (12, 9)),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert source().key(options, version) == keys[0]
+    assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)
+
+
+def test_parts_that_only_move_between_one_another_change_the_key():
+    assert source("ab", "c").key((), (1, 0)) != source("a", "bc").key((), (1, 0))
+
+
+def test_every_included_header_is_found_at_any_depth():
+    assert {
+        "resample/tile.cuh",
+        "resample/item.cuh",
+        "resample/select.cuh",
+        "resample/arithmetic.cuh",
+        "common/number.cuh",
+        "common/vector.cuh",
+    } <= {name for name, _ in compiler.load_source("resample/resample.cu").headers}
+
+
+def test_a_missing_kernel_is_named():
+    with pytest.raises(RoboCacheError, match=r"none\.cu"):
+        compiler.load_source("none.cu")
+
+
+WRITE_AND_READ = """
+import sys
+from robocache_ros.ops.cuda import cache
+
+cache.enable_jit_cache(sys.argv[1])
+for turn in range(300):
+    cache.store("k", sys.argv[2].encode() * (100_000 + turn))
+    found = cache.load("k")
+    assert found is not None and len(set(found)) == 1, turn
+"""
+
+
+def test_many_processes_write_one_entry_and_read_it_whole(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[3])}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", WRITE_AND_READ, str(tmp_path), letter], env=environment)
+        for letter in "abc"
+    ]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["k.cubin"]

@@ -1,0 +1,78 @@
+"""Every kernel of the vector operations compiles, without a GPU and without a warning, for every architecture."""
+
+import pytest
+import torch
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+from robocache_ros.ops.resample.cuda.launch_plan import make_plan
+from robocache_ros.ops.resample.cuda.tiles import Key, StreamKey
+
+ARCHITECTURES = ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]
+F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
+STREAMS = (
+    StreamKey(100, 32, BF16, "linear", True, False, 0),  # samples staged
+    StreamKey(500, 256, BF16, "linear", True, False, 0),  # read where they are
+    StreamKey(120, 4, F32, "slerp", False, True, 4),  # unaligned
+    StreamKey(3000, 7, F16, "angle", True, False, 0),  # times searched where they are
+    StreamKey(20, 16, U8, "hold", False, False, 0),
+    StreamKey(20, 3, U8, "nearest", True, True, 1),
+)
+
+
+def planned(time, *streams, out=F32):
+    return ("resample/resample.cu", make_plan(Key(streams, 64, 50, time, True, out, 0, 132)).defines)
+
+
+BLEND = ("THREADS=256", "IN_FLIGHT=2")
+VARIANTS = [
+    planned(torch.int64, *STREAMS),
+    planned(torch.float64, StreamKey(120, 14, BF16, "linear", True, False, 0), out=BF16),  # stores across rows
+    planned(  # items shifted in their rows, of samples staged, and read where they are
+        torch.int64,
+        StreamKey(100, 33, BF16, "linear", True, False, 0),
+        StreamKey(500, 40, F32, "angle", True, True, 4),
+        out=BF16,
+    ),
+    planned(torch.float32, STREAMS[2], out=F16),
+    ("resample/blend.cu", ("TRAITS=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)),
+    ("resample/blend.cu", ("TRAITS=ANGLE,bf16,bf16,2,2,8,8,16,0", *BLEND)),
+]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_it_compiles_without_a_warning(nvrtc, architecture):
+    for file, defines in VARIANTS:
+        cubin, log = compile_cubin(nvrtc, load_source(file), compile_options(architecture, defines))
+        assert cubin.startswith(b"\x7fELF")
+        assert log == "", (file, defines)
+
+
+def test_a_mistake_is_reported_with_the_compilers_words(nvrtc):
+    with pytest.raises(RoboCacheError, match=r"kernels/resample/blend.cu: NVRTC_ERROR_COMPILATION(.|\n)*nonsense"):
+        compile_cubin(nvrtc, load_source("resample/blend.cu"), compile_options("sm_90", ("TRAITS=nonsense", *BLEND)))
+
+
+def test_subnormals_and_single_roundings_are_kept():
+    options = compile_options("sm_90")
+    assert "--ftz=false" in options
+    assert "--fmad=false" in options
+    assert not any("fast" in option for option in options)
+
+
+def test_no_multiplication_is_fused_with_an_addition(nvrtc):
+    """In PTX, where operations still have their names; division and square root are single instructions."""
+    program = nvrtc.createProgram(
+        load_source("resample/blend.cu").text,
+        "resample/blend.cu",
+        [text.encode() for _, text in load_source("resample/blend.cu").headers],
+        [name.encode() for name, _ in load_source("resample/blend.cu").headers],
+    )
+    nvrtc.compileProgram(program, compile_options("sm_90", ("TRAITS=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)))
+    ptx = nvrtc.getPTX(program).decode()
+    nvrtc.destroyProgram(program)
+    assert "mul.rn.f32" in ptx
+    assert "div.rn.f32" in ptx
+    assert "sqrt.rn.f32" in ptx
+    assert "fma" not in ptx
+    assert ".ftz" not in ptx

@@ -1,0 +1,108 @@
+"""Selection: cases worked by hand, and every rule against a search through all samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robocache_ros.ops.resample.selection import ALIGNED, HELD, NONE, Rule, select
+
+STAMPS = np.array([100, 200, 260, 400], np.int64)
+
+
+def selected(method, tick, *, gap=100, age=30, **seen):
+    ticks = np.array([tick], np.int64)
+    if seen:
+        seen = {"arrivals_ns": np.array(seen["arrivals"]), "deadlines_ns": np.array([seen["deadline"]])}
+    s = select(STAMPS, ticks, Rule(method, gap, age), **seen)
+    return s.lower[0], s.upper[0], s.weight[0], s.valid[0], s.age_ns[0]
+
+
+@pytest.mark.parametrize(
+    ("tick", "row"),
+    [
+        (99, (-1, -1, 0, NONE, 0)),  # before all samples
+        (100, (0, 0, 0, ALIGNED, 0)),  # on one
+        (125, (0, 1, 0.25, ALIGNED, 25)),  # between two
+        (260, (2, 2, 0, ALIGNED, 0)),  # on one, the next too far away
+        (290, (2, 2, 0, HELD, 30)),  # between two that are too far apart: held while young
+        (291, (-1, -1, 0, NONE, 0)),  # and no longer
+        (430, (3, 3, 0, HELD, 30)),  # past the last
+    ],
+)
+def test_linear_lies_between_neighbours_and_holds_past_them(tick, row):
+    assert selected("linear", tick) == row
+
+
+@pytest.mark.parametrize(
+    ("tick", "row"),
+    [
+        (99, (-1, -1, 0, NONE, 0)),
+        (230, (1, 1, 0, ALIGNED, 30)),
+        (231, (-1, -1, 0, NONE, 0)),
+        (260, (2, 2, 0, ALIGNED, 0)),
+    ],
+)
+def test_hold_takes_the_newest_while_it_is_young(tick, row):
+    assert selected("hold", tick) == row
+
+
+@pytest.mark.parametrize(
+    ("tick", "row"),
+    [
+        (70, (0, 0, 0, ALIGNED, -30)),
+        (230, (1, 1, 0, ALIGNED, 30)),
+        (231, (2, 2, 0, ALIGNED, -29)),
+        (330, (-1, -1, 0, NONE, 0)),
+    ],
+)
+def test_nearest_takes_the_earlier_on_a_tie(tick, row):
+    assert selected("nearest", tick) == row
+
+
+def test_a_neighbour_that_had_not_arrived_is_not_there():
+    late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
+    assert selected("linear", 150, gap=200, age=60, **late) == (0, 2, np.float32(50 / 160), ALIGNED, 50)
+    assert selected("hold", 230, age=200, **late) == (0, 0, 0, ALIGNED, 130)
+    assert selected("linear", 300, gap=200, age=60, **late) == (2, 2, 0, HELD, 40)
+
+
+def test_no_samples_give_nothing():
+    s = select(np.empty(0, np.int64), np.array([5, 6]), Rule("linear", 1, 1))
+    assert s.lower.tolist() == [-1, -1]
+    assert s.valid.tolist() == [NONE, NONE]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 80)), max_size=12, unique_by=lambda s: s[0]),
+    st.lists(st.tuples(st.integers(-5, 70), st.integers(0, 90)), max_size=8),
+    st.sampled_from(["linear", "hold", "nearest"]),
+    st.integers(1, 20),
+    st.integers(0, 20),
+)
+def test_every_choice_is_what_a_search_through_all_samples_finds(samples, ticks, method, gap, age):
+    samples.sort()
+    stamps, arrivals = (np.array([s[i] for s in samples], np.int64) for i in (0, 1))
+    times, deadlines = (np.array([t[i] for t in ticks], np.int64) for i in (0, 1))
+    got = select(stamps, times, Rule(method, gap, age), arrivals, deadlines)
+    for i, (tick, deadline) in enumerate(ticks):
+        seen = [s for s, arrival in samples if arrival <= deadline]
+        before = max((s for s in seen if s <= tick), default=None)
+        after = min((s for s in seen if s > tick), default=None)
+        used = before
+        valid = NONE
+        if method == "nearest":
+            near = min(seen, key=lambda s: (abs(tick - s), s), default=None)
+            used, valid = near, int(near is not None and abs(tick - near) <= age)
+        elif method == "hold":
+            valid = int(before is not None and tick - before <= age)
+        elif before is not None:
+            between = before == tick or (after is not None and after - before <= gap)
+            valid = ALIGNED if between else HELD if tick - before <= age else NONE
+        assert got.valid[i] == valid
+        if valid:
+            assert stamps[got.lower[i]] == used
+            assert got.age_ns[i] == tick - used
+        if method == "linear" and valid == ALIGNED and before != tick:
+            assert stamps[got.upper[i]] == after
+            assert got.weight[i] == np.float32((tick - before) / (after - before))

@@ -1,0 +1,225 @@
+"""Means and maxima by bins of voxels: sizes and cells, and on a GPU the CPU backend's bits for any crowd of points."""
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.ops import voxelize_pointcloud
+from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
+from robocache_ros.ops.voxel.cuda import bins as voxel_bins
+from robocache_ros.ops.voxel.cuda.bins import BIN_DEFINES, PIECE, sizes
+
+H200 = (132, 226 << 10)
+HOST = """
+#include "voxel/cell_bins.cuh"
+using namespace robocache;
+extern "C" void deal(int cells, int bits, unsigned* bin, unsigned* place, unsigned* back) {
+  for (int cell = 0; cell < cells; ++cell) {
+    bin[cell] = bin_of(cell, bits);
+    place[cell] = place_of(cell, bits);
+    back[cell] = cell_at(bin[cell], place[cell], bits);
+  }
+}
+"""
+
+
+def dealt(host_library, cells, bits):
+    """The bin of each cell, its place there, and the cell found there."""
+    arrays = [np.empty(cells, np.uint32) for _ in range(3)]
+    host_library(HOST, (f"PIECE={PIECE}u",)).deal(
+        cells, bits, *(array.ctypes.data_as(ctypes.c_void_p) for array in arrays)
+    )
+    return arrays
+
+
+@pytest.mark.parametrize(("cells", "bits"), [(128**3, 9), (128**3, 11), (64 * 65 * 33, 9), (500, 2), (200**3, 12)])
+def test_every_cell_has_a_place_of_its_own(host_library, cells, bits):
+    bin_, place, back = dealt(host_library, cells, bits)
+    places = -(-cells // (PIECE << bits)) * PIECE
+    assert bin_.max() < 1 << bits
+    assert place.max() < places
+    assert np.array_equal(back, np.arange(cells))
+    assert len(np.unique(bin_.astype(np.int64) * places + place)) == cells
+
+
+def test_walls_and_floors_spread_over_the_bins(host_library):
+    bin_ = dealt(host_library, 128**3, 9)[0].reshape(128, 128, 128)
+    for surface in (bin_[:96, :72, 57], bin_[40, :72, 50:80], bin_[:96, 30, 50:80], bin_[32:96, 32:96, 32:34]):
+        cells = np.bincount(surface.reshape(-1), minlength=512)
+        assert cells.max() <= 3 * PIECE
+        assert np.count_nonzero(cells) > surface.size / PIECE / 2
+
+
+@pytest.mark.parametrize("features", [1, 4, 5, 9, 16])
+@pytest.mark.parametrize("batch", [1, 3, 300])
+def test_tiles_hold_all_points_and_bins_all_cells(batch, features):
+    for count in (1, 31, 700, 5000, 100_000, 500_000, 2_000_000):
+        for cells in (32**3, 64 * 65 * 33, 128**3, 256**3):
+            for device in (H200, (84, 93 << 10)):
+                bins = sizes(batch, count, cells, features, *device)
+                if bins is None:
+                    continue
+                assert bins.tile % 32 == 0
+                assert (bins.tiles - 1) * bins.tile < count <= bins.tiles * bins.tile
+                assert bins.tile <= voxel_bins.SORTERS * bins.points
+                assert bins.places % PIECE == 0
+                assert (bins.places - PIECE) << bins.bits < cells <= bins.places << bins.bits
+                assert max(bins.sort_bytes, 2 * bins.reduce_bytes) <= bins.limit
+                assert bins.capacity < 1 << 16
+
+
+def test_what_bins_are_for():
+    assert sizes(1, 500_000, 128**3, 4, *H200).bits == 9
+    assert sizes(1, 2_000_000, 128**3, 16, *H200)
+    assert sizes(1, 100, 64**3, 1, *H200)
+    for batch, count, cells in (
+        (1, 0, 64**3),
+        (1, 100, 1000),
+        (1, 1 << 24, 64**3),
+        (1, 100, 512**3),
+        (1 << 16, 9, 64**3),
+    ):
+        assert sizes(batch, count, cells, 4, *H200) is None
+    assert sizes(1, 500_000, 128**3, 4, 132, 42 << 10) is None
+
+
+@pytest.mark.parametrize("file", ["voxel/bin_sort.cu", "voxel/bin_reduce.cu"])
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_it_compiles_without_a_warning(nvrtc, file, architecture):
+    tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")
+    variants = [
+        ("FEATURES=4", "MAXIMUM=0", "POINTS=4"),
+        ("FEATURES=3", "MAXIMUM=1", "POINTS=4", *tensor),
+        ("FEATURES=16", "MAXIMUM=0", "POINTS=1", *tensor),
+    ]
+    for defines in variants if architecture == "sm_90" else variants[:1]:
+        assert compile_cubin(nvrtc, load_source(file), compile_options(architecture, (*defines, *BIN_DEFINES)))[1] == ""
+
+
+SHAPE = (64, 65, 67)  # no multiple of four cells
+COUNT = 20_000
+
+
+def points_in(cells, features, seed=0):
+    """One point in each of these cells of a grid of unit voxels, with features of any size."""
+    random = np.random.default_rng(seed)
+    corner = np.stack(np.unravel_index(cells, SHAPE), axis=1)
+    values = random.normal(0, 1000, (len(cells), features)) * 10.0 ** random.integers(-6, 4, (len(cells), features))
+    points = np.concatenate([corner + random.uniform(0.1, 0.9, (len(cells), 3)), values], axis=1)
+    return torch.from_numpy(points.astype(np.float32))
+
+
+def crowds(host_library):
+    """Cells of COUNT points, by name."""
+    random = np.random.default_rng(1)
+    cells = math.prod(SHAPE)
+    bin_ = dealt(host_library, cells, sizes(1, COUNT, cells, 4, *H200).bits)[0]
+    anywhere = random.integers(0, cells, COUNT)
+    some = random.random(COUNT) < 0.4
+    return {
+        "anywhere": anywhere,
+        "one voxel": np.full(COUNT, 12_345),
+        "many at the origin": np.where(np.repeat(some[: COUNT // 40], 40), 0, anywhere),
+        "two voxels in turns": np.repeat(np.arange(COUNT // 20) % 2 * 777, 20),
+        "few voxels, shuffled": random.choice(anywhere[:40], COUNT),
+        "long lists": random.choice(anywhere[:300], COUNT),
+        "runs of three": np.repeat(anywhere, 3)[:COUNT],
+        "one bin": random.choice(np.flatnonzero(bin_ == 7), COUNT),
+        "one voxel of each bin": random.choice(np.unique(bin_, return_index=True)[1], COUNT),
+    }
+
+
+def same_bits(there, here):
+    assert torch.equal(there.grid.cpu().view(torch.int32), here.grid.view(torch.int32))
+    assert torch.equal(there.tally.cpu(), here.tally)
+
+
+def has_bins(batch, count, features, shape=SHAPE):
+    return voxel_bins.plan_bins(batch, count, math.prod(shape), features, torch.device("cuda")) is not None
+
+
+GRID = ((0.0, 0.0, 0.0), 1.0, SHAPE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("features", [1, 4, 6, 16])
+def test_any_crowd_has_the_same_bits_on_the_gpu_run_after_run(host_library, mode, features):
+    assert has_bins(1, COUNT, features)
+    for name, cells in crowds(host_library).items():
+        points = points_in(cells, features)
+        wanted = voxelize_pointcloud(points, *GRID, mode)
+        there = points.cuda()
+        for _ in range(3):
+            out = torch.full((features, *SHAPE), torch.nan, device="cuda")
+            try:
+                same_bits(voxelize_pointcloud(there, *GRID, mode, out=out), wanted)
+            except AssertionError as error:
+                raise AssertionError(name) from error
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("fraction_bits", [0, 20, 40])
+def test_sums_of_whole_tiles_have_the_same_bits_on_the_gpu(mode, fraction_bits):
+    """The largest values and the smallest, of both signs, in one voxel: no bit of a sum is lost on the way."""
+    random = torch.Generator().manual_seed(2)
+    points = torch.rand(COUNT, 5, generator=random)
+    points[:, 3:] = (points[:, 3:] - 0.5) * 2.0 ** (42 - fraction_bits)
+    points[::3, 4] = 2.0**-fraction_bits
+    points[:, 3] = -points[:, 3].abs()
+    assert has_bins(1, COUNT, 2)
+    wanted = voxelize_pointcloud(points, *GRID, mode, fraction_bits=fraction_bits)
+    assert wanted.saturated > 0 or mode == "max"
+    same_bits(voxelize_pointcloud(points.cuda(), *GRID, mode, fraction_bits=fraction_bits), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("shape", [SHAPE, (64, 64, 64)])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_ragged_clouds_and_unaligned_grids_have_the_same_bits_on_the_gpu(mode, shape, offset):
+    random = torch.Generator().manual_seed(3)
+    points = torch.rand(5, COUNT, 7, generator=random) * 70 - 2
+    points[0] = points[0, :100].repeat_interleave(COUNT // 100, dim=0)
+    points[1, ::7, 4] = torch.inf
+    points[1, ::11, 1] = torch.nan
+    points[2, :, 3] *= 1e6
+    lengths = torch.tensor([COUNT, 12_345, 4_000, 0, 1])
+    assert has_bins(5, COUNT, 4, shape)
+    grid = (GRID[0], 1.0, shape)
+    wanted = voxelize_pointcloud(points, *grid, mode, lengths=lengths)
+    storage = torch.full((wanted.grid.numel() + offset,), torch.nan, device="cuda")
+    out = storage[offset:].view(wanted.grid.shape)
+    same_bits(voxelize_pointcloud(points.cuda(), *grid, mode, lengths=lengths.cuda(), out=out), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("shape", [(128, 128, 128), (200, 200, 200), (16, 32, 64)])
+def test_large_clouds_and_grids_have_the_same_bits_on_the_gpu(mode, shape):
+    random = torch.Generator().manual_seed(4)
+    points = torch.rand(300_000, 5, generator=random) * torch.tensor([*shape, 1e3, 1])
+    points[:100_000, :3] = torch.randn(100_000, 3, generator=random) + 8
+    assert has_bins(1, 300_000, 2, shape)
+    grid = (GRID[0], 1.0, shape)
+    same_bits(voxelize_pointcloud(points.cuda(), *grid, mode), voxelize_pointcloud(points, *grid, mode))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["mean", "max"])
+def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
+    clouds = torch.rand(8, 50_000, 5, device="cuda") * 64
+    wanted = torch.stack([voxelize_pointcloud(cloud, *GRID, mode).grid for cloud in clouds])
+    points, found = torch.empty_like(clouds[0]), torch.empty_like(wanted)
+    assert has_bins(1, 50_000, 2)
+
+    def rounds():
+        for i in range(8):
+            points.copy_(clouds[i])
+            voxelize_pointcloud(points, *GRID, mode, out=found[i])
+
+    assert wrong_after(rounds, found, wanted, 10) == 0

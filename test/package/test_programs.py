@@ -1,0 +1,113 @@
+"""The installed programs: a missing extra is one line that names it, no traceback at an interrupt or a closed pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BAG = str(ROOT / "test" / "data" / "panda_lift")
+
+# Runs a program in an interpreter in which the modules named in BLOCKED cannot be imported.
+START = """
+import os, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["BLOCKED"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from robocache_ros import programs
+sys.exit(getattr(programs, sys.argv[1])())
+"""
+
+
+def start(program: str, *arguments: str, blocked: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    code = START.replace("sys.argv[1])())", "sys.argv.pop(1))())")
+    return subprocess.run(
+        [sys.executable, "-c", code, program, *arguments],
+        env=os.environ | {"BLOCKED": blocked},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "blocked", "module", "extra"),
+    [
+        ("robocache", ["--help"], "typer", "typer", "cli"),
+        ("robocache", ["--version"], "click typer rich", "typer", "cli"),
+        ("fusion_node", [], "rclpy", "rclpy", "ros"),
+        ("bag_player", [BAG], "rclpy", "rclpy", "ros"),
+        ("bag_player", [BAG], "rosgraph_msgs", "rosgraph_msgs", "ros"),
+    ],
+)
+def test_a_missing_extra_is_one_line_that_names_it(
+    program: str, arguments: list[str], blocked: str, module: str, extra: str
+) -> None:
+    if module == "rosgraph_msgs":
+        pytest.importorskip("rclpy", reason="needs the `ros` extra")
+    done = start(program, *arguments, blocked=blocked)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{program}: {module}: not installed; ")
+    assert done.stderr.endswith(f"install it with: pip install 'robocache_ros[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_typer_that_is_too_old_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("__version__ = '0.7.0'")
+    done = subprocess.run(
+        [sys.executable, "-m", "robocache_ros", "--version"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("robocache: typer: too old or broken (version 0.7.0, needs 0.9); install it with: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_that_no_extra_installs_keeps_its_traceback() -> None:
+    pytest.importorskip("typer")
+    done = start("robocache", "--version", blocked="enum_of_nobody robocache_ros.cli")
+    assert done.returncode == 0  # nothing of that name is imported
+
+    done = start("robocache", "check", "x.yaml", blocked="yaml")
+    assert "ModuleNotFoundError: No module named 'yaml'" in done.stderr
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    pytest.importorskip("typer")
+    command = f"{sys.executable} -m robocache_ros schema | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(
+        "import sys, time\nsys.stdout.write('loading')\nsys.stdout.flush()\ntime.sleep(60)"
+    )
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "robocache_ros", "env"],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(7) == b"loading"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""
