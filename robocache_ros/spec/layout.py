@@ -17,7 +17,7 @@ class Column:
 
     name: str  # `joint_position.panda_joint1`, `valid:joint_position`, `age_ms:joint_position`
     stream: str
-    kind: str  # value | valid | age
+    quantity: str  # value | valid | age
     unit: str
     role: str
 
