@@ -1,3 +1,5 @@
+"""Rings of shared memory, their frames, and processes at their other end."""
+
 from __future__ import annotations
 
 import json
@@ -11,12 +13,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from robocache_ros import ipc
 
+MakeWriter = Callable[..., ipc.Writer]
+
 PEER = Path(__file__).with_name("peer.py")
 ROOT = Path(__file__).parents[2]
+FIELDS = (ipc.Field("fused", "float32", (2, 3)), ipc.Field("age_ns", "int64", (2,), host=True))
+
+
+def frame(value: int) -> dict[str, object]:
+    """Values of FIELDS that show the number they were made of."""
+    return {"fused": torch.full((2, 3), float(value)), "age_ns": np.full(2, 2**60 + value)}
 
 
 class Peer:
@@ -95,7 +107,7 @@ def peer_frames() -> dict[str, Any]:
 
 
 @pytest.fixture
-def make_writer(path: Path) -> Iterator[Callable[..., ipc.Writer]]:
+def make_writer(path: Path) -> Iterator[MakeWriter]:
     """Makes writers, and closes them."""
     writers: list[ipc.Writer] = []
 
@@ -106,3 +118,15 @@ def make_writer(path: Path) -> Iterator[Callable[..., ipc.Writer]]:
     yield make
     for writer in writers:
         writer.close()
+
+
+@pytest.fixture
+def writer(make_writer: MakeWriter) -> ipc.Writer:
+    """A ring of three slots for frames of FIELDS."""
+    return make_writer(FIELDS, slots=3, meta="columns")
+
+
+@pytest.fixture
+def reader(writer: ipc.Writer, path: Path) -> ipc.Reader:
+    """A reader of `writer`, in the same process."""
+    return ipc.Reader(path)

@@ -1,4 +1,4 @@
-"""Frames within one process: what a slot contains, who may lease it, when it is used again."""
+"""Frames within one process: when a reader sees one, and what it gets."""
 
 from __future__ import annotations
 
@@ -12,24 +12,7 @@ import torch
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
 
-FIELDS = (ipc.Field("fused", "float32", (2, 3)), ipc.Field("age_ns", "int64", (2,), host=True))
-
-
-MakeWriter = Callable[..., ipc.Writer]
-
-
-def frame(value: int) -> dict[str, object]:
-    return {"fused": torch.full((2, 3), float(value)), "age_ns": np.full(2, 2**60 + value)}
-
-
-@pytest.fixture
-def writer(make_writer: MakeWriter) -> ipc.Writer:
-    return make_writer(FIELDS, slots=3, meta="columns")
-
-
-@pytest.fixture
-def reader(writer: ipc.Writer, path: Path) -> ipc.Reader:
-    return ipc.Reader(path)
+from .conftest import FIELDS, MakeWriter, frame
 
 
 def test_frame_arrives_complete(writer: ipc.Writer, reader: ipc.Reader) -> None:

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from robocache_ros import ipc
 
-FIELDS = (ipc.Field("fused", "float32", (2, 3)), ipc.Field("age_ns", "int64", (2,), host=True))
-
-
-MakeWriter = Callable[..., ipc.Writer]
-
-
-def frame(value: int) -> dict[str, object]:
-    return {"fused": torch.full((2, 3), float(value)), "age_ns": np.full(2, 2**60 + value)}
-
-
-@pytest.fixture
-def writer(make_writer: MakeWriter) -> ipc.Writer:
-    return make_writer(FIELDS, slots=3, meta="columns")
-
-
-@pytest.fixture
-def reader(writer: ipc.Writer, path: Path) -> ipc.Reader:
-    return ipc.Reader(path)
+from .conftest import frame
 
 
 def test_leased_slot_is_not_used_again(writer: ipc.Writer, reader: ipc.Reader) -> None:
