@@ -1,26 +1,20 @@
-"""ROS in a domain of this run's own: nodes in this process and in others, and waiting for conditions."""
+"""ROS in a domain of this run's own."""
 
 from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from .rig import Rig, until
+
 ROOT = Path(__file__).parents[2]
-PANDA = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
-PATIENCE_S = 60.0  # for a condition that holds at once on an idle machine
 
 # Before rclpy is imported anywhere: no other run's nodes, none of other machines.
 os.environ["ROS_DOMAIN_ID"] = str(1 + os.getpid() % 101)
@@ -32,223 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.ros)
-
-
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:
-    """The condition's value once it is true; the test fails if that takes too long."""
-    end = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {timeout_s:g} s for {what or condition}"
-        time.sleep(0.005)
-    return value
-
-
-class Inbox:
-    """The serialized messages of a topic."""
-
-    def __init__(self, message_class: type[Any], subscription: Any) -> None:
-        self.raw: list[bytes] = []
-        self._class = message_class
-        self.subscription = subscription
-
-    def __len__(self) -> int:
-        return len(self.raw)
-
-    def __call__(self, data: bytes) -> None:
-        self.raw.append(data)
-
-    @property
-    def messages(self) -> list[Any]:
-        """All that came."""
-        from rclpy.serialization import deserialize_message
-
-        return [deserialize_message(data, self._class) for data in list(self.raw)]
-
-    @property
-    def newest(self) -> Any:
-        """The last that came."""
-        from rclpy.serialization import deserialize_message
-
-        return deserialize_message(self.raw[-1], self._class)
-
-
-class Process:
-    """A fusion node in a process of its own."""
-
-    def __init__(self, arguments: list[str], log: Path) -> None:
-        self.log = log
-        with log.open("w") as out:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "robocache_ros.nodes.fusion_node", "--ros-args", *arguments],
-                cwd=ROOT,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-
-    def stop(self) -> int:
-        """End it as Ctrl-C does; returns its exit code."""
-        if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGINT)
-        try:
-            return self.popen.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            raise
-
-
-class Rig:
-    """A node to test with, spun in the background."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        import rclpy
-        from rclpy.executors import SingleThreadedExecutor
-
-        self.tmp_path = tmp_path
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context)
-        self.node = rclpy.create_node("rig", context=self.context)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
-        self._nodes = [self.node]
-        self._processes: list[Process] = []
-        self._strangers: list[tuple[Any, Any]] = []
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
-
-    def _spin(self) -> None:
-        from rclpy.executors import ExternalShutdownException
-
-        with suppress(ExternalShutdownException):
-            self.executor.spin()
-
-    def fusion(self, spec: dict[str, Any] | Path | str, **parameters: Any) -> Any:
-        """A fusion node in this process."""
-        from rclpy.parameter import Parameter
-
-        from robocache_ros.nodes.fusion_node import FusionNode
-
-        path = str(self.write(spec) if isinstance(spec, dict) else spec)
-        given = {"spec": path, "device": "cpu", "diagnostics_period_s": 0.1} | parameters
-        overrides = [Parameter(name, value=value) for name, value in given.items()]
-        node = FusionNode(context=self.context, parameter_overrides=overrides)
-        self._nodes.append(node)
-        self.executor.add_node(node)
-        return node
-
-    def start(self, spec: dict[str, Any], remap: Sequence[str] = (), **parameters: Any) -> Process:
-        """A fusion node in a process of its own."""
-        given = {"spec": self.write(spec), "device": "cpu"} | parameters
-        arguments = [part for name, value in given.items() for part in ("-p", f"{name}:={_yaml(value)}")]
-        arguments += [part for rule in remap for part in ("-r", rule)]
-        process = Process(arguments, self.tmp_path / "fusion_node.log")
-        self._processes.append(process)
-        return process
-
-    def process(self, spec: dict[str, Any], **parameters: Any) -> Process:
-        """An active fusion node in a process of its own."""
-        from std_msgs.msg import String
-
-        process = self.start(spec, autostart=True, **parameters)
-        layout = self.listen(String, "/fusion_node/layout", latched=True)
-        until(lambda: len(layout) or process.popen.poll() is not None, "the node to become active")
-        assert process.popen.poll() is None, process.log.read_text()
-        return process
-
-    def write(self, spec: dict[str, Any]) -> Path:
-        """A spec as a file."""
-        path = self.tmp_path / "spec.yaml"
-        path.write_text(yaml.safe_dump(spec, sort_keys=False))
-        return path
-
-    def listen(self, message_class: type[Any], topic: str, latched: bool = False) -> Inbox:
-        """Collect a topic's messages."""
-        from rclpy.qos import DurabilityPolicy, QoSProfile
-
-        durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
-        inbox = Inbox(message_class, None)
-        profile = QoSProfile(depth=5000, durability=durability)
-        inbox.subscription = self.node.create_subscription(message_class, topic, inbox, profile, raw=True)
-        return inbox
-
-    def publisher(self, message_class: type[Any], topic: str, **qos: Any) -> Any:
-        """A reliable publisher."""
-        from rclpy.event_handler import PublisherEventCallbacks
-        from rclpy.qos import QoSProfile
-
-        # rclpy's default callbacks log by a call that it deprecates itself.
-        silent = PublisherEventCallbacks(use_default_callbacks=False)
-        profile = QoSProfile(**{"depth": 100} | qos)
-        return self.node.create_publisher(message_class, topic, profile, event_callbacks=silent)
-
-    def stranger(self) -> Any:
-        """A node in a participant of its own, as another process has it."""
-        import rclpy
-
-        context = rclpy.Context()
-        rclpy.init(context=context)
-        node = rclpy.create_node("stranger", context=context)
-        self._strangers.append((context, node))
-        return node
-
-    def change_state(self, transition: str, node: str = "/fusion_node") -> bool:
-        """Call a lifecycle transition as `ros2 lifecycle set` does; whether it succeeded."""
-        from lifecycle_msgs.srv import ChangeState
-
-        request = ChangeState.Request()
-        request.transition.label = transition
-        return bool(self.call(ChangeState, f"{node}/change_state", request).success)
-
-    def state(self, node: str = "/fusion_node", timeout_s: float = PATIENCE_S) -> str:
-        """The lifecycle state."""
-        from lifecycle_msgs.srv import GetState
-
-        return str(self.call(GetState, f"{node}/get_state", GetState.Request(), timeout_s).current_state.label)
-
-    def call(self, service: type[Any], name: str, request: Any, timeout_s: float = PATIENCE_S) -> Any:
-        """Call a service."""
-        client = self.node.create_client(service, name)
-        until(client.service_is_ready, name, timeout_s)
-        future = client.call_async(request)
-        until(future.done, name)
-        self.node.destroy_client(client)
-        return future.result()
-
-    def play(self, **options: Any) -> Any:
-        """Replay the recording, with /clock, once the node listens; returns what was sent."""
-        from robocache_ros.bags.reader import Bag
-        from robocache_ros.nodes.bag_player import BagPlayer, Options
-
-        with Bag(PANDA) as bag:
-            player = BagPlayer(self.node, bag, Options(**{"clock": True, "wait_s": PATIENCE_S} | options))
-            return player.run()
-
-    def status(self, diagnostics: Inbox, part: str) -> tuple[Any, dict[str, str]]:
-        """The newest diagnostic status of a stream or the ticks, and its values."""
-        if not len(diagnostics):
-            return None, {}
-        for status in diagnostics.newest.status:
-            if status.name.endswith(f": {part}"):
-                return status, {pair.key: pair.value for pair in status.values}
-        return None, {}
-
-    def close(self) -> None:
-        """End everything."""
-        import rclpy
-
-        for process in self._processes:
-            process.stop()
-        self.executor.shutdown()
-        self._thread.join()
-        for node in self._nodes:
-            node.destroy_node()
-        rclpy.try_shutdown(context=self.context)
-        for context, node in self._strangers:
-            node.destroy_node()
-            rclpy.try_shutdown(context=context)
-
-
-def _yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,115 @@
+"""Bad messages: counted by name, logged once, and survived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Path as Path_
+from rclpy.serialization import serialize_message
+
+from .fusion_rig import FusionRig, joint_state
+
+GARBAGE = [b"", b"\0", b"\0\1\0\0", b"\0\1\0\0" + b"\xff" * 60, bytes(range(256)) * 8]
+
+
+def test_good_messages_are_counted_as_received_decoded_and_accepted(fusion: FusionRig) -> None:
+    for _ in range(5):
+        fusion.joints.publish(joint_state())
+
+    fusion.until_counted("accepted", 5)
+
+    assert (fusion.counts()["received"], fusion.counts()["decoded"]) == ("5", "5")
+
+
+def test_garbage_is_counted_and_ticks_go_on(fusion: FusionRig) -> None:
+    for data in GARBAGE:
+        fusion.joints.publish(data)
+
+    fusion.until_counted("dropped", len(GARBAGE))
+
+    fusion.assert_alive()
+
+
+def test_every_truncated_message_is_counted(fusion: FusionRig) -> None:
+    complete = serialize_message(joint_state())
+    for length in range(0, len(complete) - 20, 3):
+        fusion.joints.publish(complete[:length])
+
+    fusion.until_counted("dropped", len(range(0, len(complete) - 20, 3)))
+
+    fusion.assert_alive()
+
+
+def test_bad_messages_are_logged_once_a_cause(fusion: FusionRig, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(20):
+        fusion.joints.publish(b"\0\1\0\0")
+
+    fusion.until_counted("dropped", 20)
+
+    assert capfd.readouterr().err.count("a message is dropped") == 1
+
+
+def test_joints_that_the_spec_does_not_name_are_counted(fusion: FusionRig) -> None:
+    fusion.joints.publish(joint_state(names=("b", "gripper", "a")))
+
+    fusion.until_counted("unmatched", 1)
+
+    assert fusion.counts()["accepted"] == "1"
+
+
+def test_missing_joint_drops_the_message_by_that_cause(fusion: FusionRig) -> None:
+    fusion.joints.publish(joint_state(names=("a",)))
+
+    fusion.until_counted("dropped:joint_missing", 1)
+
+
+def test_stamp_an_hour_off_is_refused_with_advice(fusion: FusionRig) -> None:
+    fusion.joints.publish(joint_state(time.time_ns() - 3_600 * 10**9))
+    fusion.joints.publish(joint_state(time.time_ns() + 3_600 * 10**9))
+
+    fusion.until_counted("skewed", 2)
+
+    fusion.assert_alive()
+
+
+def test_age_is_that_of_the_header_that_stamps_the_stream(rig: Any, wait: Callable[..., Any]) -> None:
+    """A path has a header of its own, and one in each of its poses."""
+    stream = {"topic": "/path", "type": "nav_msgs/msg/Path", "field": "poses[0].pose.position"}
+    rig.fusion({"robocache": 1, "delay_ms": 20, "streams": {"goal": stream}}).autostart()
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    paths = rig.publisher(Path_, "/path")
+    wait(paths.get_subscription_count, "the node's subscription")
+    path = Path_(poses=[PoseStamped()])
+    path.header.stamp = Time(sec=1)
+
+    def age() -> str:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        path.poses[0].header.stamp = Time(sec=seconds, nanosec=nanoseconds)
+        paths.publish(path)
+        return str(rig.status(diagnostics, "goal")[1].get("age_ms_max", ""))
+
+    assert float(wait(age, "an age")) < 600_000
+
+
+def test_duplicate_stamp_is_counted(fusion: FusionRig) -> None:
+    message = joint_state()
+    fusion.joints.publish(message)
+    fusion.joints.publish(message)
+
+    fusion.until_counted("duplicate", 1)
+
+
+def test_late_message_is_counted(fusion: FusionRig) -> None:
+    fusion.wait(lambda: len(fusion.fused) > 3, "ticks")
+
+    fusion.joints.publish(joint_state(time.time_ns() - 60_000_000))  # delay_ms is 20
+
+    fusion.until_counted("late", 1)

@@ -1,0 +1,88 @@
+"""Faults of topics and their publishers: stated in the diagnostics, and survived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.qos import ReliabilityPolicy
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+
+from .fusion_rig import FusionRig, joint_state
+
+
+def test_silent_topic_is_stale(fusion: FusionRig) -> None:
+    fusion.wait(lambda: len(fusion.fused) > 3, "ticks")
+
+    status = fusion.wait(lambda: fusion.rig.status(fusion.diagnostics, "joints")[0], "diagnostics")
+
+    assert status.level == DiagnosticStatus.STALE
+    assert "/joints" in status.message
+
+
+def test_stream_that_stops_becomes_stale(fusion: FusionRig) -> None:
+    fusion.joints.publish(joint_state())
+    fusion.until_counted("accepted", 1)
+
+    def stale() -> bool:
+        status = fusion.rig.status(fusion.diagnostics, "joints")[0]
+        return status.level == DiagnosticStatus.STALE and "stale" in status.message
+
+    fusion.wait(stale, "the stream to be stale")
+    assert int(fusion.counts()["stale_ticks"]) > 0
+
+
+def test_topic_of_another_type_is_an_error_in_the_diagnostics(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    stranger = rig.stranger()
+    other = stranger.create_publisher(String, "/joints", 1)
+    node = rig.fusion(joint_spec)
+    node.autostart()
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+
+    def mismatch() -> Any:
+        status = rig.status(diagnostics, "joints")[0]
+        return status and status.level == DiagnosticStatus.ERROR and status
+
+    assert "std_msgs/msg/String" in wait(mismatch, "the mismatch").message
+    stranger.destroy_publisher(other)
+    wait(lambda: not mismatch(), "the error to go")
+
+
+def test_publisher_with_incompatible_qos_is_an_error_in_the_diagnostics(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    rig.fusion(joint_spec).autostart()
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    rig.publisher(JointState, "/joints", reliability=ReliabilityPolicy.BEST_EFFORT)
+
+    wait(lambda: rig.status(diagnostics, "joints")[1].get("incompatible_qos") == "1", "the event")
+
+    status = rig.status(diagnostics, "joints")[0]
+    assert status.level == DiagnosticStatus.ERROR
+    assert "reliability" in status.message
+
+
+def test_publisher_that_dies_and_returns_is_heard_again(fusion: FusionRig) -> None:
+    fusion.joints.publish(joint_state())
+    fusion.until_counted("accepted", 1)
+    fusion.rig.node.destroy_publisher(fusion.joints)
+
+    fusion.joints = fusion.rig.publisher(JointState, "/joints")
+    fusion.wait(fusion.joints.get_subscription_count, "the node's subscription")
+
+    fusion.assert_alive()
+
+
+def test_ticks_status_reports_jitter_and_count(fusion: FusionRig) -> None:
+    fusion.until_counted("emitted", 10, "ticks")
+
+    fusion.wait(lambda: fusion.counts("ticks").get("jitter_ms_p99"), "jitter")
+
+    assert float(fusion.counts("ticks")["jitter_ms_max"]) >= float(fusion.counts("ticks")["jitter_ms_p50"]) >= 0
