@@ -4,6 +4,7 @@ ros2 launch robocache_ros fusion.launch.py spec:=/path/to/spec.yaml
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
@@ -35,14 +36,40 @@ def environment() -> list[SetEnvironmentVariable]:
     return [SetEnvironmentVariable(name, value) for name, value in settings.items()]
 
 
-PARAMETERS = {  # launch arguments that are parameters of the node
-    "device": str,
-    "normalized": bool,
-    "jpeg": str,
-    "payload_bytes": str,
-    "reliable": bool,
-    "autostart": bool,
-    "use_sim_time": bool,
+@dataclass(frozen=True)
+class Argument:
+    """A launch argument; with `parameter`, a parameter of the node, of that type."""
+
+    description: str
+    default: str | None = None  # None: the argument must be given
+    parameter: type | None = None
+    choices: tuple[str, ...] = ()
+
+    def declare(self, name: str) -> DeclareLaunchArgument:
+        """The launch action that declares it."""
+        choices = self.choices or (("true", "false") if self.parameter is bool else None)
+        return DeclareLaunchArgument(name, default_value=self.default, choices=choices, description=self.description)
+
+
+ARGUMENTS = {
+    "spec": Argument("Path of the fusion spec (YAML)."),
+    "params_file": Argument("A parameter file such as config/fusion_node.yaml; given arguments override it.", ""),
+    "name": Argument("Name of the node.", "fusion_node"),
+    "namespace": Argument("Namespace of the node.", ""),
+    "device": Argument("auto, cpu, cuda or cuda:<index>.", "auto", str),
+    "normalized": Argument("Publish images as float32, normalised as the spec declares.", "false", bool),
+    "jpeg": Argument("Where JPEG images are decoded.", "cpu", str, ("cpu", "gpu")),
+    "payload_bytes": Argument(
+        "<stream>=<bytes>,...: largest message sizes; sizes the GPU memory allocated at configure.", "", str
+    ),
+    "reliable": Argument(
+        "Subscribe reliably with deep queues, whatever the spec's qos asks for: for replays.", "false", bool
+    ),
+    "autostart": Argument("Configure and activate at once; otherwise wait for `ros2 lifecycle set`.", "true", bool),
+    "exit_on_error": Argument(
+        "End the node if it cannot start, or fails; else it can be configured again.", "false", bool
+    ),
+    "use_sim_time": Argument("Use /clock, for replays and simulations.", "false", bool),
 }
 
 
@@ -58,9 +85,9 @@ def existing(argument: str, value: str, advice: str) -> str:
     return file
 
 
-def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
+def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
     """The node. The parameter file decides about arguments that are not in `given`."""
-    values = {name: LaunchConfiguration(name).perform(context) for name in ("spec", "params_file", "name", "namespace")}
+    values = context.launch_configurations
     spec = existing("spec", values["spec"], "give the path of a fusion spec (YAML)")
     parameters: list[object] = []
     if values["params_file"]:  # launch_ros only warns where the file does not exist
@@ -69,76 +96,31 @@ def nodes(context: LaunchContext, given: set[str]) -> list[LifecycleNode]:
     parameters.append(
         {"spec": ParameterValue(spec, value_type=str)}
         | {
-            name: ParameterValue(LaunchConfiguration(name), value_type=kind)
-            for name, kind in PARAMETERS.items()
-            if name in given
+            name: ParameterValue(LaunchConfiguration(name), value_type=argument.parameter)
+            for name, argument in ARGUMENTS.items()
+            if argument.parameter and name in given
         }
     )
-    return [
-        LifecycleNode(
-            package="robocache_ros",
-            executable="fusion_node",
-            name=values["name"],
-            namespace=values["namespace"],
-            # The only default that differs from the node's; in `parameters` it would override `/**` of a file.
-            ros_arguments=["-p", ["autostart:=", LaunchConfiguration("autostart")]],
-            parameters=parameters,
-            output="both",
-            emulate_tty=True,
-        )
-    ]
+    return LifecycleNode(
+        package="robocache_ros",
+        executable="fusion_node",
+        name=values["name"],
+        namespace=values["namespace"],
+        # The only default that differs from the node's; in `parameters` it would override `/**` of a file.
+        ros_arguments=["-p", f"autostart:={values['autostart']}"],
+        parameters=parameters,
+        output="both",
+        emulate_tty=True,
+    )
 
 
-# More than 50 lines because it is a table of the launch arguments.
 def generate_launch_description() -> LaunchDescription:
-    given: set[str] = set()
+    given: set[str] = set()  # the arguments that are given, collected before the defaults are set
     return LaunchDescription(
         [
-            OpaqueFunction(
-                function=lambda context: given.update(context.launch_configurations)
-            ),  # before the defaults are set
-            DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
-            DeclareLaunchArgument("device", default_value="auto", description="auto, cpu, cuda or cuda:<index>."),
-            DeclareLaunchArgument(
-                "normalized",
-                default_value="false",
-                choices=["true", "false"],
-                description="Publish images as float32, normalised as the spec declares.",
-            ),
-            DeclareLaunchArgument(
-                "jpeg", default_value="cpu", choices=["cpu", "gpu"], description="Where jpeg images are decoded."
-            ),
-            DeclareLaunchArgument(
-                "payload_bytes",
-                default_value="",
-                description="<stream>=<bytes>,...: largest message sizes; sizes the GPU memory allocated at configure.",
-            ),
-            DeclareLaunchArgument(
-                "reliable",
-                default_value="false",
-                choices=["true", "false"],
-                description="Subscribe reliably with deep queues, whatever the spec's qos asks for: for replays.",
-            ),
-            DeclareLaunchArgument("name", default_value="fusion_node", description="Name of the node."),
-            DeclareLaunchArgument("namespace", default_value="", description="Namespace of the node."),
-            DeclareLaunchArgument(
-                "autostart",
-                default_value="true",
-                choices=["true", "false"],
-                description="Configure and activate at once; otherwise wait for `ros2 lifecycle set`.",
-            ),
-            DeclareLaunchArgument(
-                "use_sim_time",
-                default_value="false",
-                choices=["true", "false"],
-                description="Use /clock, for replays and simulations.",
-            ),
-            DeclareLaunchArgument(
-                "params_file",
-                default_value="",
-                description="A parameter file such as config/fusion_node.yaml; given arguments override it.",
-            ),
+            OpaqueFunction(function=lambda context: given.update(context.launch_configurations)),
+            *(argument.declare(name) for name, argument in ARGUMENTS.items()),
             *environment(),
-            OpaqueFunction(function=nodes, args=[given]),
+            OpaqueFunction(function=lambda context: [node(context, given)]),
         ]
     )

@@ -7,7 +7,14 @@ import os
 import signal
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction, Shutdown
+from launch.actions import (
+    DeclareLaunchArgument,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+    RegisterEventHandler,
+    Shutdown,
+)
+from launch.event_handlers import OnProcessExit
 from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
@@ -15,74 +22,56 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription
 
-HERE = Path(__file__).resolve().parent
+FUSION = Path(__file__).resolve().with_name("fusion.launch.py")
+SIM_TIME = {"use_sim_time": "true", "autostart": "true", "exit_on_error": "true"}
+SWITCHES = {
+    "reliable": ("true", "Subscribe reliably, so that no message of the recording is lost at any rate."),
+    "loop": ("false", "Start again at the end of the recording."),
+    "shutdown": ("true", "End the launch when the replay ends."),
+}
+INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)  # a process that ends so before the launch has seen the Ctrl-C
 
 
-INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)  # a player that ends so before the launch has seen the Ctrl-C
-
-
-def over(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-    """End the launch with the player, and fail if the player failed; a launch that already ends is left alone."""
+def process_ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+    """Fail if the node or the player failed, and end the launch with the player."""
     if context.is_shutdown:
         return None  # a second shutdown is an error in launch_ros
     if event.returncode and event.returncode not in INTERRUPTED:
         raise RuntimeError(f"{event.process_name} failed with exit code {event.returncode}; see its output above")
-    return Shutdown(reason="the replay has ended")
+    if event.process_name.startswith("bag_player") and context.launch_configurations["shutdown"] == "false":
+        return None
+    return Shutdown(reason=f"{event.process_name} has ended")
 
 
-def player(context: LaunchContext) -> list[Node]:
-    def given(name: str) -> str:
-        return str(LaunchConfiguration(name).perform(context))
-
-    arguments = [os.path.abspath(os.path.expanduser(given("bag"))), "--clock", "--rate", given("rate")]
-    arguments += ["--wait-for-subscribers"]
-    if given("loop") == "true":
+def player(context: LaunchContext) -> Node:
+    """The player of the recording."""
+    given = context.launch_configurations
+    arguments = [os.path.expanduser(given["bag"]), "--clock", "--rate", given["rate"], "--wait-for-subscribers"]
+    if given["loop"] == "true":
         arguments.append("--loop")
-    return [
-        Node(
-            package="robocache_ros",
-            executable="bag_player",
-            arguments=arguments,
-            output="both",
-            emulate_tty=True,
-            on_exit=over if given("shutdown") == "true" else None,
-        )
-    ]
+    return Node(package="robocache_ros", executable="bag_player", arguments=arguments, output="both", emulate_tty=True)
 
 
 def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
             DeclareLaunchArgument("bag", description="rosbag2 folder, .mcap or .db3 file."),
-            DeclareLaunchArgument("spec", description="Path of the fusion spec (YAML)."),
             DeclareLaunchArgument("rate", default_value="1.0", description="Speed of the replay; 1.0 is real time."),
-            DeclareLaunchArgument(
-                "loop",
-                default_value="false",
-                choices=["true", "false"],
-                description="Start again at the end of the recording.",
+            *(
+                DeclareLaunchArgument(name, default_value=default, choices=["true", "false"], description=description)
+                for name, (default, description) in SWITCHES.items()
             ),
             DeclareLaunchArgument(
-                "shutdown",
-                default_value="true",
-                choices=["true", "false"],
-                description="End the launch when the replay ends.",
-            ),
-            DeclareLaunchArgument(
-                "reliable",
-                default_value="true",
-                choices=["true", "false"],
-                description="Subscribe reliably, so that no message of the recording is lost at any rate.",
-            ),
-            IncludeLaunchDescription(
-                PythonLaunchDescriptionSource(str(HERE / "fusion.launch.py")),
-                launch_arguments=[  # its other arguments can be given as well
-                    ("spec", LaunchConfiguration("spec")),
-                    ("use_sim_time", "true"),
-                    ("autostart", "true"),
-                    ("reliable", LaunchConfiguration("reliable")),
+                "spec", description="Path of the fusion spec (YAML)."
+            ),  # an include does not inherit it
+            RegisterEventHandler(OnProcessExit(on_exit=process_ended)),
+            IncludeLaunchDescription(  # its other arguments can be given as well
+                PythonLaunchDescriptionSource(str(FUSION)),
+                launch_arguments=[
+                    *SIM_TIME.items(),
+                    *((name, LaunchConfiguration(name)) for name in ("spec", "reliable")),
                 ],
             ),
-            OpaqueFunction(function=player),
+            OpaqueFunction(function=lambda context: [player(context)]),
         ]
     )

@@ -193,7 +193,7 @@ def main(args: Sequence[str] | None = None) -> int:
             for note in bag.notes:  # complete now; some damage shows only when the messages are read
                 if note not in opened:
                     log.warning(note)
-            if played.unheard and options.wait_s:
+            if played.unheard and options.wait_s and not stopped.is_set():
                 log.warning(f"{printable(', '.join(played.unheard), 150)}: no subscriber when the replay started")
             if not stopped.is_set():
                 player.wait_for_acknowledgement(2.0)

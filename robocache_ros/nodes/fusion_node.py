@@ -67,6 +67,7 @@ class FusionNode(LifecycleNode):
         self.pipeline: Pipeline | None = None  # None while the node is unconfigured
         self._failure: Exception | None = None
         self._report_error = ""  # of the last report
+        self.exit_code = 0
         parameters.declare(self)
         self.add_on_set_parameters_callback(self._check_change)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.reliable(10))
@@ -81,9 +82,10 @@ class FusionNode(LifecycleNode):
 
     def autostart(self) -> None:
         """Configure and activate."""
-        if self.trigger_configure() == SUCCESS:
-            self.trigger_activate()
-        else:
+        configured = self.trigger_configure() == SUCCESS
+        if configured and self.trigger_activate() == SUCCESS:
+            return
+        if not self._exits_on_error() and not configured:
             command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
             self.get_logger().warning(f"stays unconfigured; after fixing it: {command} configure, then activate")
 
@@ -144,6 +146,7 @@ class FusionNode(LifecycleNode):
         """Release everything; the node is unconfigured and can be configured again."""
         self._failure = None
         self._release()
+        self._exits_on_error()
         return SUCCESS
 
     def fail(self, error: Exception) -> None:
@@ -170,6 +173,13 @@ class FusionNode(LifecycleNode):
         if error:
             self.get_logger().fatal("the fusion stopped:\n" + "".join(traceback.format_exception(error)))
             self.trigger_deactivate()
+
+    def _exits_on_error(self) -> bool:
+        """With the parameter `exit_on_error`, end the process with exit code 1; whether that is so."""
+        if parameters.read(self, "exit_on_error"):
+            self.exit_code = 1
+            self.context.try_shutdown()
+        return bool(self.exit_code)
 
     def _release(self) -> None:
         if self.pipeline:
@@ -230,7 +240,7 @@ def main(args: list[str] | None = None) -> int:
         node.destroy_node()
         executor.shutdown()
         rclpy.try_shutdown()
-    return 0
+    return node.exit_code
 
 
 if __name__ == "__main__":

@@ -70,6 +70,12 @@ PARAMETERS = (
         read_only=True,
     ),
     Declared(
+        "exit_on_error",
+        False,
+        "End the process with exit code 1 if autostart or a run fails, instead of waiting to be configured again.",
+        read_only=True,
+    ),
+    Declared(
         "base_frame",
         "base_link",
         "Frame of the voxel clouds of streams with an extrinsic; other clouds keep the sensor's frame.",

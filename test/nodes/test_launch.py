@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -49,6 +50,12 @@ class Launch:
     @property
     def output(self) -> str:
         return self._log.read_text()
+
+    def pid_of(self, process: str) -> int:
+        """The id of a process, as launch logs it."""
+        found = re.search(rf"{process}\]: process started with pid \[(\d+)\]", self.output)
+        assert found, self.output
+        return int(found[1])
 
     def press_ctrl_c(self) -> int:
         """Interrupt the launch and its processes, as a terminal does; the launch interrupts its processes again."""
@@ -140,6 +147,7 @@ def test_ctrl_c_ends_a_replay_without_an_error(
 
     assert launch.press_ctrl_c() == 0
     assert "[ERROR]" not in launch.output
+    assert "Traceback" not in launch.output
 
 
 def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched: Callable[..., Launch]) -> None:
@@ -147,6 +155,32 @@ def test_spec_that_does_not_exist_ends_the_launch_with_its_name(launched: Callab
 
     assert launch.popen.wait(PATIENCE_S) == 1
     assert "spec: /nowhere/spec.yaml does not exist" in launch.output
+
+
+def test_spec_that_is_wrong_fails_the_replay_before_a_message_is_published(
+    launched: Callable[..., Launch], tmp_path: Path
+) -> None:
+    spec = tmp_path / "wrong.yaml"
+    spec.write_text(SPEC.read_text().replace("align: slerp", "align: slurp"))
+
+    launch = launched("replay.launch.py", f"spec:={spec}", f"bag:={PANDA}", "device:=cpu")
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "streams.ee_orientation.align: 'slurp' is not one of" in launch.output
+    assert re.findall(r"(\d+) messages published", launch.output) in ([], ["0"])
+    assert "no subscriber" not in launch.output
+    assert "Traceback" not in launch.output
+
+
+def test_node_that_dies_fails_the_replay(rig: Any, wait: Callable[..., Any], launched: Callable[..., Launch]) -> None:
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    launch = launched("replay.launch.py", f"spec:={SPEC}", f"bag:={PANDA}", "loop:=true", "device:=cpu")
+    wait(lambda: len(fused), "a fused message", 2 * PATIENCE_S)
+
+    os.kill(launch.pid_of("fusion_node-1"), signal.SIGKILL)
+
+    assert launch.popen.wait(PATIENCE_S) == 1
+    assert "fusion_node-1 failed with exit code -9" in launch.output
 
 
 def test_replay_that_cannot_be_fails_the_launch(launched: Callable[..., Launch]) -> None:

@@ -123,6 +123,28 @@ def test_failed_autostart_logs_the_commands_to_start_the_node(rig: Any, capfd: p
     assert "ros2 lifecycle set /fusion_node configure" in capfd.readouterr().err
 
 
+def test_failed_autostart_ends_a_node_that_exits_on_errors(rig: Any) -> None:
+    process = rig.start({"robocache": 1, "streams": {}}, autostart=True, exit_on_error=True)
+
+    assert process.popen.wait(60) == 1
+    assert process.log.read_text().count("[ERROR]") == 1
+    assert "streams: " in process.log.read_text()
+    assert "ros2 lifecycle" not in process.log.read_text()
+    assert "Traceback" not in process.log.read_text()
+
+
+def test_error_while_active_ends_a_node_that_exits_on_errors(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    node = rig.fusion(joint_spec, exit_on_error=True)
+    node.autostart()
+
+    node.fail(RuntimeError("the device is gone"))
+
+    wait(lambda: not rig.context.ok(), "the end")
+    assert node.exit_code == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_an_active_node_cleanly(rig: Any, joint_spec: dict[str, Any], number: signal.Signals) -> None:
     process = rig.process(joint_spec)
