@@ -190,7 +190,7 @@ class FusionNode(LifecycleNode):
         if not self.pipeline:
             return
         try:
-            statuses = self.pipeline.report()
+            statuses = self.pipeline.report({"log_lines_dropped": self._log.dropped})
             self._diagnostics.publish(diagnostics.array(statuses, self.get_clock().now().to_msg()))
             self._report_error = ""
         except Exception as error:  # such as no file descriptors left: the ticks go on, and so do later reports

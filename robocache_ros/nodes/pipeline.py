@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode
@@ -95,15 +95,19 @@ class Pipeline:
         self.subscriptions.destroy()
         self.outputs.destroy()
 
-    def report(self) -> list[DiagnosticStatus]:
-        """Check topics and streams, log what is wrong with them, and return the diagnostics."""
+    def report(self, node_counters: Mapping[str, int]) -> list[DiagnosticStatus]:
+        """Check topics and streams, log what is wrong with them, and return the diagnostics.
+
+        Args:
+            node_counters: the node's own counters, by name; they belong to the status of the ticks.
+        """
         self._topic_checks.check()
         statuses = self._diagnostics.report(
             self.ingest,
             self.subscriptions.states,
             self.stats,
             self.active,
-            self.outputs.counters() | self._clock_counters,
+            {**self.outputs.counters(), **self._clock_counters, **node_counters},
         )
         if self.active:
             reasons = {status.name.rpartition(": ")[2]: status.message for status in statuses}

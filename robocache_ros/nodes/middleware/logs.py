@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from contextlib import suppress
 from typing import Any
 
 from robocache_ros.errors import printable
 
 LONGEST = 500  # characters of a line: it may show text from messages
-WAITING = 1000  # lines that are not logged yet; further ones are left out
+WAITING = 1000  # lines that are not logged yet; further ones are dropped and counted
 
 
 class RosHandler(logging.Handler):
@@ -19,10 +18,15 @@ class RosHandler(logging.Handler):
 
     A thread of its own logs them: a ROS logger looks up the line of code that logs and publishes on /rosout, which
     takes 10 to 100 ms, and the thread that makes the ticks logs too.
+
+    Attributes:
+        dropped: lines that came while `WAITING` others were not logged yet; a warning states them.
     """
 
     def __init__(self, logger: Any) -> None:
         super().__init__()
+        self.dropped = 0
+        self._reported = 0  # of these, the ones that a warning has stated
         self._logger = logger
         self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._run, name="robocache-log", daemon=True)
@@ -30,8 +34,10 @@ class RosHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record soon, at the level it has."""
-        with suppress(queue.Full):
+        try:
             self._lines.put_nowait((record.levelno, printable(record.getMessage(), LONGEST)))
+        except queue.Full:
+            self.dropped += 1  # `handle` holds the handler's lock
 
     def close(self) -> None:
         """Return when all records are logged."""
@@ -43,6 +49,17 @@ class RosHandler(logging.Handler):
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:
             self._log(*line)
+            if self._lines.qsize() <= WAITING // 2:
+                self._report_dropped()
+        self._report_dropped()
+
+    def _report_dropped(self) -> None:
+        count = self.dropped - self._reported
+        if count:
+            self._reported += count
+            lines = "1 line was" if count == 1 else f"{count} lines were"
+            text = f"log: {lines} dropped; they came faster than they can be published on /rosout"
+            self._log(logging.WARNING, text)
 
     def _log(self, level: int, text: str) -> None:
         # One call for each level: rclpy refuses a call site that logs at two levels.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import queue
 from collections.abc import Callable
 from typing import Any
 
@@ -86,3 +88,19 @@ def test_ticks_status_reports_jitter_and_count(fusion: FusionRig) -> None:
     fusion.wait(lambda: fusion.counts("ticks").get("jitter_ms_p99"), "jitter")
 
     assert float(fusion.counts("ticks")["jitter_ms_max"]) >= float(fusion.counts("ticks")["jitter_ms_p50"]) >= 0
+
+
+def test_ticks_status_reports_the_log_lines_that_were_dropped(
+    fusion: FusionRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fusion.until_counted("emitted", 1, "ticks")
+    assert fusion.counts("ticks")["log_lines_dropped"] == "0"
+
+    def full(*_: object) -> None:
+        raise queue.Full
+
+    monkeypatch.setattr(queue.Queue, "put_nowait", full)
+    logging.getLogger("robocache_ros").warning("too much")
+    monkeypatch.undo()
+
+    fusion.until_counted("log_lines_dropped", 1, "ticks")
