@@ -1,14 +1,102 @@
-"""Makes this folder the package `test`, so that tests can import helpers beside them.
-
-Python has a package of that name, which pytest before 8 takes for the parent of these modules.
-"""
+"""Skips the tests that need what this machine lacks, and says how to get it."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import signal
 import sys
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Python has a package `test` of its own, which pytest before 8 takes for the parent of these modules: without this,
+# tests cannot import the helpers beside them.
 _package = ModuleType("test")
 _package.__path__ = [str(Path(__file__).parent)]
 sys.modules["test"] = _package
+
+# Folders and files that import what an extra installs when they are collected. A skip inside a conftest.py would not
+# do: before version 8, pytest then skips the run and reports success.
+NEEDS = {
+    "bags": ("bags", ("rosbags",)),
+    "decode": ("bags", ("rosbags",)),
+    "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
+    "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
+}
+
+# What a shell starts in the background ignores Ctrl-C, and so do its children: tests interrupt theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@cache
+def missing(marker: str) -> str:
+    """Why tests with a marker cannot run here; empty where they can."""
+    if marker == "gpu":
+        import torch
+
+        found = torch.cuda.is_available() and find_spec("cupy") is not None
+        return "" if found else "needs a CUDA device and CuPy (the cuda12 or cuda13 extra)"
+    if marker == "ros":
+        return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
+    reader = os.environ.get("ROBOCACHE_LEROBOT_PYTHON") or ROOT / ".venv-lerobot" / "bin" / "python"
+    return "" if Path(reader).exists() else "needs the real LeRobot reader (make lerobot-env)"
+
+
+@cache
+def absent(place: str) -> tuple[str, ...]:
+    """The modules that a folder or file of tests needs and that are not installed."""
+    return tuple(module for module in NEEDS.get(place, ("", ()))[1] if find_spec(module) is None)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    here = Path(__file__).parent
+    place = collection_path.relative_to(here).as_posix() if collection_path.is_relative_to(here) else ""
+    return True if absent(place) else None
+
+
+def pytest_report_header() -> list[str]:
+    left_out = [name for name in NEEDS if absent(name)]
+    return [
+        f"not collected: test/{name}, needs the {NEEDS[name][0]} extra ({', '.join(absent(name))})" for name in left_out
+    ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in ("gpu", "ros", "lerobot"):
+            if item.get_closest_marker(marker) and (reason := missing(marker)):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup() -> None:
+    # ROS's launch, once a test has imported it, lets no logger that is made later hand its records on to caplog.
+    logging.setLoggerClass(logging.Logger)
+
+
+@pytest.fixture(scope="session")
+def cxx() -> str:
+    """The compiler of the tests that run device code as host code."""
+    found = shutil.which("g++")
+    if not found:
+        pytest.skip("needs g++ (on Debian and Ubuntu: sudo apt install g++)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def kernel_includes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Compiler options that find the headers in kernels/ and the generated ones."""
+    from robocache_ros.ops.cuda.generated import GENERATED
+
+    folder = tmp_path_factory.mktemp("generated")
+    for name, text in GENERATED.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text())
+    return f"-I{ROOT / 'kernels'}", f"-I{folder}"

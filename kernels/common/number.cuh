@@ -1,6 +1,6 @@
 // Numbers with one rounding per operation, and the 16-bit floats, as device code (NVRTC) and as host code (g++).
 //
-// Host code must be compiled with -ffp-contract=off. robocache_ros/ops/resample/arithmetic.py does the same operations in NumPy.
+// Host code must be compiled with -ffp-contract=off. The modules in robocache_ros/alignments do the same operations in NumPy.
 #pragma once
 
 #if defined(__CUDACC__)

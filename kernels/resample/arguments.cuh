@@ -1,4 +1,4 @@
-// What the kernels of this folder are launched with. ops/resample/cuda/arguments.py has the same structures.
+// The arguments of the kernels of this folder. ops/resample/cuda/arguments.py has the same structures.
 #pragma once
 #include "common/number.cuh"
 
@@ -12,24 +12,24 @@ struct Limits {
 struct Stream {
   const void* data;      // (B, S, D)
   const void* times;     // (B, S), or (S) for all batches
-  const int64* lengths;  // (B) samples that count, or null: all S
+  const int64* lengths;  // (B) number of samples that are used, or null: all S
   Limits limits;
   int samples;         // S
-  int width;           // columns of a tile: all D, or as many of them as one of 2^part_bits parts has
+  int width;           // columns of a tile: all D, or those of one of 2^part_bits parts
   int part_bits;
   int column;          // its first column in a row of the output
   int group;           // batches in a tile
   int span;            // targets in a tile: all T of them where group > 1
-  int tiles;           // that a batch, or a part of it, is cut into
-  int traits;          // number of the StreamTraits by which it is read and written
+  int tiles;           // that a batch, or a part of its columns, is cut into
+  int traits;          // number of its StreamTraits
   int lanes;           // threads that write
   int step, rest;      // rows and columns from a thread's item to its next
-  int reach;           // columns that the items of a row cover, wherever the first of them begins
+  int reach;           // columns that the items of a row cover, wherever the first one begins
   uint32 width_magic;  // for division by width
   uint32 reach_magic;  // for division by reach
 };
 
-// What all streams share.
+// The arguments that all streams share.
 struct Job {
   void* out;            // (B, T, pitch)
   const void* targets;  // (B, T), or (T) for all batches
@@ -38,17 +38,17 @@ struct Job {
   int batches;          // B
   int count;            // T
   int pitch;            // elements of a row of the output
-  int marks, mark;      // streams that the output has, and which of them is the first one here
-  uint32 count_magic;   // for division by T, where there are several batches in a tile
-  int turn;             // blocks of all streams for as many batches as the largest tile has
-  uint32 turn_magic;    // for division by turn; 0 where there is but one turn
+  int marks, mark;      // number of streams of the output, and the first one of this launch
+  uint32 count_magic;   // for division by T, if a tile has several batches
+  int turn;             // blocks of all streams for the number of batches in the largest tile
+  uint32 turn_magic;    // for division by turn; 0 if there is one turn only
 };
 
 template <int COUNT>
 struct ResampleArguments {
   Job job;
   Stream streams[COUNT];
-  int first[COUNT];  // block of each stream in a turn: all of them in a few words, for every block looks through them
+  int first[COUNT];  // block of each stream in a turn; next to each other, because every block searches them
 };
 
 // Rows of one source that the caller selected.

@@ -1,6 +1,6 @@
-// Rows between the rows of one buffer, that the caller selected.
+// Blends of rows of one buffer, selected by the caller.
 //
-// Compiled with  TRAITS       LINEAR, bf16, bf16, 8, 8, 8, 8, 16, 0: the arguments of StreamTraits
+// Compiled with  TRAITS     Method::linear, bf16, bf16, 8, 8, 8, 8, 16, 0: the arguments of StreamTraits
 //                THREADS    of a block
 //                IN_FLIGHT  items that a thread loads before it stores the first
 #include "resample/tile.cuh"

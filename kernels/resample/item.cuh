@@ -1,11 +1,11 @@
 // An item: a few elements of the output, from the loads of their samples to the stores of the blend.
 #pragma once
-#include "resample/arithmetic.cuh"
+#include "resample/alignment.cuh"
 #include "common/vector.cuh"
 
 namespace robocache {
 
-struct alignas(16) Selection {  // what a row is made of
+struct alignas(16) Selection {  // the samples of a row
   int lower;               // the sample copied or blended from
   int upper;               // the sample blended towards
   float weight;            // its share; 0 where `lower` is copied
@@ -14,7 +14,7 @@ struct alignas(16) Selection {  // what a row is made of
 
 HD Selection no_selection() { return Selection{0, 0, 0.0f, 0}; }
 
-// What is known of a stream when its kernel is compiled; the sum of these.
+// What is known about a stream when its kernel is compiled: a sum of flags.
 enum StreamFlag {
   STAGED = 1,      // its samples are in shared memory
   EACH_TIMES = 2,  // times are per batch
@@ -23,18 +23,18 @@ enum StreamFlag {
   WIDE = 16,       // offsets in a tile need 64 bits
   EVEN = 32,       // a thread stays in one column from item to item
   WHOLE = 64,      // samples of every batch begin and end at a multiple of 16 bytes
-  TWICE = 128,     // an item reaches over two rows at most
-  MARKED = 256,    // valid or age are wanted
-  PARTED = 512,    // a tile has some of its columns; then it is staged too
-  SHIFTED = 1024,  // items begin where a store can, and so anywhere in their rows: the outer ones reach out of them
+  TWICE = 128,     // an item spans two rows at most
+  MARKED = 256,    // valid or age are written
+  PARTED = 512,    // a tile has some of its columns; its samples are staged
+  SHIFTED = 1024,  // items begin where a store can, anywhere in a row: the outer ones begin before it or end after it
 };
 
 // How a stream is read and written; sizes are powers of two.
 //   LOAD   elements that a load moves
 //   UNIT   elements of an item in one row of the output
 //   STORE  elements that a store moves
-//   ITEM   elements of an item: greater than UNIT only where rows follow each other in the output without a gap
-//   STEPS  of the search in times that are in shared memory, which holds 2^STEPS for a batch; 0 where they are not
+//   ITEM   elements of an item: greater than UNIT only if rows follow each other in the output without a gap
+//   STEPS  of the search in shared memory, which has 2^STEPS times per batch; 0 if times are not there
 template <Method METHOD_, class In_, class Out_, int LOAD_, int UNIT_, int STORE_, int ITEM_, int FLAGS_, int STEPS_>
 struct StreamTraits {
   typedef In_ In;
@@ -45,7 +45,8 @@ struct StreamTraits {
   static constexpr bool whole = FLAGS_ & WHOLE, grouped = FLAGS_ & GROUPED, wide = FLAGS_ & WIDE, even = FLAGS_ & EVEN, staged_times = STEPS_ > 0;
   static constexpr bool twice = FLAGS_ & TWICE, marked = FLAGS_ & MARKED, parted = FLAGS_ & PARTED;
   static constexpr bool shifted = FLAGS_ & SHIFTED;
-  static constexpr bool blends = METHOD_ == LINEAR || METHOD_ == SLERP || METHOD_ == ANGLE, spans = ITEM_ > UNIT_;
+  static constexpr int GROUP = Alignment<METHOD_>::GROUP;
+  static constexpr bool blends = Alignment<METHOD_>::SELECTS == Selects::neighbours, spans = ITEM_ > UNIT_;
 };
 
 // How far before a row its first item begins: rows of `pitch` elements from `out` on.
@@ -55,7 +56,7 @@ HD int shift_of(const typename K::Out* out, int pitch, int row) {
   return (int)((unsigned long long)out / sizeof *out + (uint32)row * (uint32)pitch) & (K::ITEM - 1);
 }
 
-// Where a select's sample begins in the data of its tile: selections hold rows where offsets are wide, and else the offset itself.
+// Where a selected sample begins in its tile's data. A selection has the row if offsets are wide, and otherwise the offset itself.
 template <class K>
 HD auto offset(int place, int width) {
   if constexpr (K::wide) return (int64)place * width;
@@ -75,7 +76,7 @@ HD Word<typename K::In, K::LOAD> read(const typename K::In* from) {
   else return load_constant(word);
 }
 
-// A unit of an item, which begins in column d: its samples, that begin at elements `lower` and `upper` of the data.
+// Loads a unit of an item, which begins in column d, from the samples at elements `lower` and `upper` of the data.
 template <class K, class Offset>
 HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, int width, int d, Offset lower, Offset upper,
                    float weight, bool some) {
@@ -84,7 +85,7 @@ HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, int width, 
   UNROLL
   for (int i = 0; i < K::UNIT; i += K::LOAD) {
     W& before = item.before[(u + i) / K::LOAD];
-    if constexpr (K::staged) {  // an extra read costs less than a branch, and the memory around the samples is readable
+    if constexpr (K::staged) {  // an extra read is cheaper than a branch, and the memory around the samples is readable
       W word = read<K>(data + (lower + i));
       before = some ? word : W{};
       if constexpr (K::blends) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
@@ -100,12 +101,12 @@ HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, int width, 
   }
 }
 
-// The samples of the item that begins in column d of a row.
+// Loads the samples of the item that begins in column d of a row.
 template <class K>
 HD void fetch(Item<K>& item, const typename K::In* data, int width, const Selection* selections, int row, int rows, int d) {
   const Selection none = no_selection();
   Selection found = selections[row];
-  if constexpr (K::spans && K::twice) {  // both rows at once: no unit waits for the one before
+  if constexpr (K::spans && K::twice) {  // both rows at once, so that no unit waits for the previous one
     const Selection next = d + K::ITEM > width && row + 1 < rows ? selections[row + 1] : none;
     const auto lower = offset<K>(found.lower, width) + d, upper = offset<K>(found.upper, width) + d;
     const auto next_lower = offset<K>(next.lower, width) + d - width, next_upper = offset<K>(next.upper, width) + d - width;
@@ -138,7 +139,7 @@ HD Out converted(In value, const Out*) {
   return Narrowed<Out>::of(to_float(value));
 }
 
-// The elements of a word as float32; the 16-bit ones of a register with one operation each.
+// The elements of a word as float32; 16-bit ones with one operation each.
 template <class T, int N>
 HD void widen(const Word<T, N>& word, float* wide) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
@@ -153,7 +154,7 @@ HD void widen(const Word<T, N>& word, float* wide) {
   }
 }
 
-// A unit of the output from copied samples.
+// Computes a unit of the output from copied samples.
 template <class K>
 HD void copy(const Word<typename K::In, K::LOAD>* before, typename K::Out* out) {
   typedef typename K::In In;
@@ -165,7 +166,7 @@ HD void copy(const Word<typename K::In, K::LOAD>* before, typename K::Out* out) 
   }
 }
 
-// A unit of the output between its samples.
+// Computes a unit of the output between two samples.
 template <class K>
 HD void mix(const Word<typename K::In, K::LOAD>* before, const Word<typename K::In, K::LOAD>* after, float weight,
             typename K::Out* out) {
@@ -177,13 +178,7 @@ HD void mix(const Word<typename K::In, K::LOAD>* before, const Word<typename K::
     widen<typename K::In, K::LOAD>(after[i / K::LOAD], q + i);
   }
   UNROLL
-  for (int i = 0; i < K::UNIT; ++i) {
-    if constexpr (K::METHOD == LINEAR) mixed[i] = linear(p[i], q[i], weight);
-    if constexpr (K::METHOD == ANGLE) mixed[i] = angle(p[i], q[i], weight);
-    if constexpr (K::METHOD == SLERP) {
-      if (i % 4 == 0) slerp(p + i, q + i, weight, mixed + i);
-    }
-  }
+  for (int i = 0; i < K::UNIT; i += K::GROUP) Alignment<K::METHOD>::blend(p + i, q + i, weight, mixed + i);
   if constexpr (sizeof(Out) == 2 && K::UNIT % 2 == 0) {
     UNROLL
     for (int i = 0; i < K::UNIT; i += 2) {
@@ -196,7 +191,7 @@ HD void mix(const Word<typename K::In, K::LOAD>* before, const Word<typename K::
   }
 }
 
-// One of two units, without a branch where they are made of words.
+// Selects one of two units, without a branch if they consist of words.
 template <class T, int N>
 HD void select_unit(bool first, const T* one, const T* other, T* out) {
   if constexpr (N * sizeof(T) % 4 == 0) {
@@ -211,7 +206,7 @@ HD void select_unit(bool first, const T* one, const T* other, T* out) {
   }
 }
 
-// Blends the item and stores it, or of its elements those from `first` up to `end`.
+// Blends the item and stores its elements from `first` up to `end`.
 template <class K>
 HD void put(const Item<K>& item, typename K::Out* out, int first, int end) {
   typedef typename K::Out Out;
@@ -220,7 +215,7 @@ HD void put(const Item<K>& item, typename K::Out* out, int first, int end) {
   for (int u = 0; u < K::ITEM; u += K::UNIT) {
     if constexpr (!K::blends) {
       copy<K>(item.before + u / K::LOAD, settled + u);
-    } else if constexpr (K::METHOD == SLERP) {
+    } else if constexpr (K::GROUP > 1) {  // expensive arithmetic: a branch is cheaper than an unused result
       if (item.weight[u / K::UNIT] != 0) mix<K>(item.before + u / K::LOAD, item.after + u / K::LOAD, item.weight[u / K::UNIT], settled + u);
       else copy<K>(item.before + u / K::LOAD, settled + u);
     } else {

@@ -1,15 +1,15 @@
-// Any number of streams onto one timeline in one launch.
+// Resamples any number of streams to one timeline in one launch.
 //
 // Blocks of all streams take turns, a few batches of each: what they write side by side in a row meets in the L2 cache, and
-// blocks that wait for memory run with those that keep it busy.
+// blocks that wait for memory run beside blocks that compute.
 //
-// Compiled with  TRAITS_CASES  CASE(0, LINEAR, bf16, bf16, 8, 8, 8, 8, 2, 7) CASE(1, ...: the arguments of StreamTraits that
+// Compiled with  TRAITS_CASES  CASE(0, Method::linear, bf16, bf16, 8, 8, 8, 8, 2, 7) CASE(1, ...: the arguments of StreamTraits that
 //                              streams have, numbered
-//                STREAMS     how many streams there are
+//                STREAMS     number of streams
 //                TIME        int64 (ns), double or float (seconds)
 //                EACH_TARGETS  whether targets are per batch
 //                THREADS     of a block
-//                BLOCKS      that a multiprocessor should hold
+//                BLOCKS      that a multiprocessor should run at once
 //                IN_FLIGHT   items that a thread loads before it stores the first
 //                TIMES_IN_FLIGHT  times that it loads before it stores the first
 #include "common/dependent_launch.cuh"

@@ -1,4 +1,4 @@
-// Which samples a target is made of: the selection of robocache_ros/ops/resample/selection.py, for one target.
+// Selects the samples of one target, as robocache_ros/ops/resample/selection.py does.
 #pragma once
 #include "resample/arguments.cuh"
 #include "resample/item.cuh"
@@ -6,7 +6,7 @@
 namespace robocache {
 
 const int64 FOREVER = 0x7fffffffffffffffLL;
-const int64 NEVER = -FOREVER - 1;  // a stamp that no sample is used at and no target is served at
+const int64 NEVER = -FOREVER - 1;  // marks a sample or a target as absent
 
 // Nanoseconds of float seconds: seconds * 1e9 in float64 to the nearest, kept within 2^62; NaN is NEVER.
 HD int64 nanoseconds(double seconds) {
@@ -20,7 +20,7 @@ HD int64 nanoseconds(int64 stamp) { return stamp; }
 
 HD int64 minus(int64 a, int64 b) { return (int64)((unsigned long long)a - (unsigned long long)b); }
 
-// Times in memory as the caller gave them; the staged ones are read through a plain const int64*.
+// Times in device memory, as the caller gave them.
 template <class Time>
 struct Stamps {
   const Time* at;
@@ -35,10 +35,10 @@ struct Staged {
   HD int64 operator[](int i) const { return at[i]; }
 };
 
-// How many of rising stamps are at or before t.
+// The number of rising stamps that are at or before t.
 template <int STEPS>
 HD int count_until(const Staged<STEPS>& stamps, int size, int64 t) {
-  int count = 0;  // not a pointer that moves: NVRTC 13 then merges two of the loads, and takes the wrong one
+  int count = 0;  // not a moving pointer: NVRTC 13 then merges two of the loads and uses the wrong one
   UNROLL
   for (int step = 1 << STEPS >> 1; step > 0; step >>= 1) {
     if (stamps[count + step - 1] <= t) count += step;
@@ -58,8 +58,8 @@ HD int count_until(const Stamps<Time>& stamps, int size, int64 t) {
   return count;
 }
 
-// The neighbours of t among stamps in any order, one by one: lower in the high half, upper in the low. Out of line, for it is
-// rarely needed and would be in the way of what is.
+// The neighbours of t among stamps in any order, by a linear scan: lower in the high half of the result, upper in the low half.
+// Not inlined: it is rarely needed, and inlined it slows down the usual path.
 template <class Times>
 NOINLINE int64 scan(const Times stamps, int size, int64 t) {
   int64 before = NEVER, after = 0;
@@ -78,7 +78,7 @@ NOINLINE int64 scan(const Times stamps, int size, int64 t) {
 }
 
 // The neighbours of t: the latest sample at or before it, and the earliest after it, each the first of its stamp; -1 if
-// there is none. Stamps that rise throughout, none of them NEVER, are searched by halves, others one by one.
+// there is none. If all stamps rise and none is NEVER, they are bisected, and else scanned.
 template <class Times>
 HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& lower, int& upper) {
   if (!rising) {
@@ -91,7 +91,7 @@ HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& low
   lower = count - 1;
 }
 
-template <Method METHOD, class Times>
+template <Selects SELECTS, class Times>
 HD Selection select(const Times& stamps, int size, bool rising, int64 t, const Limits& limits, int64& age) {
   const Selection found = no_selection();
   age = 0;
@@ -99,7 +99,7 @@ HD Selection select(const Times& stamps, int size, bool rising, int64 t, const L
   int lower, upper;
   neighbours(stamps, size, rising, t, lower, upper);
   int64 behind = lower < 0 ? 0 : minus(t, stamps[lower]), ahead = upper < 0 ? 0 : minus(stamps[upper], t);
-  if (METHOD == NEAREST) {
+  if (SELECTS == Selects::nearest) {
     bool earlier = lower >= 0 && (upper < 0 || behind <= ahead);  // the earlier one on a tie
     int row = earlier ? lower : upper;
     if (row < 0 || (earlier ? behind : ahead) > limits.max_age) return found;
@@ -107,7 +107,7 @@ HD Selection select(const Times& stamps, int size, bool rising, int64 t, const L
     return Selection{row, row, 0.0f, 1};
   }
   if (lower < 0) return found;
-  if (METHOD != HOLD) {
+  if (SELECTS == Selects::neighbours) {
     int64 gap = upper < 0 ? 0 : minus(stamps[upper], stamps[lower]);
     if (behind == 0) return Selection{lower, lower, 0.0f, 1};
     if (upper >= 0 && gap <= limits.max_gap) {
@@ -117,7 +117,7 @@ HD Selection select(const Times& stamps, int size, bool rising, int64 t, const L
   }
   if (behind > limits.max_age) return found;
   age = behind;
-  return Selection{lower, lower, 0.0f, METHOD == HOLD ? 1 : 2};
+  return Selection{lower, lower, 0.0f, SELECTS == Selects::newest ? 1 : 2};
 }
 
 }  // namespace robocache

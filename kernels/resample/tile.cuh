@@ -1,10 +1,10 @@
-// One block's share of a resampling, in steps that all its threads do together, with a barrier between them:
+// One block's share of a resampling, in steps that all its threads take together, with a barrier between them:
 //
-//   stage_times, stage_samples   times (and the samples themselves, where most of them are needed) into shared memory
-//   select_rows                  one thread per row of the tile: the samples that it is made of
-//   write                        one thread per item, a few elements of a row: blend, round, store
+//   stage_times, stage_samples   copy times, and the samples if most of them are needed, into shared memory
+//   select_rows                  one thread per row of the tile selects its samples
+//   write                        one thread per item, a few elements of a row, blends, rounds and stores
 //
-// As host code the steps can be run for one thread after the other, so that tests without a GPU run all of this.
+// Compiled for the host, the steps run for one thread after the other, so that tests without a GPU execute this code.
 #pragma once
 #include "resample/arguments.cuh"
 #include "resample/item.cuh"
@@ -31,7 +31,7 @@ struct StreamBlock {
   int block;  // among the stream's blocks
 };
 
-// Blocks of all streams take turns: which stream a block of the launch belongs to, and its number there.
+// Blocks of all streams take turns: finds the stream of a block of the launch, and its number in that stream.
 template <int COUNT>
 HD StreamBlock stream_block(const ResampleArguments<COUNT>& arguments, int block) {
   int index = 0;
@@ -86,7 +86,7 @@ HD SharedParts shared_parts(const Stream& stream, char* shared) {
   return parts;
 }
 
-// A tile's samples into shared memory, by all threads; there, from where it returns, after `await_copies`.
+// Copies a tile's samples into shared memory, by all threads; they are at the returned address after `await_copies`.
 template <class K>
 HD const typename K::In* stage_samples(const Stream& stream, const Tile& tile, char* to, const typename K::In* data,
                                        int thread, int threads) {
@@ -118,8 +118,8 @@ HD const Time* times_of(const Stream& stream, int batch) {
   return (const Time*)stream.times + (K::each_times ? (int64)batch * stream.samples : 0);
 }
 
-// Times of the tile's batches into shared memory as ns, if so planned; true if those that this thread met rise. DEPTH of them
-// are loaded at once.
+// Copies the times of the tile's batches into shared memory as ns, if planned. Returns whether those that this thread read rise.
+// DEPTH of them are loaded at once.
 template <class K, class Time, int DEPTH>
 HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
   const Time* times = times_of<K, Time>(stream, tile.batch);
@@ -151,7 +151,7 @@ HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int t
   return rising;
 }
 
-// The target of a row of the tile, as ns; of a row past its end any.
+// The target of a row of the tile, in ns; any value for a row past the end.
 template <class K, class Time, bool EACH_TARGET>
 HD int64 target_of(const Job& job, const Tile& tile, int row) {
   if (row >= tile.rows) return 0;
@@ -175,8 +175,8 @@ HD Targets<AHEAD> first_targets(const Job& job, const Tile& tile, int thread, in
   return targets;
 }
 
-// Each row's samples into `selections`, counted from the tile's first batch; valid and age to the output. `targets` are those of
-// the thread's first rows: they are loaded before the barrier that the times need.
+// Writes each row's samples to `selections`, counted from the tile's first batch, and valid and age to the output. `targets` are
+// those of the thread's first rows, loaded before the barrier that the times need.
 template <class K, class Time, bool EACH_TARGET, int AHEAD>
 HD void select_rows(const Stream& stream, const Job& job, const Tile& tile, const SharedParts& parts, bool rising, int index,
                Targets<AHEAD> targets, int thread, int threads) {
@@ -192,10 +192,10 @@ HD void select_rows(const Stream& stream, const Job& job, const Tile& tile, cons
     Selection found;
     if constexpr (K::staged_times) {
       Staged<K::STEPS> staged = {parts.times + (K::each_times ? batch << K::STEPS : 0)};
-      found = select<K::METHOD>(staged, size, rising, target, stream.limits, age);
+      found = select<Alignment<K::METHOD>::SELECTS>(staged, size, rising, target, stream.limits, age);
     } else {
       Stamps<Time> stamps = {times_of<K, Time>(stream, tile.batch + batch)};
-      found = select<K::METHOD>(stamps, size, rising, target, stream.limits, age);
+      found = select<Alignment<K::METHOD>::SELECTS>(stamps, size, rising, target, stream.limits, age);
     }
     if (K::marked && tile.column == 0) {
       int64 place = (tile.row + row) * job.marks + job.mark + index;
@@ -211,7 +211,7 @@ HD void select_rows(const Stream& stream, const Job& job, const Tile& tile, cons
   }
 }
 
-// The same from rows that the caller selected; a row past the end is the caller's mistake, and is kept in bounds.
+// The same for rows that the caller selected. A row past the end is clamped.
 HD void copy_selection(const BlendArguments& arguments, int64 first, int rows, Selection* selections, int thread, int threads) {
   for (int row = thread; row < rows; row += threads) {
     int64 lower = arguments.lower[first + row], upper = arguments.upper[first + row];
@@ -227,8 +227,8 @@ HD void copy_selection(const BlendArguments& arguments, int64 first, int rows, S
   }
 }
 
-// All items of a tile. `data` is its first batch; a thread begins at (row, d) and goes on by (step, rest). DEPTH items are
-// loaded before the first is stored. `reach`: columns that the items of a row cover.
+// Computes all items of a tile. `data` is its first batch; a thread begins at (row, d) and continues by (step, rest). DEPTH items
+// are loaded before the first is stored. `reach`: columns that the items of a row cover.
 template <class K, int DEPTH>
 HD void write(const typename K::In* data, int width, const Selection* selections, int rows, typename K::Out* out, int pitch, int row,
               int d, int reach, int step, int rest) {

@@ -1,11 +1,11 @@
 // The voxel grid of a tick, in two launches, or three where features are reduced:
 //
-//   begin_cloud   zeros (also into the sums), or the grid of the tick before
-//   place_points  points into cells: OCCUPANCY, COUNT; MEAN and MAX into sums in integers, in any order
-//   end_cloud     sums to float32
+//   begin_cloud   sets the grid and the sums to zero, or copies the grid of the previous tick
+//   place_points  adds points to cells: OCCUPANCY, COUNT; MEAN and MAX to integer sums, in any order
+//   end_cloud     converts sums to float32
 //
-// The arithmetic, and so the bits, of the kernels in voxel/. Those have scratch memory that is sized for the cloud. These keep
-// sums of all voxels, so that no launch depends on how many points there are and a CUDA graph of them serves every cloud.
+// The arithmetic, and therefore the bits, are those of the kernels in voxel/, whose scratch memory is sized for the cloud. These
+// kernels keep sums of all voxels, so that no launch depends on the number of points and one CUDA graph serves every cloud.
 #include "tick/tasks.cuh"
 
 #define OCCUPANCY 0
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256) place_points(const __grid_cons
     const int cell = place(clouds, bytes, point);
     if (cell < 0) continue;
 #if MODE == OCCUPANCY
-    static_cast<uint8*>(task.target.out)[cell] = 1;  // every writer of a cell writes the same
+    static_cast<uint8*>(task.target.out)[cell] = 1;  // all threads write the same value
 #elif MODE == COUNT
     atomicAdd(static_cast<int*>(task.target.out) + cell, 1);
 #else

@@ -8,7 +8,7 @@
 
 using namespace robocache;
 
-// One thread makes one pixel.
+// One thread computes one pixel.
 extern "C" __global__ void __launch_bounds__(128) tick_image(const __grid_constant__ ImageArguments arguments) {
   __shared__ ImageTask task;
   for (int i = threadIdx.x; i < (int)(sizeof task / 4); i += blockDim.x)

@@ -1,4 +1,4 @@
-// All vector streams of a tick into one row, in one launch: a block for each stream, and one for valid and age.
+// Fuses all vector streams of a tick into one row, in one launch: a block for each stream, and one for valid and age.
 #include "tick/row.cuh"
 
 using namespace robocache;

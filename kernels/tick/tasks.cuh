@@ -1,5 +1,5 @@
-// What one tick is made of, as the host puts it into device memory: kernels find it there, so that a CUDA graph of them
-// serves every tick. ops/tick/tasks.py has the same structures.
+// The inputs of one tick, which the host copies to device memory. Kernels read them there, so that one CUDA graph serves
+// every tick. ops/tick/tasks.py has the same structures.
 #pragma once
 #include "image/pixel.cuh"
 #include "voxel/cloud.cuh"
@@ -7,12 +7,12 @@
 
 namespace robocache {
 
-// How a stream's image or grid of the tick comes about.
-enum Action { ZERO, KEEP, MAKE };  // there is none; the one of the tick before, once more; from a sample's bytes
+// How a stream's image or grid is produced.
+enum Action { ZERO, KEEP, MAKE };  // zeros; a copy of the previous tick's; computed from a sample's bytes
 
 struct Target {         // 16-byte aligned, with room up to a multiple of 16 bytes
   void* out;
-  const void* before;   // the one to KEEP
+  const void* before;   // the previous tick's, for KEEP
   int64 bytes;
   int action, unused;
 };
@@ -29,7 +29,7 @@ struct ImageArguments {
 struct CloudTask {
   Target target;
   Clouds clouds;
-  int64* sums;         // (features + 1, cells) of MEAN and MAX: of each feature, then how many points
+  int64* sums;         // (features + 1, cells) for MEAN and MAX: of each feature, then the number of points
   int64 cells;
   float scale, limit;  // of MEAN's fixed point
   double unit;
@@ -40,7 +40,7 @@ struct CloudArguments {
 };
 
 #if defined(__CUDACC__)
-// Fills a target with zeros or with what is kept; all threads of the grid take part.
+// Fills a target with zeros, or copies the previous tick's; all threads of the grid take part.
 HD void fill(const Target& target) {
   const int64 step = (int64)gridDim.x * blockDim.x;
   const uint4* before = static_cast<const uint4*>(target.before);

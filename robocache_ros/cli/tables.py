@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from robocache_ros.alignments import alignment
 from robocache_ros.errors import printable
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
@@ -105,7 +106,7 @@ def _values(stream: StreamSpec) -> str:
 
 def _limits(stream: StreamSpec) -> str:
     age = f"age {stream.max_age_ms:g} ms"
-    return f"gap {stream.max_gap_ms:g}, {age}" if stream.align in ("linear", "slerp", "angle") else age
+    return f"gap {stream.max_gap_ms:g}, {age}" if alignment(stream.align).blends else age
 
 
 def export_table(result: ExportResult) -> Table:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from robocache_ros.alignments import alignment
 from robocache_ros.decode.cdr.numbers import Numbers, numbers, to_float32
 from robocache_ros.decode.cdr.structure import Structure
 from robocache_ros.decode.cdr.types import Path, Sequence, Struct, describe, parse_path, resolve, runs
@@ -26,7 +27,6 @@ Take: TypeAlias = "slice | npt.NDArray[np.intp]"
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 
-_BLENDED = ("linear", "slerp", "angle")
 _FEW = 32
 _TOO_LARGE = 2.0**128 - 2.0**103  # the smallest double that rounds beyond float32
 
@@ -50,7 +50,7 @@ class VectorDecoder(Decoder):
         path = _numeric_path(stream, message)
         super().__init__(stream, message, [*(first or []), (path, numbers)], near=path)
         self._field, self._width = stream.field, stream.width
-        self._finite = stream.align in _BLENDED
+        self._finite = alignment(stream.align).blends
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
         """The samples of the leading messages among `others` that differ from `first` in their numbers alone.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robocache_ros.alignments import NAMES
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.installation import print_installation_info, set_device
 from robocache_ros.ops.resample.fuse import fuse
@@ -65,7 +66,7 @@ def _cases() -> list[Case]:
         streams = [Stream(values[:, :, :n].contiguous().to(device), stamps.to(device), m) for n, m in _FUSED]
         return fuse(streams, ticks.to(device))
 
-    cases = [resample(method, torch.float32) for method in ("linear", "slerp", "angle", "hold", "nearest")]
+    cases = [resample(method, torch.float32) for method in NAMES]
     cases += [resample("linear", dtype) for dtype in (torch.float16, torch.bfloat16)]
     return [*cases, ("fuse 3 streams, 16 x 100 -> 50", fusion), *_space_cases(random)]
 

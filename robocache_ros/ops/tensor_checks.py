@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.checks import check_choice
-from robocache_ros.ops.resample.arithmetic import ARITHMETIC, METHODS
 
 BLEND_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -57,8 +57,8 @@ def check_dtype(dtype: Any) -> None:
 
 
 def check_method(method: str) -> None:
-    """Raise RoboCacheError if `method` is not one of METHODS."""
-    check_choice("method", method, METHODS)
+    """Raise RoboCacheError if `method` is not an alignment's name."""
+    check_choice("method", method, NAMES)
 
 
 def check_source(name: str, source: Tensor, method: str, dims: int) -> None:
@@ -66,10 +66,13 @@ def check_source(name: str, source: Tensor, method: str, dims: int) -> None:
     check_tensor(name, source)
     if source.dim() != dims:
         raise RoboCacheError(f"{name}: expected {dims} dimensions, got shape {tuple(source.shape)}")
-    if source.dtype not in BLEND_DTYPES and not (source.dtype == torch.uint8 and method not in ARITHMETIC):
+    if source.dtype not in BLEND_DTYPES and not (source.dtype == torch.uint8 and not alignment(method).blends):
         raise RoboCacheError(
             f"{name}: dtype {source.dtype} cannot be aligned by {method}; use float32, float16 or bfloat16, "
             f"or uint8 with hold or nearest"
         )
-    if method == "slerp" and source.shape[-1] % 4:
-        raise RoboCacheError(f"{name}: slerp needs quaternions of four columns each, got {source.shape[-1]} columns")
+    group, values = alignment(method).group, alignment(method).values
+    if source.shape[-1] % group:
+        raise RoboCacheError(
+            f"{name}: {source.shape[-1]} columns, and {method} is for {values} of {group} columns each; use linear"
+        )

@@ -13,8 +13,9 @@ from robocache_ros.spec import keys, strict_yaml
 from robocache_ros.spec.keys import choice, integer, key, number
 from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
 from robocache_ros.spec.message_types import CAMERA_INFO_TYPE, CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC
+from robocache_ros.spec.patterns import pattern
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
-from robocache_ros.spec.stream import QosSpec, StreamSpec, pattern
+from robocache_ros.spec.stream import QosSpec, StreamSpec
 from robocache_ros.spec.units import NS_PER_MS
 
 __all__ = [

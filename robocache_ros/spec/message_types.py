@@ -3,8 +3,6 @@
 import re
 from collections.abc import Mapping
 
-VECTOR_ALIGNMENTS = ("linear", "slerp", "angle", "hold", "nearest")
-SAMPLE_ALIGNMENTS = ("hold", "nearest")  # images and clouds are selected, never interpolated
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"

@@ -6,6 +6,7 @@ import sys
 from dataclasses import MISSING, Field
 from typing import Any
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.spec import Extrinsic, FusionSpec, ImageSpec, Normalize, QosSpec, StreamSpec, VoxelSpec, keys
 
 SECTIONS: tuple[tuple[str, type], ...] = (
@@ -26,10 +27,29 @@ Every key of a fusion spec, with what it accepts and its default. This page is g
 `robocache check SPEC` shows a spec with its defaults resolved; `robocache schema` prints the JSON schema for editors.
 """
 
+LIMITS = """\
+An alignment that interpolates holds the sample before the tick if the neighbours are more than `max_gap_ms` apart, or
+if there is none after the tick. No sample is held for longer than `max_age_ms`.
+[Design](../design.md#alignment) has the rules.
+"""
+
 
 def reference() -> str:
     """The page, in Markdown."""
-    return "\n".join([INTRODUCTION, *(_section(title, cls) for title, cls in SECTIONS)])
+    return "\n".join([INTRODUCTION, *(_section(title, cls) for title, cls in SECTIONS), _alignments()])
+
+
+def _alignments() -> str:
+    """The table of alignments, from robocache_ros/alignments."""
+    lines = ["## Alignments", "", "What `streams.<name>.align` accepts.", ""]
+    lines += ["| align | value at a tick | values | default of |", "|---|---|---|---|"]
+    for name in NAMES:
+        each = alignment(name)
+        group = f", {each.group} columns each" if each.group > 1 else ""
+        unit = f" [{each.unit}]" if each.unit else ""
+        kinds = ", ".join(f"{kind} streams" for kind in each.default_of) or "-"
+        lines.append(f"| `{name}` | {each.meaning} | {each.values}{group}{unit} | {kinds} |")
+    return "\n".join([*lines, "", LIMITS])
 
 
 def _section(title: str, cls: type) -> str:

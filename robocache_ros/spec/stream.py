@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from robocache_ros.spec import keys
+from robocache_ros.alignments import NAMES, alignment, default_alignment
 from robocache_ros.spec.keys import choice, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
@@ -15,26 +14,10 @@ from robocache_ros.spec.message_types import (
     FIELD_COMPONENTS,
     IMAGE_TYPES,
     JOINT_TYPE,
-    SAMPLE_ALIGNMENTS,
-    VECTOR_ALIGNMENTS,
-    full_type_hint,
 )
+from robocache_ros.spec.patterns import field_path, message_type, topic_name
 from robocache_ros.spec.problems import Problem, SpecError, show_value
 from robocache_ros.spec.units import NS_PER_MS
-
-_TOPIC = r"^/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$"
-_TYPE = r"^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$"
-_FIELD = r"^[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?(\.[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?)*$"
-
-
-def pattern(wanted: str, expression: str, hint: keys.Hint = keys.change_it) -> keys.KeyType:
-    """Text that a regular expression matches from end to end; `wanted` describes it."""
-    return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
-
-
-_topic = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
-_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
-_field = pattern("a field's path such as pose.orientation", _FIELD)
 
 
 @dataclass(frozen=True)
@@ -51,15 +34,17 @@ class StreamSpec:
     """One stream: a field of a topic's messages, how it is stamped and how it is aligned."""
 
     name: str
-    topic: str = key(_topic, "the topic to subscribe to")
-    type: str = key(_type, "the topic's message type")
-    field: str = key(_field, "path of the numeric field; known for joint states and arrays", default="")
+    topic: str = key(topic_name, "the topic to subscribe to")
+    type: str = key(message_type, "the topic's message type")
+    field: str = key(field_path, "path of the numeric field; known for joint states and arrays", default="")
     names: tuple[str, ...] = key(
         many(text("a joint's name"), unique=True), "joints to read, by name and in this order", default=()
     )
     dim: int = key(integer(1, 65536), "values per sample; known for joints, poses and the like", default=0)
     align: str = key(
-        choice(*VECTOR_ALIGNMENTS), "how the value at a tick is computed; linear for vectors, else hold", default=""
+        choice(*NAMES),
+        "how the value at a tick is computed, see Alignments below; else the default of its kind",
+        default="",
     )
     max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
     max_age_ms: float = key(number(0, 1e7), "age up to which a sample is held", default=100.0, unit="ms")
@@ -89,11 +74,11 @@ class StreamSpec:
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
     voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a point cloud is reduced to", default=None)
     camera_info: str = key(
-        _topic,
+        topic_name,
         "intrinsics of a depth image, which makes it a point cloud; the image is rectified",
         default="",
     )
-    color: str = key(_topic, "the colour image registered to the depth image, of the same size", default="")
+    color: str = key(topic_name, "the colour image registered to the depth image, of the same size", default="")
     pair_ms: float = key(
         number(0, 1e4), "largest difference between the stamps of a depth and a colour image", default=20.0, unit="ms"
     )
@@ -203,7 +188,7 @@ class _Resolver:
 
     def align(self) -> str:
         """The alignment: given, or the type's default."""
-        return self.s.align or ("linear" if self.is_vector else "hold")
+        return self.s.align or default_alignment(self.s.kind)
 
     def stamp(self) -> str:
         """What gives a sample its time: given, or implied by the type."""
@@ -216,11 +201,7 @@ class _Resolver:
     def check(self) -> None:
         """Check the keys against the type and against each other."""
         s = self.s
-        allowed = VECTOR_ALIGNMENTS if self.is_vector else SAMPLE_ALIGNMENTS
-        if s.align not in allowed:
-            self.refuse("align", f"{s.align!r} is for vectors; use {' or '.join(allowed)} for {self.type}")
-        if s.align == "slerp" and s.dim != 4 and self.is_vector:
-            self.refuse("align", f"'slerp' is for quaternions (4 values), not {s.dim}; use linear")
+        self.check_align()
         if s.names and s.type != JOINT_TYPE:
             self.refuse("names", f"only {JOINT_TYPE} has joint names, not {self.type}; use field and dim")
         if self.is_array and s.stamp == "header":
@@ -238,6 +219,19 @@ class _Resolver:
             self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
         if not self.is_vector and (s.field or s.dim):
             self.refuse("field" if s.field else "dim", f"does not apply to {self.type}; leave it out")
+
+    def check_align(self) -> None:
+        """Check that the alignment accepts the stream's values."""
+        s, align = self.s, alignment(self.s.align)
+        if align.blends and not self.is_vector:
+            copying = " or ".join(name for name in NAMES if not alignment(name).blends)
+            self.refuse("align", f"{s.align!r} is for vectors; use {copying} for {self.type}")
+        elif align.group > 1 and s.dim != align.group:
+            self.refuse("align", f"{s.align!r} is for {align.values} ({align.group} values), not {s.dim}; use linear")
+        elif align.unit and s.unit not in ("", align.unit):
+            self.refuse(
+                "unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {align.unit}; use linear"
+            )
 
     def check_depth(self) -> None:
         """Check the keys of a depth image."""

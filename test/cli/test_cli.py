@@ -126,7 +126,7 @@ def test_check_of_a_wrong_spec_is_one_line_and_exit_2(robocache: Callable[..., F
     result = robocache("check", wrong)
     assert result.code == 2
     assert result.err.count("\n") == 1
-    assert "streams.ee_orientation.align: 'slurp' is not one of linear, slerp, angle, hold, nearest" in result.err
+    assert "streams.ee_orientation.align: 'slurp' is not one of angle, hold, linear, nearest, slerp" in result.err
 
 
 def test_schema_is_json(robocache: Callable[..., Finished]) -> None:

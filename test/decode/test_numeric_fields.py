@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.errors import RoboCacheError
 
@@ -66,11 +67,12 @@ def test_a_double_below_float32_becomes_zero(stream_of, cdr):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("align", ["linear", "angle"])
+@pytest.mark.parametrize("align", [name for name in NAMES if alignment(name).blends])
 def test_a_value_that_cannot_be_blended_is_refused(stream_of, cdr, align, bad):
-    decoder = make_decoder(stream_of(ARRAY, dim=2, align=align))
+    dim = max(2, alignment(align).group)
+    decoder = make_decoder(stream_of(ARRAY, dim=dim, align=align))
     with pytest.raises(DecodeError, match="cannot be blended") as error:
-        decoder.decode_cdr(cdr(ARRAY, {"data": [0.0, bad]}))
+        decoder.decode_cdr(cdr(ARRAY, {"data": [0.0] * (dim - 1) + [bad]}))
     assert error.value.cause == "not_finite"
 
 

@@ -162,14 +162,14 @@ def mixture():
 
 
 @pytest.fixture(scope="session")
-def host_tick(tmp_path_factory, cxx):
+def host_tick(tmp_path_factory, cxx, kernel_includes):
     """The tick's launches, by name, as host code."""
     folder, here = tmp_path_factory.mktemp("tick"), Path(__file__).parent
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC"]
     launches = {}
     for define, names in (("ROW", ["tick_row"]), ("MEDIA", ["tick_image", "tick_cloud"])):
         library = folder / f"{define}.so"
-        command = [cxx, *flags, f"-D{define}", f"-I{here.parents[1] / 'kernels'}", str(here / "host_tick.cpp")]
+        command = [cxx, *flags, f"-D{define}", *kernel_includes, str(here / "host_tick.cpp")]
         done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         for name in names:

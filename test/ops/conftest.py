@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-KERNELS = Path(__file__).parents[2] / "kernels"
-
 
 class Nvrtc:
     """The functions of `cupy.cuda.nvrtc` that the compiler uses, over the pip package's library."""
@@ -63,7 +61,7 @@ def nvrtc():
 
 
 @pytest.fixture(scope="session")
-def host_library(tmp_path_factory, cxx):
+def host_library(tmp_path_factory, cxx, kernel_includes):
     """Builds C++ that includes kernels/*.cuh with g++, one rounding per operation as on the GPU, and loads it."""
     folder, libraries = tmp_path_factory.mktemp("host"), {}
 
@@ -73,7 +71,7 @@ def host_library(tmp_path_factory, cxx):
             stem.with_suffix(".cpp").write_text(text)
             flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
             files = [str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
-            command = [cxx, *flags, f"-I{KERNELS}", *(f"-D{define}" for define in defines), *files]
+            command = [cxx, *flags, *kernel_includes, *(f"-D{define}" for define in defines), *files]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             libraries[text, defines] = ctypes.CDLL(str(stem.with_suffix(".so")))

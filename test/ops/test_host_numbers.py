@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.ops.resample import arithmetic
+from robocache_ros.alignments import NAMES, alignment
 
 TEXT = """
 #include "resample/select.cuh"
@@ -16,18 +16,13 @@ EACH wide_half(int n, const f16* a, float* out) { for (int i = 0; i < n; ++i) ou
 EACH wide_bfloat(int n, const bf16* a, float* out) { for (int i = 0; i < n; ++i) out[i] = to_float(a[i]); }
 EACH to_half(int n, const float* a, f16* out) { for (int i = 0; i < n; ++i) out[i] = Rounded<f16>::of(a[i]); }
 EACH to_bfloat(int n, const float* a, bf16* out) { for (int i = 0; i < n; ++i) out[i] = Rounded<bf16>::of(a[i]); }
-EACH linears(int n, const float* a, const float* b, const float* w, float* out) {
-  for (int i = 0; i < n; ++i) out[i] = Rounded<float>::of(linear(a[i], b[i], w[i]));
-}
-EACH angles(int n, const float* a, const float* b, const float* w, float* out) {
-  for (int i = 0; i < n; ++i) out[i] = Rounded<float>::of(angle(a[i], b[i], w[i]));
-}
-EACH slerps(int n, const float* a, const float* b, const float* w, float* out) {
-  for (int i = 0; i < n; i += 4) {
-    slerp(a + i, b + i, w[i], out + i);
-    for (int j = 0; j < 4; ++j) out[i + j] = Rounded<float>::of(out[i + j]);
+#define BLENDS(NAME, GROUP) \\
+  EACH NAME(int n, const float* a, const float* b, const float* w, float* out) { \\
+    for (int i = 0; i < n; i += GROUP) Alignment<Method::NAME>::blend(a + i, b + i, w[i], out + i); \\
+    for (int i = 0; i < n; ++i) out[i] = Rounded<float>::of(out[i]); \\
   }
-}
+#define COPIES(NAME, SELECTS)
+ALIGNMENTS(BLENDS, COPIES)
 EACH stamps(int n, const double* a, int64* out) { for (int i = 0; i < n; ++i) out[i] = nanoseconds(a[i]); }
 """
 
@@ -77,17 +72,17 @@ def test_floats_round_as_in_torch_and_nan_to_the_canonical_one(host, name, dtype
     assert (got[~number] == nan).all()
 
 
-@pytest.mark.parametrize("name", ["linear", "angle", "slerp"])
+@pytest.mark.parametrize("name", [name for name in NAMES if alignment(name).blends])
 def test_the_header_and_numpy_blend_to_the_same_bits(host, name):
     before, after = many_floats(1, 400_000), many_floats(2, 400_000)
-    weight = np.repeat(np.random.default_rng(3).random(100_000, dtype=np.float32), 4)
-    weight[:4000] = np.repeat(np.array([0, 0.5, 1, 1e-30], np.float32), 1000)
+    weight = np.repeat(np.random.default_rng(3).random(25_000, dtype=np.float32), 16)
+    weight[:4096] = np.repeat(np.array([0, 0.5, 1, 1e-30], np.float32), 1024)
     with np.errstate(all="ignore"):
         after[100_000:150_000] = before[100_000:150_000] * np.float32(1.0001)  # small angles
-    got = run(getattr(host, f"{name}s"), np.empty(400_000, np.float32), before, after, weight)
+    got = run(getattr(host, name), np.empty(400_000, np.float32), before, after, weight)
     with np.errstate(all="ignore"):
-        rows = [values.reshape(-1, 4) for values in (before, after, weight)]
-        expected = torch.from_numpy(arithmetic.ARITHMETIC[name](*rows).ravel())
+        rows = [values.reshape(-1, 16) for values in (before, after, weight)]
+        expected = torch.from_numpy(alignment(name).blend(*rows).ravel())
     expected = expected.masked_fill(expected.isnan(), float("nan")).numpy()
     np.testing.assert_array_equal(got.view(np.int32), expected.view(np.int32))
 

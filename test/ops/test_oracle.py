@@ -1,4 +1,4 @@
-"""The reference, on cases worked by hand."""
+"""The oracle of resampling, on cases worked out by hand."""
 
 import numpy as np
 import pytest
@@ -46,23 +46,3 @@ def test_of_samples_with_one_stamp_the_first_counts():
 
 def test_order_does_not_matter():
     assert one(150, source=LINE[[2, 0, 1]], times=TIMES[[2, 0, 1]]) == one(150)
-
-
-def test_angle_goes_the_shorter_way_and_stays_in_range():
-    degrees = np.degrees(oracle.between(np.radians([170.0]), np.radians([-170.0]), 0.75, "angle"))
-    np.testing.assert_allclose(degrees, [-175], rtol=1e-12)
-
-
-def test_slerp_a_third_of_a_right_angle_about_x():
-    half = np.radians(45)  # half the rotation's angle is what a quaternion holds
-    got = oracle.between(np.array([0, 0, 0, 1.0]), np.array([np.sin(half), 0, 0, np.cos(half)]), 1 / 3, "slerp")
-    np.testing.assert_allclose(got, [np.sin(half / 3), 0, 0, np.cos(half / 3)], rtol=1e-12, atol=1e-15)
-
-
-def test_slerp_takes_the_shorter_arc():
-    got = oracle.between(np.array([0, 0, 0, 1.0]), np.array([-0.6, 0, 0, -0.8]), 1.0, "slerp")
-    np.testing.assert_allclose(got, [0.6, 0, 0, 0.8], rtol=1e-12)
-
-
-def test_quaternions_of_no_length_are_blended_linearly():
-    assert oracle.between(np.zeros(4), np.array([0, 0, 0, 2.0]), 0.25, "slerp").tolist() == [0, 0, 0, 0.5]

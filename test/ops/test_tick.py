@@ -1,4 +1,4 @@
-"""The tick's kernels without a GPU: they compile, and a row has blend's bits."""
+"""The tick's kernels without a GPU: they compile, and a row has the bits of `blend`."""
 
 import ctypes
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from robocache_ros import ops
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
 from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.resample.arithmetic import METHODS
 from robocache_ros.ops.tick.tasks import RowTask
 
 ARCHITECTURES = ("sm_75", "sm_90")
@@ -52,7 +52,7 @@ def host(host_library):
 
 def test_a_row_has_the_bits_of_blend(host):
     rng = np.random.default_rng(5)
-    widths = {"linear": 7, "slerp": 8, "angle": 3, "hold": 2, "nearest": 1}
+    widths = {name: alignment(name).group * (2 + number) for number, name in enumerate(NAMES)}
     sources = {m: torch.from_numpy(rng.normal(size=(9, w)).astype(np.float32)) for m, w in widths.items()}
     for source in sources.values():
         source[4] = torch.tensor(float("nan"))
@@ -62,7 +62,7 @@ def test_a_row_has_the_bits_of_blend(host):
         lower, upper = rng.integers(-1, 9, 2)
         weight = np.float32(rng.choice([0, rng.random()]))
         tasks = b"".join(
-            packer(RowTask).pack(source.data_ptr(), lower, max(upper, 0), weight, widths[m], start, METHODS.index(m))
+            packer(RowTask).pack(source.data_ptr(), lower, max(upper, 0), weight, widths[m], start, NAMES.index(m))
             for (m, source), start in zip(sources.items(), starts, strict=False)
         )
         host.fuse(tasks, len(sources), row.ctypes.data)

@@ -2,10 +2,13 @@
 
 import copy
 import json
+import re
+from contextlib import nullcontext
 
 import pytest
 import yaml
 
+from robocache_ros.alignments import NAMES
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, json_schema, load_spec
 
@@ -50,6 +53,17 @@ def test_types_imply_field_width_alignment_and_stamp():
     ]
 
 
+@pytest.mark.parametrize(
+    ("unit", "error"), [("rad", ""), (None, ""), ("deg", "streams.joints.unit: 'deg', but 'angle'")]
+)
+def test_an_alignment_of_angles_accepts_radians_alone(unit, error):
+    joints = {"align": "angle", **({"unit": unit} if unit else {})}
+    spec = copy.deepcopy(SPEC)
+    spec["streams"]["joints"] |= joints
+    with pytest.raises(RoboCacheError, match=re.escape(error)) if error else nullcontext():
+        load_spec(spec)
+
+
 def test_milliseconds_become_integer_nanoseconds():
     joints = load_spec(changed("streams/joints/max_age_ms", 0.1)).stream("joints")
     assert (joints.max_gap_ns, joints.max_age_ns) == (20_000_000, 100_000)
@@ -75,7 +89,7 @@ def test_a_spec_is_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("streams/joints/align", "linaer", "streams.joints.align: 'linaer' is not one of linear, slerp, angle, hold, "),
+        ("streams/joints/align", "linaer", "streams.joints.align: 'linaer' is not one of angle, hold, linear, "),
         ("streams/front/align", "linear", "streams.front.align: 'linear' is for vectors; use hold or nearest for"),
         ("streams/joints/topics", "/x", "streams.joints.topics: no such key; did you mean 'topic'?"),
         ("rate", 50, "rate: no such key; did you mean 'rate_hz'?"),
@@ -195,7 +209,7 @@ def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path):
 def test_the_json_schema_knows_every_key_and_its_choices():
     schema = json_schema()
     stream = schema["properties"]["streams"]["additionalProperties"]
-    assert stream["properties"]["align"]["enum"] == ["linear", "slerp", "angle", "hold", "nearest"]
+    assert stream["properties"]["align"]["enum"] == list(NAMES)
     assert stream["additionalProperties"] is False
     assert set(stream["required"]) == {"topic", "type"}
     json.dumps(schema)

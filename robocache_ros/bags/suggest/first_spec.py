@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from robocache_ros.alignments import alignment
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
@@ -212,7 +213,7 @@ def _keys(name: str, topic: TopicInfo, keys: dict[str, Any]) -> dict[str, Any]:
 def _limits(topic: TopicInfo, align: str) -> dict[str, Any]:
     """Interpolate over a few lost samples, hold for a few periods more; in tens of ms."""
     period = 1000 / _nominal_hz(topic)
-    if align in ("linear", "slerp"):
+    if alignment(align).blends:
         return {"align": align, "max_gap_ms": tens(max(4 * period, 20)), "max_age_ms": tens(max(6 * period, 50))}
     return {"align": align, "max_age_ms": tens(max(3 * period, 50))}
 

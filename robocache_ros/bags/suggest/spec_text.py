@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from robocache_ros.alignments import alignment
 from robocache_ros.bags.clocks import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo
 
@@ -44,7 +45,7 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
     waits = []
     for stream in streams:
         topic = info.topics[stream.keys["topic"]]
-        neighbour = topic.stats.period_ms if stream.keys["align"] in ("linear", "slerp") else 0.0
+        neighbour = topic.stats.period_ms if alignment(stream.keys["align"]).blends else 0.0
         delays = topic.stats.delays_ms
         in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops the others
         waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.cuda.generated import GENERATED
 from robocache_ros.resources import resource
 
 # CuPy's own compile path adds -ftz=true, which would flush subnormals, so NVRTC is called past it.
@@ -34,7 +35,7 @@ class Source:
 
 @cache
 def load_source(file: str) -> Source:
-    """Read kernels/`file` with its headers.
+    """Read kernels/`file` with its headers, generated ones included.
 
     Raises:
         RoboCacheError: the file, or a header it includes, is not there.
@@ -45,13 +46,13 @@ def load_source(file: str) -> Source:
     while waiting:
         name = waiting.pop(0)
         if name not in headers:
-            headers[name] = resource("kernels", name).read_text()
+            headers[name] = GENERATED[name]() if name in GENERATED else resource("kernels", name).read_text()
             waiting += _INCLUDE.findall(headers[name])
     return Source(file, text, tuple(headers.items()))
 
 
 def compile_options(architecture: str, defines: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """NVRTC's options for an architecture such as `sm_90` and definitions such as `METHOD=LINEAR`."""
+    """NVRTC's options for an architecture such as `sm_90` and definitions such as `THREADS=256`."""
     return (f"--gpu-architecture={architecture}", *OPTIONS, *(f"-D{define}" for define in defines))
 
 

@@ -78,7 +78,7 @@ def kernel(
         name: of an `extern "C" __global__` function.
         layout: packs its one parameter, a structure passed by value; see `structures.packer`.
         device: index of the CUDA device.
-        defines: such as `("METHOD=LINEAR",)`; each set compiles once.
+        defines: such as `("THREADS=256",)`; each set compiles once.
         shared_limit: dynamic shared memory beyond 48 KiB that launches may ask for.
 
     Raises:

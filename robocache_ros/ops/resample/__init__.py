@@ -1,1 +1,1 @@
-"""Vector streams on a timeline: the selection of samples, and the blend of two of them."""
+"""Resampling and fusion of vector streams: the selection of samples, and the blend of two of them."""

@@ -21,8 +21,8 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     """Blend pairs of rows: `source[lower] + weight * (source[upper] - source[lower])`, or the equivalent of `method`.
 
     A row is `source[lower]` to the bit where weight is 0 or upper equals lower, and zeros where lower is negative. The
-    arithmetic is float32, each operation rounded on its own, and rounded once more to the dtype of `source`; the CPU
-    and CUDA backends give the same bits. A NaN that comes out of arithmetic is the canonical one.
+    arithmetic is float32 with one rounding per operation, then one rounding to the dtype of `source`; the CPU and CUDA
+    backends give the same bits. A NaN that arithmetic produces is the canonical one.
 
     Args:
         source: (S, D) float32, float16 or bfloat16; for hold and nearest also uint8. For slerp D is a multiple of 4.
@@ -30,7 +30,7 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
         upper: (T,) int64 rows, -1 for none: the row is then source[lower] alone, whatever its weight. Ignored
             where lower is negative. Rows must be below S.
         weight: (T,) float32 in [0, 1].
-        method: linear, slerp, angle, hold or nearest; the last two copy source[lower].
+        method: the name of an alignment; hold and nearest copy source[lower].
         out: (T, D) of the dtype and device of `source`, contiguous; allocated if None.
 
     Raises:
@@ -52,7 +52,7 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
             f"got {tuple(out.shape)} {out.dtype} on {out.device}"
         )
     if lower.size and max(lower.max(), upper.max(where=lower >= 0, initial=-1)) >= len(source):
-        raise RoboCacheError(f"lower, upper: rows must be below {len(source)}, the rows of source")
+        raise RoboCacheError(f"lower, upper: rows must be below {len(source)}, the number of rows of source")
     return out.copy_(blend_rows(source, lower, upper, weight, method, source.dtype))
 
 
@@ -60,5 +60,5 @@ def _array(name: str, rows: Any) -> NDArray[Any]:
     if not isinstance(rows, np.ndarray):
         check_tensor(name, rows)
         if rows.is_cuda:
-            raise RoboCacheError(f"{name}: is on {rows.device}, and source on the CPU")
+            raise RoboCacheError(f"{name}: on {rows.device}, but source is on the CPU; move one of them")
     return torch.as_tensor(rows).detach().numpy()

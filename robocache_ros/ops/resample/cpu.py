@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.resample.arithmetic import ARITHMETIC
 from robocache_ros.ops.resample.inputs import NO_GRADIENT, Label, Stream, check_marks, check_streams, stream_label
 from robocache_ros.ops.resample.selection import BatchSelection, select_batch
 from robocache_ros.ops.resample.times import limit_ns, nanoseconds
@@ -54,7 +54,7 @@ def run_streams_cpu(
 
 
 def select_stream(stream: Stream, targets: Tensor, label: Label = stream_label, index: int = 0) -> BatchSelection:
-    """The rows that each target of a checked stream is made of, on the stream's device."""
+    """Select the samples of each target of a checked stream, on the stream's device."""
     batches = stream.data.shape[0]
     times = nanoseconds(stream.times).expand(batches, -1).contiguous()
     ticks = nanoseconds(targets).expand(batches, -1).contiguous()
@@ -71,31 +71,32 @@ def blend_rows(
     method: str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The CPU's blend: (S, D) and three (...) arrays to (..., D) of `dtype`; no argument is checked."""
+    """Blend rows of (S, D) `source`, selected by three (...) arrays, into (..., D) of `dtype`; checks no argument."""
     if not len(source):
         return torch.zeros((*lower.shape, source.shape[1]), dtype=dtype)
     source = source.detach()
     blended = rounded(source[torch.from_numpy(np.maximum(lower, 0))], dtype)
-    if method in ARITHMETIC:
+    mix = alignment(method).blend
+    if mix is not None:
         between = (lower >= 0) & (upper >= 0) & (weight != 0) & (upper != lower)
         before = source[torch.from_numpy(lower[between])].float().numpy()
         after = source[torch.from_numpy(upper[between])].float().numpy()
         with np.errstate(all="ignore"):  # NaN and infinities are ordinary values here
-            mixed = ARITHMETIC[method](before, after, weight[between][:, None])
+            mixed = mix(before, after, weight[between][:, None])
         blended[torch.from_numpy(between)] = canonical(torch.from_numpy(mixed).to(dtype))
     blended[torch.from_numpy(lower < 0)] = 0
     return blended
 
 
 def rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Copied samples: the same bits, or rounded once to another dtype."""
+    """Copied samples in `dtype`: the same bits if it is theirs, else rounded once."""
     return values if values.dtype == dtype else canonical(values.float().to(dtype))
 
 
 def canonical(values: Tensor) -> Tensor:
-    """Give every NaN the same bits: processors differ in the sign and payload of the one they make."""
+    """Replace every NaN by the canonical one: processors differ in the sign and payload of the NaN they produce."""
     if values.dtype == torch.float32:
         return values.masked_fill_(values.isnan(), float("nan"))
-    if values.is_floating_point():  # all ones but for the sign, as GPUs round NaN to 16 bits
+    if values.is_floating_point():  # 0x7fff, which GPUs round a NaN to
         values.view(torch.int16).masked_fill_(values.isnan(), 0x7FFF)
     return values

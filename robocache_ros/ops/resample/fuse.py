@@ -1,4 +1,4 @@
-"""Any number of streams, each with its own rate, width, dtype and method, onto one timeline in one launch."""
+"""Fusion: any number of streams, each with its own rate, width, dtype and method, on one timeline in one launch."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def fuse(
     """Resample streams to one timeline and concatenate their columns.
 
     Arithmetic and selection are those of `resample_trajectories`; on CUDA it is one launch (one for each 40 streams),
-    without synchronisation. The CPU and CUDA backends give the same bits. Not differentiable: resample each stream
-    where a gradient is wanted.
+    without synchronisation. The CPU and CUDA backends give the same bits. It has no gradient; use
+    `resample_trajectories` for one.
 
     Args:
-        streams: at least one `Stream`, all of one device and batch size; (data, times[, method, ...]) tuples do.
+        streams: at least one `Stream`, all of one device and batch size, or (data, times[, method, ...]) tuples.
         target_times: (B, T), or (T,) for all batches, of the dtype of the streams' times.
-        dtype: of the result: float32, float16, bfloat16, or uint8 if all streams are. None: that of `out`, else the one
-            dtype that all streams have, else float32.
-        out: values, (B, T, sum of D) contiguous, to be filled; or all of a `Fused`, such as that of an earlier call,
-            which reuses valid and age too. Allocated if None.
+        dtype: of the result: float32, float16, bfloat16, or uint8 if all streams are. None: that of `out`, else the
+            dtype of all streams if it is the same, else float32.
+        out: (B, T, sum of D) contiguous, for the values; or a `Fused`, such as the result of an earlier call, whose
+            three tensors are reused. Allocated if None.
 
     Raises:
-        RoboCacheError: an input of a wrong type, shape or dtype; the message names it, the expected and the given.
+        RoboCacheError: an argument has a wrong type, shape or dtype; the message names it.
     """
     try:
         streams = [stream if isinstance(stream, Stream) else _as_stream(stream) for stream in streams]
@@ -66,26 +66,26 @@ def fuse_multimodal_alignment(
     out: Tensor | None = None,
     return_valid: bool = False,
 ) -> Tensor | Fused:
-    """Fuse streams given in turn: `fuse_multimodal_alignment(data1, times1, data2, times2, ..., target_times)`.
+    """Fuse streams given as tensors: `fuse_multimodal_alignment(data1, times1, data2, times2, ..., target_times)`.
 
     Args:
         data_and_times: (B, S, D) data and (B, S) or (S,) times of each stream, then the target times.
-        target_times: (B, T) or (T,), if they do not come last among the others.
-        method: for all streams, or one for each.
+        target_times: (B, T) or (T,), if not given as the last tensor.
+        method: one for all streams, or a list with one per stream.
         max_gap: as in `resample_trajectories`, for all streams.
-        max_age: likewise.
-        out: (B, T, sum of D), to be filled.
-        return_valid: return all of `Fused` and not its values alone.
+        max_age: as in `resample_trajectories`, for all streams.
+        out: (B, T, sum of D) contiguous, for the values; allocated if None.
+        return_valid: return a `Fused` instead of its values alone.
 
     Raises:
-        RoboCacheError: as `fuse`, or a stream without times, or not one method for each stream.
+        RoboCacheError: as `fuse`; or a stream has no times, or the number of methods is wrong.
     """
     given = list(data_and_times)
     if target_times is None and given:
         target_times = given.pop()
     if target_times is None or not given or len(given) % 2:
         raise RoboCacheError(
-            f"expected data1, times1, data2, times2, ... and target_times, got {len(data_and_times)} tensors in turn"
+            f"expected data1, times1, data2, times2, ... and target_times, got {len(data_and_times)} tensors"
         )
     count = len(given) // 2
     methods = [method] * count if isinstance(method, str) else list(method)
@@ -113,7 +113,7 @@ def run_streams(
     valid: Tensor | bool = True,
     age: Tensor | bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Check, make what is to be returned and not given, and fill it on the device of the streams."""
+    """Check the arguments, allocate the results that are not given, and compute them on the streams' device."""
     if streams and isinstance(streams[0].data, Tensor) and streams[0].data.is_cuda:
         return run_streams_cuda(streams, targets, dtype, out, label, valid, age)
     return run_streams_cpu(streams, targets, dtype, out, label, valid, age)

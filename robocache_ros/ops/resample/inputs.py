@@ -1,4 +1,4 @@
-"""What goes into a fusion, what comes out, and the checks on both: once, at the edge, with the reason."""
+"""The inputs and the result of a fusion, and the checks of their types, shapes, dtypes and devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NO_GRADIENT = "streams: fuse has no gradient; detach the data, or use resample_t
 
 
 class Stream(NamedTuple):
-    """One source of samples, and how it is brought onto the timeline."""
+    """One stream of samples, and how it is aligned to the target times."""
 
     data: Tensor  # (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8
     times: Tensor  # (B, S), or (S,) for all batches; int64 ns, or float64 or float32 seconds
-    method: str = "linear"  # linear, slerp, angle, hold or nearest
+    method: str = "linear"  # the name of an alignment
     lengths: Tensor | None = None  # (B,) int64, how many samples of each row count
     max_gap: float | None = None  # between neighbours that are blended, in the unit of the times
     max_age: float | None = None  # from target to a sample that is held or nearest
@@ -36,7 +36,7 @@ class Fused(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a checked call computes."""
+    """The sizes, dtype and device of a checked call's result."""
 
     batches: int
     targets: int
@@ -49,7 +49,7 @@ Label = Callable[[int, str], str]
 
 
 def stream_label(index: int, field: str) -> str:
-    """Names a field of a stream in an error."""
+    """The name of a stream's field in an error."""
     return "target_times" if field == "targets" else field if field in ("out", "dtype") else f"streams[{index}].{field}"
 
 
@@ -60,13 +60,13 @@ def check_streams(
     out: Tensor | None = None,
     label: Label = stream_label,
 ) -> Shape:
-    """Check all inputs of a fusion against one another.
+    """Check all inputs of a fusion.
 
     Raises:
-        RoboCacheError: the first thing that is wrong: its name, what was expected and what was given.
+        RoboCacheError: an input is wrong; the message has its name, the expected value and the given one.
     """
     if not streams:
-        raise RoboCacheError("streams: expected at least one")
+        raise RoboCacheError("streams: expected at least one, got none")
     check_dtype(dtype)
     if out is not None:
         check_tensor(label(0, "out"), out)
@@ -102,10 +102,10 @@ def _check_times(name: str, times: Tensor) -> None:
 
 
 def check_marks(shape: Shape, streams: int, valid: Tensor | bool, age: Tensor | bool) -> None:
-    """Check valid and age, where they are given to be filled.
+    """Check the tensors that are given for valid and age.
 
     Raises:
-        RoboCacheError: one of them is not what a fusion of this shape fills.
+        RoboCacheError: one of them has a wrong shape, dtype or device.
     """
     for name, tensor, dtype in (("valid", valid, torch.uint8), ("age", age, torch.int64)):
         if not isinstance(tensor, bool):

@@ -1,7 +1,6 @@
-"""What the vector operations should give, in plain float64 NumPy, one target at a time: every backend's reference.
+"""The reference of all backends of the vector operations: plain float64 NumPy, one target at a time.
 
-Written for reading. Selection is in exact integers; the arithmetic is the textbook's, sin and arccos included, and so
-differs from the backends' by their rounding alone.
+Selection uses exact integers. The arithmetic is that of textbooks, and the backends differ from it by rounding alone.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from robocache_ros.alignments import alignment
 
 Array = NDArray[Any]
 
@@ -22,15 +23,15 @@ def resample(
     max_gap_ns: int | None = None,
     max_age_ns: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """One trajectory onto new times.
+    """Resample one trajectory.
 
     Args:
         source: (S, D).
         times_ns: (S,) int64, in any order.
         targets_ns: (T,) int64.
-        method: linear, slerp, angle, hold or nearest.
-        max_gap_ns: between neighbours that are blended.
-        max_age_ns: from a target to a sample that is held or nearest.
+        method: the name of an alignment.
+        max_gap_ns: widest gap between neighbours that are blended; None for no limit.
+        max_age_ns: longest time from a target to a sample that is held or nearest; None for no limit.
 
     Returns:
         (T, D) float64 values, (T,) valid, (T,) age in ns.
@@ -49,7 +50,7 @@ def _at(
     nothing = np.zeros(source.shape[1]), 0, 0
     before = [i for i in range(len(times)) if times[i] <= target]
     after = [i for i in range(len(times)) if times[i] > target]
-    # min and max take the first of equals, as is wanted of samples with one stamp
+    # Of samples with one stamp the first counts: min and max return the first of equal elements.
     lower = max(before, key=lambda i: int(times[i])) if before else None
     upper = min(after, key=lambda i: int(times[i])) if after else None
 
@@ -57,7 +58,8 @@ def _at(
         young = max_age is None or abs(target - int(times[i])) <= max_age
         return (source[i].astype(np.float64), valid, target - int(times[i])) if young else nothing
 
-    if method == "nearest":
+    selects = alignment(method).selects
+    if selects == "nearest":
         if lower is None and upper is None:
             return nothing
         if upper is None or (lower is not None and target - int(times[lower]) <= int(times[upper]) - target):
@@ -66,7 +68,7 @@ def _at(
         return copied(upper, 1)
     if lower is None:
         return nothing
-    if method == "hold":
+    if selects == "newest":
         return copied(lower, 1)
     start = int(times[lower])
     if start == target:
@@ -79,28 +81,6 @@ def _at(
 
 def between(before: Array, after: Array, share: float, method: str) -> Array:
     """The blend of two (D,) samples in float64; `share` is the weight of the second."""
-    before, after = before.astype(np.float64), after.astype(np.float64)
-    if method == "linear":
-        return before + share * (after - before)
-    if method == "angle":
-        turn = 2 * np.pi
-        moved = before + share * (after - before - turn * np.round((after - before) / turn))
-        wraps = (np.abs(before) <= np.pi) & (np.abs(after) <= np.pi)
-        return np.where(wraps, moved - turn * np.round(moved / turn), moved)
-    pairs = zip(before.reshape(-1, 4), after.reshape(-1, 4), strict=True)
-    return np.concatenate([_slerp(p, q, share) for p, q in pairs])
-
-
-def _slerp(p: Array, q: Array, share: float) -> Array:
-    lengths = np.linalg.norm(p) * np.linalg.norm(q)
-    if lengths == 0:
-        return p + share * (q - p)
-    if p @ q < 0:
-        q = -q
-    # the angle from the chord between unit vectors: accurate where arccos of a cosine near one is not
-    chord = np.linalg.norm(p / np.linalg.norm(p) - q / np.linalg.norm(q))
-    angle = 2 * np.arcsin(min(float(chord) / 2, 1.0))
-    if angle < 1e-9:
-        return p + share * (q - p)
-    mixed: Array = (np.sin((1 - share) * angle) * p + np.sin(share * angle) * q) / np.sin(angle)
-    return mixed
+    oracle = alignment(method).oracle
+    assert oracle is not None, f"{method} copies one sample"
+    return oracle(before.astype(np.float64), after.astype(np.float64), share)

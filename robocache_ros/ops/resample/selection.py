@@ -1,7 +1,7 @@
-"""Which samples each target is made of, in int64 nanoseconds; kernels/resample/select.cuh is the same for CUDA.
+"""Selects the samples of each target, in int64 nanoseconds; kernels/resample/select.cuh does the same for CUDA.
 
-The rule of an alignment is written in `_align`. The neighbours that it is applied to are searched for among rising
-stamps (`select`, for an engine's ticks) or among stamps in any order (`select_batch`).
+`_align` has the rules. They apply to the neighbours of a target, which are searched for in rising stamps (`select`, for
+the ticks of an engine) or in stamps of any order (`select_batch`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.ops.resample.arithmetic import BLENDED
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.ops.resample.times import NEVER
 
 Int64 = NDArray[np.int64]
 
+SELECTS = {name: alignment(name).selects for name in NAMES}
 NONE, ALIGNED, HELD = 0, 1, 2  # values of `valid`, for a stream at a tick
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a stream is aligned: its method, and the limits past which it is not."""
+    """How a stream is aligned: its method and its limits."""
 
     method: str
     max_gap_ns: int
@@ -33,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Selection:
-    """For each of T ticks the rows it is made of; `v[lower] + weight * (v[upper] - v[lower])`."""
+    """The rows that each of T ticks is computed from, as `v[lower] + weight * (v[upper] - v[lower])`."""
 
     lower: Int64  # (T,) row of the sample before the tick (of the nearest one), -1 where there is none
     upper: Int64  # (T,) row of the sample after it; `lower` where nothing is blended
@@ -55,9 +56,9 @@ class BatchSelection(NamedTuple):
 class _Neighbours(NamedTuple):
     """The latest sample at or before each target and the earliest after it, in tensors of the targets' shape."""
 
-    lower: Tensor  # int64 row; of any value where there is none
+    lower: Tensor  # int64 row; any value where there is none
     upper: Tensor
-    before: Tensor  # int64 ns, the stamp of `lower`; of any value where there is none
+    before: Tensor  # int64 ns, the stamp of `lower`; any value where there is none
     after: Tensor
     has_lower: Tensor  # bool
     has_upper: Tensor
@@ -70,14 +71,14 @@ def select(
     arrivals_ns: Int64 | None = None,
     deadlines_ns: Int64 | None = None,
 ) -> Selection:
-    """Select rows for each tick by the rule of its stream.
+    """Select rows for each tick by the rule of the stream.
 
     Args:
         stamps_ns: (S,) int64, strictly rising.
         ticks_ns: (T,) int64, in any order.
         rule: method and limits.
         arrivals_ns: (S,) int64, when each sample was received; needed with `deadlines_ns`.
-        deadlines_ns: (T,) int64; a tick sees only what had arrived by its deadline. None: it sees everything.
+        deadlines_ns: (T,) int64; a tick uses only what had arrived by its deadline. None: it uses everything.
     """
     size = len(stamps_ns)
     if not size:
@@ -101,15 +102,15 @@ def select_batch(
     """Select rows for each target, on the tensors' device.
 
     The order of the samples does not matter: a target's neighbours are the latest sample at or before it and the
-    earliest after it, and of samples with one stamp the first counts. NEVER marks a sample or a target that is absent.
+    earliest after it, and of samples with one stamp the first counts. NEVER marks an absent sample or target.
 
     Args:
         times: (B, S) int64 ns.
         targets: (B, T) int64 ns.
         lengths: (B,) int64, how many samples of each row count; None is all. Kept within [0, S].
-        method: one of the five.
-        max_gap: ns between the neighbours above which nothing is blended.
-        max_age: ns from target to sample above which none is held or nearest.
+        method: the name of an alignment.
+        max_gap: ns; neighbours further apart are not blended.
+        max_age: ns; a sample further from the target is not held, and not nearest.
     """
     size = times.shape[1]
     counts = torch.full_like(times[:, :1], size) if lengths is None else lengths.clamp(0, size)[:, None]
@@ -132,11 +133,12 @@ def select_batch(
 
 
 def _align(targets: Tensor, neighbours: _Neighbours, method: str, max_gap: int, max_age: int) -> BatchSelection:
-    """The rule of an alignment."""
+    """Apply the rules of an alignment."""
     lower, upper, before, after, has_lower, has_upper = neighbours
     age = targets - before
     weight = torch.zeros_like(age, dtype=torch.float32)
-    if method == "nearest":
+    selects = SELECTS[method]
+    if selects == "nearest":
         ahead = after - targets
         earlier = has_lower & (~has_upper | (age <= ahead))  # the earlier one on a tie
         distance = torch.where(earlier, age, ahead)
@@ -144,7 +146,7 @@ def _align(targets: Tensor, neighbours: _Neighbours, method: str, max_gap: int, 
         row = torch.where(earlier, lower, upper)
         return _single(row, weight, near, near.byte(), torch.where(earlier, age, -ahead))
     held = has_lower & (age <= max_age)
-    if method not in BLENDED:
+    if selects == "newest":
         return _single(lower, weight, held, held.byte(), age)
     exact = has_lower & (age == 0)
     gap = after - before
@@ -156,13 +158,13 @@ def _align(targets: Tensor, neighbours: _Neighbours, method: str, max_gap: int, 
 
 
 def _single(row: Tensor, weight: Tensor, found: Tensor, valid: Tensor, age: Tensor) -> BatchSelection:
-    """One sample alone, where it was found."""
+    """Select one sample, where it was found."""
     row = row.masked_fill(~found, -1)
     return BatchSelection(row, row, weight, valid, age.masked_fill(~found, 0))
 
 
 class TickSelection(NamedTuple):
-    """One tick of a Selection; numbers instead of arrays."""
+    """One tick of a `Selection`, as Python numbers."""
 
     lower: int
     upper: int
@@ -177,9 +179,9 @@ NOTHING = TickSelection(-1, -1, 0.0, NONE, 0)
 def select_one(
     stamps_ns: Int64, tick_ns: int, rule: Rule, arrivals_ns: Int64 | None = None, deadline_ns: int | None = None
 ) -> TickSelection:
-    """`select` for one tick, as a robot makes them.
+    """`select` for one tick, as on a robot.
 
-    The rule of `_align` once more, in Python numbers: that takes 2 us, and tensors of one element take far more.
+    It repeats the rules of `_align` in Python numbers: this takes 2 us, and tensors of one element take much longer.
     """
     lower = int(stamps_ns.searchsorted(tick_ns, "right")) - 1
     upper, size = lower + 1, len(stamps_ns)
@@ -191,7 +193,8 @@ def select_one(
             upper += 1
     age = tick_ns - int(stamps_ns[lower]) if lower >= 0 else 0
     ahead = int(stamps_ns[upper]) - tick_ns if upper < size else 0
-    if rule.method == "nearest":
+    selects = SELECTS[rule.method]
+    if selects == "nearest":
         earlier = lower >= 0 and (upper == size or age <= ahead)  # the earlier one on a tie
         if earlier and age <= rule.max_age_ns:
             return TickSelection(lower, lower, 0.0, ALIGNED, age)
@@ -200,18 +203,18 @@ def select_one(
         return NOTHING
     if lower < 0:
         return NOTHING
-    if rule.method in BLENDED:
+    if selects == "neighbours":
         if age == 0:
             return TickSelection(lower, lower, 0.0, ALIGNED, 0)
         if upper < size and age + ahead <= rule.max_gap_ns:
             return TickSelection(lower, upper, age / (age + ahead), ALIGNED, age)
     if age > rule.max_age_ns:
         return NOTHING
-    return TickSelection(lower, lower, 0.0, HELD if rule.method in BLENDED else ALIGNED, age)
+    return TickSelection(lower, lower, 0.0, HELD if selects == "neighbours" else ALIGNED, age)
 
 
 def _visible(rows: Int64, step: int, arrivals_ns: Int64, deadlines_ns: Int64) -> Int64:
-    """Walk each row outwards until it is a sample that had arrived, or past the end."""
+    """Move each row outwards to the nearest sample that had arrived by the tick's deadline, or past the end."""
     rows = rows.copy()
     size = len(arrivals_ns)
     todo = np.arange(len(rows))

@@ -1,4 +1,4 @@
-"""Times as callers give them, int64 nanoseconds or float seconds, and as all is computed: int64 nanoseconds."""
+"""Times and limits, given in int64 nanoseconds or in float seconds, as int64 nanoseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 
 TIME_DTYPES = (torch.int64, torch.float64, torch.float32)
-NEVER = torch.iinfo(torch.int64).min  # a stamp that no sample is used at and no target is served at
+NEVER = torch.iinfo(torch.int64).min  # marks a sample or a target as absent
 FOREVER = torch.iinfo(torch.int64).max
 _LIMIT = 2.0**62  # float seconds are kept within 146 years of zero, so that differences fit
 
@@ -28,13 +28,13 @@ def nanoseconds(times: Tensor) -> Tensor:
 
 
 def limit_ns(name: str, limit: float | None, dtype: torch.dtype) -> int:
-    """A limit as ns; its unit is that of the times: ns for int64, seconds for floats. None means no limit."""
+    """A limit in ns. It is given in the unit of the times: ns for int64, seconds for floats; None for no limit."""
     if limit is None:
         return FOREVER
     limit = _number(name, limit)
     if math.isnan(limit) or limit < 0 or (dtype == torch.int64 and limit != int(min(limit, FOREVER))):
         unit = "an integer number of ns" if dtype == torch.int64 else "seconds"
-        raise RoboCacheError(f"{name}: expected {unit}, not negative, with {dtype} times, got {limit}")
+        raise RoboCacheError(f"{name}: expected {unit}, not negative, because times are {dtype}; got {limit}")
     return min(int(limit) if dtype == torch.int64 else round(min(limit, 9e9) * 1e9), FOREVER)
 
 

@@ -1,4 +1,4 @@
-"""One batch of trajectories onto new times."""
+"""Resampling of one batch of trajectories, with a gradient."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.resample.cpu import select_stream
 from robocache_ros.ops.resample.fuse import run_streams
@@ -14,10 +15,9 @@ from robocache_ros.ops.resample.inputs import Stream
 from robocache_ros.ops.tensor_checks import check_tensor
 
 _NAMES = {"data": "source", "times": "source_times", "targets": "target_times"}
-_DIFFERENTIABLE = frozenset({"linear", "hold", "nearest"})
 
 
-# More than 50 lines for its signature and docstring; its steps are functions of their own.
+# More than 50 lines because of its signature and docstring; its steps are functions of their own.
 def resample_trajectories(
     source: Tensor,
     source_times: Tensor,
@@ -30,44 +30,44 @@ def resample_trajectories(
     out: Tensor | None = None,
     return_valid: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Bring trajectories onto new times.
+    """Resample trajectories at new times.
 
     A target between two samples is blended from them by linear, slerp (quaternions of four columns, on the shorter arc)
-    and angle (rad, across the wrap); one hit exactly is that sample, to the bit; one past the last sample, or in a gap
-    wider than `max_gap`, holds the sample before it (valid 2). hold takes the newest sample at or before the target,
-    nearest the nearest one, the earlier on a tie. Where there is no sample, or none young enough, the row is zeros and
-    its valid 0: nothing is extrapolated.
+    or angle (rad, across the wrap). A target at the time of a sample is that sample, bit for bit. A target past the
+    last sample, or in a gap wider than `max_gap`, holds the sample before it (valid 2). hold selects the newest sample
+    at or before the target, nearest the nearest one, the earlier of two. Where no sample is found within `max_age`, the
+    row is zeros and valid is 0: nothing is extrapolated.
 
-    Source times may come in any order, as if sorted; of samples with one time the first counts. (On CUDA, rows whose
-    times rise throughout are searched by halves, and others one by one.)
+    Source times may be in any order; of samples with one time the first counts. (On CUDA a batch whose times all rise
+    is searched by bisection, and any other by a linear scan.)
 
-    The arithmetic is float32, each operation rounded on its own, then rounded once to the dtype of `source`: the same
-    bits on CPU and CUDA. A NaN made by arithmetic is the canonical one. On CUDA it is one launch on torch's current
+    The arithmetic is float32 with one rounding per operation, then one rounding to the dtype of `source`: the same bits
+    on CPU and CUDA. A NaN that arithmetic produces is the canonical one. On CUDA it is one launch on torch's current
     stream, without synchronisation. Differentiable in `source` for linear, hold and nearest.
 
     Args:
         source: (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8.
         source_times: (B, S), or (S,) for all batches. int64 ns, exact; or float64 or float32 seconds, which are
             converted once, to the nearest ns of their float64 value: float64 seconds since 1970 are 238 ns apart,
-            float32 ones 128 s. The minimum of int64, and NaN, mark a sample or a target that is not there.
+            float32 ones 128 s. The minimum of int64, and NaN, mark an absent sample or target.
         target_times: (B, T), or (T,) for all batches, in any order, of the dtype of `source_times`.
-        method: linear, slerp, angle, hold or nearest.
+        method: the name of an alignment.
         lengths: (B,) int64, how many samples of each row count; kept within [0, S].
-        max_gap: between neighbours that are blended, in the unit of the times (ns, or s); None means no limit.
-        max_age: from a target to the sample that is held or nearest, likewise.
-        out: (B, T, D) contiguous, of the dtype of `source`, to be filled; made if not given.
+        max_gap: widest gap between neighbours that are blended, in the unit of the times (ns or s); None for no limit.
+        max_age: longest time from a target to a sample that is held or nearest, in the same unit; None for no limit.
+        out: (B, T, D) contiguous, of the dtype of `source`; allocated if None.
         return_valid: also return valid, (B, T) uint8: 0 none, 1 aligned, 2 held past its neighbour.
 
     Raises:
-        RoboCacheError: an input that is not as said; the message names it, what was expected and what was given.
+        RoboCacheError: an argument is wrong; the message has its name, the expected value and the given one.
     """
     stream = Stream(source, source_times, method, lengths, max_gap, max_age)
     check_tensor("source", source)
     if source.requires_grad and torch.is_grad_enabled():
-        if method not in _DIFFERENTIABLE:
+        if method in NAMES and not alignment(method).has_gradient:
             raise RoboCacheError(f"method: {method} has no gradient in source; use source.detach()")
         if out is not None:
-            raise RoboCacheError("out: cannot be given where a gradient is wanted")
+            raise RoboCacheError("out: not supported with a gradient; leave it out, or use source.detach()")
         values, valid = _Resample.apply(source, stream, target_times)  # type: ignore[no-untyped-call]
     else:
         values, valid, _ = run_streams(
@@ -83,7 +83,7 @@ def _label(_: int, field: str) -> str:
 
 
 class _Resample(torch.autograd.Function):
-    """Forward by the kernels; backward by the rows and weights that they selected, shares summed in a fixed order."""
+    """The forward pass by the kernels; the backward pass sums the shares of each sample in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, stream: Stream, targets: Tensor) -> tuple[Tensor, Tensor]:

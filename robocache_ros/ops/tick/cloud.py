@@ -20,7 +20,7 @@ MODES = ("occupancy", "count", "mean", "max")  # as kernels/tick/cloud.cu number
 def prepare_cloud(
     nbytes: int, layout: CloudLayout, transform: Tensor | None, voxelization: Voxelization, sums: Tensor | None
 ) -> Prepared:
-    """What a tick launches for a cloud of `nbytes` bytes, whose address is a multiple of 16.
+    """Prepare the launches for a cloud of `nbytes` bytes, whose address is a multiple of 16.
 
     Arguments and errors are those of `voxelize_cloud_bytes`. sums: (features + 1, cells) int64 scratch memory for mean
     and max.
@@ -35,7 +35,7 @@ def prepare_cloud(
 def prepare_depth(
     nbytes: int, image: DepthImageLayout, transform: Tensor | None, voxelization: Voxelization, sums: Tensor | None
 ) -> Prepared:
-    """What a tick launches for a depth image, and its colours, of `nbytes` bytes in all; `sums` as in `prepare_cloud`.
+    """Prepare the launches for a depth image and its colours, `nbytes` bytes in all; `sums` as in `prepare_cloud`.
 
     Errors are those of `voxelize_depth`.
     """
@@ -55,7 +55,7 @@ def _prepared(clouds: CloudSource, voxelization: Voxelization, sums: Tensor | No
 
 
 def launch_cloud(device: int, task: int, variant: tuple[int, ...]) -> None:
-    """Make one voxel grid; `task` is the address of its CloudTask."""
+    """Compute one voxel grid; `task` is the address of its CloudTask."""
     mode, features, cells, is_depth = variant
     defines = (f"MODE={mode}", f"FEATURES={features}", f"DEPTH={is_depth}")
     processors = torch.cuda.get_device_properties(device).multi_processor_count

@@ -27,7 +27,7 @@ def prepare_image(
     normalize: Any,
     dtype: torch.dtype | None,
 ) -> Prepared:
-    """What a tick launches for an image of `nbytes` bytes; arguments and errors are those of `convert_image`."""
+    """Prepare the launch for an image of `nbytes` bytes; arguments and errors are those of `convert_image`."""
     conversion = checked_conversion(
         nbytes, layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype
     )

@@ -1,4 +1,4 @@
-"""What a tick launches for one layout of a stream's samples."""
+"""The launch of a tick for samples of one layout."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NO_TARGET = (0,) * 5  # the numbers of Target, which each tick fills in
+NO_TARGET = (0,) * 5  # the values of Target, which each tick sets
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """How a tick makes an image or a voxel grid of one sample's bytes.
+    """How a tick computes an image or a voxel grid from one sample's bytes.
 
     A stream's kernels are captured once for each `variant`; `task` holds the rest, which differs between samples.
     """
@@ -24,5 +24,5 @@ class Prepared:
 
 
 def nowhere(nbytes: int) -> Tensor:
-    """(nbytes,) uint8 at address 0: each tick fills in the address of a sample's bytes."""
+    """(nbytes,) uint8 at address 0: each tick sets the address of a sample's bytes."""
     return torch.empty(nbytes, dtype=torch.uint8, device="meta")

@@ -1,4 +1,4 @@
-"""What the kernels of a tick read: the structures of kernels/tick/row.cuh and tasks.cuh."""
+"""The inputs of the kernels of a tick: the structures of kernels/tick/row.cuh and tasks.cuh."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RowTask(Structure):
 
 
 class RowTarget(Structure):
-    """Where a row goes."""
+    """The addresses that a row is written to."""
 
     _fields_ = (
         ("row", c_void_p),
@@ -38,13 +38,13 @@ class RowTarget(Structure):
 
 
 class RowArguments(Structure):
-    """Where a row's target and tasks are."""
+    """The addresses of a row's target and tasks."""
 
     _fields_ = (("target", c_void_p), ("tasks", c_void_p), ("streams", c_int))
 
 
 class Target(Structure):
-    """Where an image or a grid goes, and what is done."""
+    """The address that an image or a grid is written to, and the action."""
 
     _fields_ = (
         ("out", c_void_p),
@@ -76,12 +76,12 @@ class CloudTask(Structure):
 
 
 class TaskArguments(Structure):
-    """Where the task of an image or a cloud is: ImageArguments and CloudArguments."""
+    """The address of the task of an image or a cloud: ImageArguments and CloudArguments."""
 
     _fields_ = (("task", c_void_p),)
 
 
 class TaskHead(Structure):
-    """What differs from tick to tick of an image's or a cloud's task: its beginning."""
+    """The beginning of an image's or a cloud's task, which differs between ticks."""
 
     _fields_ = (("target", Target), ("data", c_void_p))

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robocache_ros.alignments import NAMES
 from robocache_ros.ops.cuda.gpu_memory import copy_async, new_event, pinned
 from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.resample.arithmetic import METHODS
 from robocache_ros.ops.tick.cloud import launch_cloud
 from robocache_ros.ops.tick.image import launch_image
 from robocache_ros.ops.tick.prepared import Prepared
@@ -47,7 +47,7 @@ class TickPlan:
     ) -> None:
         widths = [rows.shape[1] for rows in samples]
         self._vectors = [
-            (rows.data_ptr(), width, sum(widths[:i]), METHODS.index(method))
+            (rows.data_ptr(), width, sum(widths[:i]), NAMES.index(method))
             for i, (rows, width, method) in enumerate(zip(samples, widths, methods, strict=True))
         ]
         self._values, self._statuses = sum(widths), 2 * (len(samples) + images + clouds)
@@ -116,9 +116,9 @@ class TickPlan:
         launch_row(self._index, self._at, self._at + self._vectors_at, len(self._vectors))
 
     def launch_image(self, number: int, variant: tuple[int, ...]) -> None:
-        """Make an image stream's image."""
+        """Compute an image stream's image."""
         launch_image(self._index, self._at + self._images_at + number * _IMAGE_BYTES, variant)
 
     def launch_cloud(self, number: int, variant: tuple[int, ...]) -> None:
-        """Make a cloud stream's grid."""
+        """Compute a cloud stream's grid."""
         launch_cloud(self._index, self._at + self._clouds_at + number * _CLOUD_BYTES, variant)

@@ -35,8 +35,8 @@ VARIANTS = [
         out=BF16,
     ),
     planned(torch.float32, STREAMS[2], out=F16),
-    ("resample/blend.cu", ("TRAITS=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)),
-    ("resample/blend.cu", ("TRAITS=ANGLE,bf16,bf16,2,2,8,8,16,0", *BLEND)),
+    ("resample/blend.cu", ("TRAITS=Method::slerp,f16,f16,4,4,4,4,16,0", *BLEND)),
+    ("resample/blend.cu", ("TRAITS=Method::angle,bf16,bf16,2,2,8,8,16,0", *BLEND)),
 ]
 
 
@@ -68,7 +68,7 @@ def test_no_multiplication_is_fused_with_an_addition(nvrtc):
         [text.encode() for _, text in load_source("resample/blend.cu").headers],
         [name.encode() for name, _ in load_source("resample/blend.cu").headers],
     )
-    nvrtc.compileProgram(program, compile_options("sm_90", ("TRAITS=SLERP,f16,f16,4,4,4,4,16,0", *BLEND)))
+    nvrtc.compileProgram(program, compile_options("sm_90", ("TRAITS=Method::slerp,f16,f16,4,4,4,4,16,0", *BLEND)))
     ptx = nvrtc.getPTX(program).decode()
     nvrtc.destroyProgram(program)
     assert "mul.rn.f32" in ptx

@@ -1,4 +1,4 @@
-// kernels/resample/resample.cu and blend.cu run on the CPU: the same headers, a block's threads one after the other.
+// kernels/resample/resample.cu and blend.cu on the CPU: the same headers, a block's threads one after the other.
 #include "resample/tile.cuh"
 
 #include <vector>

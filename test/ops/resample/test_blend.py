@@ -15,7 +15,7 @@ def test_linear_lies_between_the_two_rows():
     assert blend(source, *rows([0], [1], [0.25]), method="linear").tolist() == [[1.0, 12.5]]
 
 
-def test_a_row_hit_exactly_is_itself_though_its_neighbour_is_nan():
+def test_a_row_with_weight_zero_is_copied_even_if_its_neighbour_is_nan():
     source = torch.tensor([[1.5], [float("nan")]])
     assert blend(source, *rows([0, 0], [1, 0], [0.0, 0.7]), method="linear").tolist() == [[1.5], [1.5]]
 
@@ -78,7 +78,7 @@ def test_out_is_filled_and_returned():
     assert out.item() == 1
 
 
-def test_numpy_rows_are_taken():
+def test_numpy_rows_are_accepted():
     got = blend(
         torch.tensor([[2], [3]], dtype=torch.uint8),
         np.array([1]),
@@ -92,7 +92,7 @@ def test_numpy_rows_are_taken():
 @pytest.mark.parametrize(
     ("source", "method", "message"),
     [
-        (torch.ones(2, 3), "slerp", "four columns"),
+        (torch.ones(2, 3), "slerp", "quaternions of 4 columns"),
         (torch.ones(2, 3, dtype=torch.uint8), "linear", "cannot be aligned by linear"),
         (torch.ones(2, 3), "cubic", "'cubic' is not one of"),
         (torch.ones(2), "linear", "expected 2 dimensions"),

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import resample_trajectories
 
@@ -9,11 +10,11 @@ TARGETS = torch.tensor([-1, 0, 5, 10, 20, 33, 50])
 
 
 @pytest.mark.filterwarnings("ignore:Input #0 requires gradient and is not a double:UserWarning")
-@pytest.mark.parametrize("method", ["linear", "hold", "nearest"])
+@pytest.mark.parametrize("method", [name for name in NAMES if alignment(name).has_gradient])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([3, 5])])
 def test_gradcheck(method, lengths):
     source = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    # The map is linear in the source, so that a wide step has no error but rounding: a few float32 roundings at 4.
+    # The map is linear in the source, so that a wide step has a rounding error alone: a few float32 roundings at 4.
     assert torch.autograd.gradcheck(
         lambda data: resample_trajectories(data, TIMES, TARGETS, method=method, lengths=lengths, max_gap=25),
         (source,),
@@ -45,8 +46,8 @@ def test_valid_comes_with_the_gradient():
     assert valid.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("method", ["slerp", "angle"])
-def test_methods_without_a_gradient_say_so(method):
+@pytest.mark.parametrize("method", [name for name in NAMES if not alignment(name).has_gradient])
+def test_methods_without_a_gradient_are_refused(method):
     with pytest.raises(RoboCacheError, match=f"{method} has no gradient"):
         resample_trajectories(torch.zeros(1, 2, 4, requires_grad=True), torch.arange(2), torch.arange(2), method=method)
 

@@ -1,112 +1,26 @@
 """The CUDA backend against the CPU backend, bit for bit: its kernels run on the CPU, and on a GPU for real."""
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 import torch
 
-from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.resample.blend import blend
-from robocache_ros.ops.resample.cuda.arguments import BlendArguments
-from robocache_ros.ops.resample.cuda.blend import blend_defines
-from robocache_ros.ops.resample.cuda.items import StreamFlag
-from robocache_ros.ops.resample.cuda.launch_plan import MOST_STREAMS, make_plan
-from robocache_ros.ops.resample.cuda.resample import launch_arguments, plan_keys
-from robocache_ros.ops.resample.cuda.tiles import Key, StreamKey
+from robocache_ros.alignments import NAMES
+from robocache_ros.ops.resample.cuda.launch_plan import MOST_STREAMS
 from robocache_ros.ops.resample.fuse import fuse
-from robocache_ros.ops.resample.inputs import Stream, check_streams
-from robocache_ros.ops.resample.times import limit_ns
+from robocache_ros.ops.resample.inputs import Stream
 
-TEXT = (Path(__file__).parent / "host_resample.cpp").read_text()
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 
 
-def emulate(host_library, streams, targets, dtype=None, out=None, marked=True):
-    """`fuse` by the kernel's plan and headers on the CPU; every byte of the output is poisoned first."""
-    shape = check_streams(streams, targets, dtype, out)
-    marks = (shape.batches, shape.targets, len(streams))
-    out = torch.empty((*marks[:2], shape.width), dtype=shape.dtype) if out is None else out
-    valid, age = torch.full(marks, 99, dtype=U8), torch.full(marks, 99)
-    out.view(U8).fill_(0xAB)
-    addresses = [
-        (
-            s.data.data_ptr(),
-            s.times.data_ptr(),
-            0 if s.lengths is None else s.lengths.data_ptr(),
-            *(limit_ns("limit", limit, s.times.dtype) for limit in (s.max_gap, s.max_age)),
-        )
-        for s in streams
-    ]
-    for part, key in plan_keys(streams, targets, shape, out.data_ptr() & 15, processors=4, marked=marked):
-        plan = make_plan(key)
-        assert plan.shared <= 48 * 1024
-        packed = plan.layout.pack(*launch_arguments(plan, addresses[part], targets, out, valid, age))
-        failed = host_library(TEXT, plan.defines).run(packed, plan.grid, plan.shared)
-        assert not failed, "wrote beyond the shared memory that was planned for"
-    return out, valid, age
-
-
-@pytest.fixture
-def emulated(host_library):
-    """`emulate` with the libraries that it builds."""
-    return partial(emulate, host_library)
-
-
-def on_gpu(tensor):
-    """A copy on the GPU at the same distance from a multiple of 16 bytes."""
-    if tensor is None:
-        return None
-    skew = tensor.storage_offset()
-    padded = torch.empty(tensor.numel() + skew, dtype=tensor.dtype, device="cuda")
-    return padded[skew:].view(tensor.shape).copy_(tensor)
-
-
-def cuda(streams, targets, dtype=None, out=None):
-    """`fuse` on the GPU."""
-    moved = [s._replace(data=on_gpu(s.data), times=on_gpu(s.times), lengths=on_gpu(s.lengths)) for s in streams]
-    out = None if out is None else on_gpu(out).view(U8).fill_(0xAB).view(out.dtype)
-    return [result.cpu() for result in fuse(moved, on_gpu(targets), dtype=dtype, out=out)]
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request):
-    """Runs `fuse` on a backend that is to give the bits of the CPU's."""
-    return cuda if request.param == "cuda" else request.getfixturevalue("emulated")
-
-
-def values(dtype, *shape, seed=0):
-    random = torch.Generator().manual_seed(seed)
-    if dtype == U8:
-        return torch.randint(0, 256, shape, generator=random, dtype=U8)
-    return torch.randn(shape, generator=random).to(dtype)
-
-
-def rising(batches, size, seed=1, step=10_000_000):
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(1, 2 * step, (batches, size), generator=random).cumsum(1)
-
-
-def assert_same_bits(got, expected):
-    for a, b in zip(got, expected, strict=True):
-        assert a.dtype == b.dtype
-        assert torch.equal(a.view(U8), b.view(U8))
-
-
-def check(backend, streams, targets, dtype=None):
-    assert_same_bits(backend(streams, targets, dtype), fuse(streams, targets, dtype=dtype))
-
-
-@pytest.mark.parametrize("method", ["linear", "slerp", "angle", "hold", "nearest"])
+@pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
-def test_every_method_and_dtype(backend, method, dtype):
+def test_every_method_and_dtype(check, values, rising, method, dtype):
     stream = Stream(values(dtype, 3, 20, 8), rising(3, 20), method, max_gap=15_000_000, max_age=12_000_000)
-    check(backend, [stream], rising(3, 30, seed=2))
+    check([stream], rising(3, 30, seed=2))
 
 
 @pytest.mark.parametrize("method", ["hold", "nearest"])
-def test_bytes_taken_whole(backend, method):
-    check(backend, [Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
+def test_bytes_are_copied(check, values, rising, method):
+    check([Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
 
 
 @pytest.mark.parametrize(
@@ -125,26 +39,26 @@ def test_bytes_taken_whole(backend, method):
         (1, 30, 20, 1100),  # a row of more items than a block has threads
     ],
 )
-def test_shapes(backend, batches, samples, targets, width):
+def test_shapes(check, values, rising, batches, samples, targets, width):
     stream = Stream(values(BF16, batches, samples, width), rising(batches, samples), "linear")
-    check(backend, [stream], rising(batches, targets, seed=2))
+    check([stream], rising(batches, targets, seed=2))
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4, 8])
 @pytest.mark.parametrize("width", [8, 6, 3])
-def test_unaligned_storage(backend, offset, width):
+def test_unaligned_storage(backend, values, rising, assert_same_bits, offset, width):
     data = values(BF16, 2 * 20 * width + offset)[offset:].view(2, 20, width)
     out = torch.empty(2 * 30 * width + offset, dtype=BF16)[offset:].view(2, 30, width)
     stream, targets = Stream(data, rising(2, 20), "linear"), rising(2, 30, seed=2)
     assert_same_bits(backend([stream], targets, out=out), fuse([stream], targets))
 
 
-def test_unaligned_quaternions(backend):
+def test_unaligned_quaternions(check, values, rising):
     data = values(F32, 2 * 20 * 8 + 1)[1:].view(2, 20, 8)
-    check(backend, [Stream(data, rising(2, 20), "slerp")], rising(2, 30, seed=2))
+    check([Stream(data, rising(2, 20), "slerp")], rising(2, 30, seed=2))
 
 
-def test_streams_of_every_kind_side_by_side(backend):
+def test_streams_of_every_kind_side_by_side(check, values, rising):
     streams = [
         Stream(values(BF16, 4, 30, 512), rising(4, 30, step=33_000_000), "linear", max_gap=50_000_000),
         Stream(values(F32, 4, 100, 64), rising(4, 100), "angle"),
@@ -152,141 +66,52 @@ def test_streams_of_every_kind_side_by_side(backend):
         Stream(values(U8, 4, 10, 3), rising(4, 10, step=100_000_000), "hold", max_age=60_000_000),
         Stream(values(F32, 4, 0, 5), rising(4, 0), "nearest"),
     ]
-    check(backend, streams, torch.arange(50) * 20_000_000)
-    check(backend, streams, torch.arange(50) * 20_000_000, BF16)
+    check(streams, torch.arange(50) * 20_000_000)
+    check(streams, torch.arange(50) * 20_000_000, BF16)
 
 
-def test_more_streams_than_a_launch_takes(backend):
+def test_more_streams_than_fit_in_a_launch(check, values, rising):
     streams = [
         Stream(values(F32, 3, 20 + n, 1 + n % 5), rising(3, 20 + n, seed=n), ["linear", "hold"][n % 2])
         for n in range(2 * MOST_STREAMS + 3)
     ]
-    check(backend, streams, rising(3, 30, seed=99))
+    check(streams, rising(3, 30, seed=99))
 
 
-def test_batches_enough_for_several_rows_in_a_tile_of_many_streams(backend):
+def test_batches_enough_for_several_rows_in_a_tile_of_many_streams(check, values, rising):
     streams = [
         Stream(values(BF16, 700, 12, 20), rising(700, 12, step=33_000_000)),
         Stream(values(BF16, 700, 40, 7), rising(700, 40), "nearest"),
         Stream(values(BF16, 700, 1200, 2), rising(1, 1200, step=1_000_000)[0], "angle"),
     ]
-    check(backend, streams, torch.arange(20) * 20_000_000)
-
-
-def planned_flags(streams, targets, skew=0):
-    """The flags of each of the streams' traits."""
-    ((_, key),) = plan_keys(streams, targets, check_streams(streams, targets), skew, processors=4)
-    traits, *_ = make_plan(key).defines
-    return [StreamFlag(int(each.split(",")[-2])) for each in traits.split(")")[:-1]]
-
-
-@pytest.mark.parametrize("method", ["linear", "slerp", "hold"])
-def test_wide_streams_cut_by_columns(backend, method):
-    wide = Stream(values(BF16, 9, 60, 256), rising(9, 60), method, torch.tensor([60, 0, 1, 59, 30, 60, 60, 2, 60]))
-    narrow = Stream(values(F32, 9, 20, 12), rising(9, 20))
-    targets = rising(9, 50, seed=2)
-    (flags,) = planned_flags([wide], targets)
-    assert flags & StreamFlag.PARTED
-    check(backend, [wide], targets)
-    check(backend, [narrow, wide, narrow], targets, BF16)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "method"), [*((d, m) for d in (F16, BF16) for m in ("linear", "angle", "hold")), (U8, "hold")]
-)
-@pytest.mark.parametrize("extra", [1, 2, 6])
-def test_rows_that_begin_where_no_wide_store_can(backend, dtype, method, extra):
-    targets = rising(9, 50, seed=2)
-    streams = [
-        Stream(values(dtype, 9, 70, 256), rising(9, 70), method, max_gap=15_000_000),  # cut by columns
-        Stream(values(dtype, 9, 90, 19), rising(9, 90), method, max_age=2_000_000),  # staged
-        Stream(values(dtype, 9, 400, 33), rising(9, 400, step=1_000_000), method),  # read where they are
-        Stream(values(dtype, 9, 90, extra), rising(9, 90), method),  # too narrow
-    ]
-    padded = torch.empty(9 * 50 * (256 + 19 + 33 + extra) + 3, dtype=dtype)
-    out = padded[3:].view(9, 50, -1)
-    flags = planned_flags(streams, targets, skew=3 * dtype.itemsize)
-    assert [bool(each & StreamFlag.SHIFTED) for each in flags] == [True, True, True, False]
-    assert [bool(each & StreamFlag.STAGED) for each in flags] == [True, True, False, True]
-    assert flags[0] & StreamFlag.PARTED
-    assert_same_bits(backend(streams, targets, out=out), fuse(streams, targets))
-
-
-def test_few_batches_read_where_they_are_get_many_threads_and_many_batches_few():
-    def threads(batches):
-        stream = StreamKey(500, 7, F32, "linear", each_times=True, ragged=False, skew=0)
-        return make_plan(Key((stream,), batches, 50, torch.int64, True, F32, 0, processors=132)).block
-
-    assert threads(16) == threads(1024) == 256
-    assert threads(2048) == 128
-    assert threads(8192) == 64
-
-
-def test_turns_too_long_for_a_division_by_multiplying_are_one():
-    def turn_and_magic(targets):
-        stream = StreamKey(3, 64, F32, "linear", each_times=False, ragged=False, skew=0)
-        plan = make_plan(Key((stream, stream), 2, targets, torch.int64, False, F32, 0, processors=4))
-        return plan.grid, plan.arguments.job.turn, plan.arguments.job.turn_magic
-
-    grid, turn, magic = turn_and_magic(1000)
-    assert turn == grid // 2
-    assert magic == -(-(1 << 32) // turn)
-    grid, turn, magic = turn_and_magic(100_000_000)
-    assert (turn, magic) == (grid, 0)
+    check(streams, torch.arange(20) * 20_000_000)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_float_seconds(backend, dtype):
+def test_float_seconds(check, values, rising, dtype):
     times, targets = rising(3, 20) / 1e9, rising(3, 30, seed=2) / 1e9
     times[0, 5], targets[1, 7] = float("nan"), float("nan")
-    check(backend, [Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
+    check([Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
 
 
 @pytest.mark.parametrize("method", ["linear", "hold", "nearest"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_unsorted_repeated_and_ragged_times(backend, method, shared):
+def test_unsorted_repeated_and_ragged_times(check, values, method, shared):
     random = torch.Generator().manual_seed(5)
     times = torch.randint(0, 30, (1 if shared else 9, 25), generator=random)
     lengths = torch.tensor([0, 1, 25, 30, -4, 12, 3, 24, 7])
     targets = torch.randint(-3, 33, (9, 40), generator=random)
     stream = Stream(values(F32, 9, 25, 5), times[0] if shared else times, method, lengths, 6, 5)
-    check(backend, [stream], targets)
+    check([stream], targets)
 
 
-def test_values_alone(host_library):
-    """What `resample_trajectories` asks for where valid is not wanted."""
+def test_values_alone(values, rising, assert_same_bits, emulated):
+    """`resample_trajectories` without valid."""
     stream, targets = Stream(values(BF16, 3, 20, 14), rising(3, 20), max_gap=15_000_000), rising(3, 30, seed=2)
-    assert_same_bits(emulate(host_library, [stream], targets, marked=False)[:1], fuse([stream], targets)[:1])
+    assert_same_bits(emulated([stream], targets, marked=False)[:1], fuse([stream], targets)[:1])
 
 
-def test_nan_infinite_and_subnormal_values(backend):
+def test_nan_infinite_and_subnormal_values(check, values, rising):
     data = values(F32, 2, 20, 8)
     data[0, 3:6], data[0, 7], data[1] = float("nan"), float("inf"), data[1] * 1e-42
-    check(backend, [Stream(data, rising(2, 20))], rising(2, 60, seed=2))
-
-
-def emulated_blend(host_library, source, lower, upper, weight, method):
-    count, width, rows = len(lower), source.shape[1], 16
-    out = torch.empty(count, width, dtype=source.dtype)
-    skews = (source.data_ptr() & 15, out.data_ptr() & 15)
-    library = host_library(TEXT, blend_defines(method, source.dtype, width, skews, rows))
-    pointers = [tensor.data_ptr() for tensor in (source, out, lower, upper, weight)]
-    fields = (*pointers, count, len(source), width, rows)
-    library.run_blend(packer(BlendArguments).pack(*fields), -(-count // rows))
-    return out
-
-
-@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("width", [4, 7, 12])
-@pytest.mark.parametrize("method", ["linear", "angle", "hold"])
-def test_blend_of_chosen_rows(host_library, method, width, where):
-    source = values(BF16, 11, width)
-    random = torch.Generator().manual_seed(5)
-    lower, upper = (torch.randint(-1, 11, (70,), generator=random) for _ in range(2))
-    weight = torch.rand(70, generator=random)
-    weight[::7] = 0
-    if where == "cuda":
-        got = blend(*(tensor.cuda() for tensor in (source, lower, upper, weight)), method=method).cpu()
-    else:
-        got = emulated_blend(host_library, source, lower, upper, weight, method)
-    assert_same_bits([got], [blend(source, lower, upper, weight, method=method)])
+    check([Stream(data, rising(2, 20))], rising(2, 60, seed=2))

@@ -4,13 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.resample import oracle
 from robocache_ros.ops.resample.selection import Rule, select, select_batch
 from robocache_ros.ops.resample.times import FOREVER, NEVER, nanoseconds
 from robocache_ros.ops.resample.trajectories import resample_trajectories
 
-METHODS = ["linear", "slerp", "angle", "hold", "nearest"]
 DATA = torch.tensor([[[0.0], [10.0], [30.0]]])
 TIMES = torch.tensor([0, 100, 300])
 
@@ -47,7 +47,7 @@ def test_lengths_cut_each_row():
     assert valid.flatten().tolist() == [1, 2, 0]
 
 
-def test_unsorted_times_are_as_if_sorted():
+def test_unsorted_times_give_the_results_of_sorted_ones():
     shuffled = [2, 0, 1]
     targets = [0, 25, 150, 300, 400, -1]
     assert resample(targets, DATA[:, shuffled].contiguous(), TIMES[shuffled]) == resample(targets)
@@ -58,7 +58,7 @@ def test_of_repeated_times_the_first_counts():
     assert resample([0, 5, 10], data, torch.tensor([0, 0, 10, 10])) == ([1.0, 2.0, 3.0], [1, 1, 1])
 
 
-def test_a_sample_or_target_marked_never_is_not_there():
+def test_a_sample_or_target_marked_never_is_absent():
     assert resample([50, NEVER], times=torch.tensor([0, NEVER, 300])) == ([5.0, 0.0], [1, 0])
 
 
@@ -69,7 +69,7 @@ def test_nan_seconds_are_never():
     assert valid.tolist() == [[1, 0, 1]]
 
 
-def test_nan_in_a_neighbour_does_not_touch_a_target_hit_exactly():
+def test_nan_in_a_neighbour_does_not_affect_a_target_at_a_sample():
     data = torch.tensor([[[1.0], [float("nan")], [3.0]]])
     values, _ = resample([0, 50, 300], data)
     np.testing.assert_array_equal(values, [1.0, np.nan, 3.0])
@@ -81,12 +81,12 @@ def test_epoch_nanoseconds_are_exact():
     assert values == [1.0]
 
 
-def test_float32_seconds_are_taken_at_their_float64_value():
+def test_float32_seconds_are_converted_from_their_float64_value():
     assert nanoseconds(torch.tensor([0.1], dtype=torch.float32)).item() == 100000001
     assert nanoseconds(torch.tensor([1e300, -1e300, 0.0], dtype=torch.float64)).tolist() == [2**62, -(2**62), 0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize(("batches", "samples", "targets"), [(0, 3, 2), (2, 0, 3), (2, 3, 0), (2, 1, 3)])
 def test_empty_and_single_sizes(method, batches, samples, targets):
     data = torch.randn(batches, samples, 4)
@@ -119,8 +119,8 @@ def test_subnormals_are_kept():
         ({"source_times": torch.arange(3.0)}, r"source_times: expected .*int64 \(dtype of the target times\)"),
         ({"target_times": torch.zeros(2, 5, dtype=torch.int64)}, "target_times: expected"),
         ({"lengths": torch.tensor([1, 2])}, r"lengths: expected contiguous \(1,\)"),
-        ({"method": "cubic"}, "method: 'cubic' is not one of linear"),
-        ({"method": "slerp"}, "source: slerp needs quaternions"),
+        ({"method": "cubic"}, "method: 'cubic' is not one of angle"),
+        ({"method": "slerp"}, "source: 1 columns, and slerp is for quaternions of 4"),
         ({"max_gap": -1}, "max_gap: expected an integer number of ns"),
         ({"max_age": 0.5}, "max_age: expected an integer number of ns"),
         ({"out": torch.empty(1, 5, 2)}, r"out: expected contiguous \(1, 5, 1\)"),
@@ -147,12 +147,13 @@ TOLERANCE = {torch.float32: 4e-6, torch.float16: 2**-8, torch.bfloat16: 2**-5}
 
 
 @settings(deadline=None, max_examples=80)
-@given(trajectories(), st.sampled_from(METHODS), st.sampled_from(list(TOLERANCE)))
+@given(trajectories(), st.sampled_from(NAMES), st.sampled_from(list(TOLERANCE)))
 def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
     times, targets, (gap, age), seed = trajectory
     values = np.random.default_rng(seed).normal(size=(len(times), 8))
-    if method == "slerp":
-        values /= np.linalg.norm(values.reshape(-1, 4), axis=1).reshape(len(times), 2).repeat(4, 1)
+    group = alignment(method).group
+    if group > 1:  # such as unit quaternions
+        values /= np.linalg.norm(values.reshape(-1, group), axis=1).reshape(len(times), -1).repeat(group, 1)
     data = torch.from_numpy(np.clip(values, -4, 4)).to(dtype)
     expected, valid, _ = oracle.resample(data.double().numpy(), times, targets, method, gap, age)
     got, got_valid = resample_trajectories(
@@ -176,7 +177,7 @@ def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
 
 
 @settings(deadline=None, max_examples=100)
-@given(trajectories(), st.sampled_from(METHODS))
+@given(trajectories(), st.sampled_from(NAMES))
 def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
     times, targets, (gap, age), _ = trajectory
     times = np.unique(times)
@@ -188,7 +189,7 @@ def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
 
 
 @settings(deadline=None, max_examples=50)
-@given(trajectories(), st.sampled_from(METHODS), st.randoms(use_true_random=False))
+@given(trajectories(), st.sampled_from(NAMES), st.randoms(use_true_random=False))
 def test_shuffling_samples_with_distinct_times_changes_no_bit(trajectory, method, random):
     times, targets, (gap, age), seed = trajectory
     times = np.unique(times)

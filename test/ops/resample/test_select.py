@@ -1,4 +1,4 @@
-"""Selection: cases worked by hand, and every rule against a search through all samples."""
+"""Selection: cases worked out by hand, and every rule against a search through all samples."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_nearest_takes_the_earlier_on_a_tie(tick, row):
     assert selected("nearest", tick) == row
 
 
-def test_a_neighbour_that_had_not_arrived_is_not_there():
+def test_a_neighbour_that_had_not_arrived_is_not_used():
     late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
     assert selected("linear", 150, gap=200, age=60, **late) == (0, 2, np.float32(50 / 160), ALIGNED, 50)
     assert selected("hold", 230, age=200, **late) == (0, 0, 0, ALIGNED, 130)
@@ -80,7 +80,7 @@ def test_no_samples_give_nothing():
     st.integers(1, 20),
     st.integers(0, 20),
 )
-def test_every_choice_is_what_a_search_through_all_samples_finds(samples, ticks, method, gap, age):
+def test_every_selection_is_what_a_search_through_all_samples_finds(samples, ticks, method, gap, age):
     samples.sort()
     stamps, arrivals = (np.array([s[i] for s in samples], np.int64) for i in (0, 1))
     times, deadlines = (np.array([t[i] for t in ticks], np.int64) for i in (0, 1))

@@ -1,12 +1,13 @@
-"""Selection for one tick, as live, gives what selection for many ticks gives, as for a recording."""
+"""Selection for one tick, as on a robot, gives the result of selection for many ticks, as for a recording."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robocache_ros.alignments import NAMES
 from robocache_ros.ops.resample.selection import Rule, select, select_one
 
-METHODS = st.sampled_from(["linear", "slerp", "angle", "hold", "nearest"])
+METHODS = st.sampled_from(NAMES)
 samples = st.lists(st.tuples(st.integers(-30, 30), st.integers(-5, 40)), max_size=12, unique_by=lambda s: s[0])
 BIG = 1_760_000_000 * 10**9
 

@@ -1,4 +1,4 @@
-"""What kernels/resample is launched with: the structures of resample/arguments.cuh."""
+"""The arguments of the kernels in kernels/resample: the structures of resample/arguments.cuh."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Job(Structure):
     )
 
 
-# What differs from call to call; the other fields are planned.
+# The fields that differ between calls; the plan of a launch has the others.
 GIVEN = frozenset({"out", "targets", "valid", "age", "data", "times", "lengths", "max_gap", "max_age"})
 
 
 @cache
 def resample_arguments(streams: int) -> type[Structure]:
-    """ResampleArguments of so many streams."""
+    """ResampleArguments for that number of streams."""
     fields = (("job", Job), ("streams", StreamArguments * streams), ("first", c_int * streams))
     return type("ResampleArguments", (Structure,), {"_fields_": fields})
 

@@ -17,7 +17,7 @@ BLEND_THREADS = 256
 
 
 def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str, out: Tensor | None) -> Tensor:
-    """`blend` on the GPU: one launch. Rows past the end are clamped: to refuse them would mean to wait for the GPU."""
+    """`blend` on the GPU: one launch. Rows past the end are clamped, because a check would wait for the GPU."""
     samples, width = source.shape
     count = lower.shape[0] if isinstance(lower, Tensor) and lower.dim() == 1 else -1
     if out is None:
@@ -62,6 +62,6 @@ def blend_cuda(source: Tensor, lower: Any, upper: Any, weight: Any, method: str,
 
 
 def blend_defines(method: str, dtype: torch.dtype, width: int, skews: tuple[int, int], rows: int) -> tuple[str, ...]:
-    """What the kernel is compiled with, for `rows` of a block; skews: addresses of source and output modulo 16."""
+    """The kernel's definitions, for `rows` rows per block; skews: addresses of source and output modulo 16."""
     traits, *_ = item_traits(method, dtype, dtype, width, skews, width, ends=rows * width)
     return f"TRAITS={traits},{int(StreamFlag.WIDE)},0", f"THREADS={BLEND_THREADS}", f"IN_FLIGHT={IN_FLIGHT}"

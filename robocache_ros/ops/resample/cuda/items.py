@@ -1,4 +1,4 @@
-"""How a tile's elements are read and written: what kernels/resample/item.cuh is compiled for."""
+"""How a tile's elements are read and written: the template arguments of kernels/resample/item.cuh."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from enum import IntFlag
 
 import torch
 
-# Where rows allow no store of a register, items of those that are wide begin where a wider store can.
+from robocache_ros.alignments import alignment
+
+# Where the rows' alignment allows no store of a full register, the items of wide rows begin where a wider store can.
 LEAST_STORED, LEAST_SHIFTED, SHIFTED_BYTES = 4, 16, 8  # bytes of a store, of a row, of an item
 IN_FLIGHT = 2  # items that a thread loads before it stores the first
 NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "uint8"}
 
 
 class StreamFlag(IntFlag):
-    """What is known of a stream when its kernel is compiled, as in item.cuh."""
+    """What is known about a stream when its kernel is compiled, as in item.cuh."""
 
     STAGED = 1
     EACH_TIMES = 2
@@ -42,7 +44,7 @@ def item_traits(
     """The first arguments of item.cuh's StreamTraits: the widest loads and stores that shapes and addresses allow.
 
     Args:
-        method: one of the five.
+        method: the name of an alignment.
         dtype: of the source.
         out_dtype: of the output.
         width: columns of a tile.
@@ -57,21 +59,21 @@ def item_traits(
         The arguments, the elements of an item, and the columns that the items of a row cover.
     """
     size_in, size_out = dtype.itemsize, out_dtype.itemsize
-    quaternion = 4 if method == "slerp" else 1
+    group = alignment(method).group
     load = aligned(16 // size_in, width, skews[0] // size_in)
     store = aligned(16 // size_out, width, *places, skews[1] // size_out)
     if not ends:
         load = min(load, store)  # neighbouring threads store next to one another: no half-filled sectors
-    unit = item = max(load, store, quaternion)
+    unit = item = max(load, store, group)
     if shifted:
         unit = item = store = SHIFTED_BYTES // size_out
     along = aligned(16 // size_out, ends, skews[1] // size_out) if ends else 1
     # A store may go on from one row to the next; where samples are staged, threads of one register each are faster.
     if along > store and not (staged and load * size_in == 4):
-        store, unit = along, max(load, quaternion)
+        store, unit = along, max(load, group)
         item = max(unit, store)
     reach = (width + 2 * item - load - 1) // item * item if shifted else width
-    traits = ",".join((method.upper(), NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item))))
+    traits = ",".join((f"Method::{method}", NAMES[dtype], NAMES[out_dtype], *map(str, (load, unit, store, item))))
     return traits, item, reach
 
 

@@ -22,7 +22,7 @@ TIME_NAMES = {torch.int64: "int64", torch.float64: "double", torch.float32: "flo
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The arguments of a launch other than addresses and limits."""
+    """A launch without its addresses and limits."""
 
     defines: tuple[str, ...]
     grid: int
@@ -57,7 +57,7 @@ def make_plan(key: Key) -> LaunchPlan:
         column += stream.width
     firsts, turn, turns = _take_turns(cuts, key.batches)
     grid = turns * turn
-    # Threads may have more registers where there are few blocks anyway, and need them where streams differ in traits.
+    # A thread may use more registers if there are few blocks, and needs them if streams differ in traits.
     few = 2 * tuning.blocks // 3
     blocks = few if grid <= few * key.processors else tuning.blocks - (len(traits) > 1)
     defines = (
@@ -84,8 +84,8 @@ def make_plan(key: Key) -> LaunchPlan:
 def _take_turns(cuts: list[Cut], batches: int) -> tuple[list[int], int, int]:
     """The first block of each stream in a turn, the blocks of a turn, and how many turns there are.
 
-    A turn is of as many batches as the largest tile has: what streams write side by side in a row then meets in the L2
-    cache. It is of all where numbers would be too large for number.cuh's `divided`.
+    A turn has as many batches as the largest tile, so that what streams write side by side in a row meets in the L2
+    cache. There is one turn for all batches if the numbers were too large for number.cuh's `divided`.
     """
     for some in (max(cut.group for cut in cuts), batches):
         *firsts, turn = accumulate((-(-some // cut.group) * cut.parts * cut.tiles for cut in cuts), initial=0)
@@ -96,5 +96,5 @@ def _take_turns(cuts: list[Cut], batches: int) -> tuple[list[int], int, int]:
 
 
 def _magic(divisor: int) -> int:
-    """What number.cuh's `divided` multiplies by."""
+    """The factor that number.cuh's `divided` multiplies by."""
     return -(-(1 << 32) // divisor) & 0xFFFFFFFF

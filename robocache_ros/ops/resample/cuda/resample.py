@@ -23,24 +23,24 @@ Address = tuple[int, int, int, int, int]  # data, times, lengths, max_gap and ma
 class _Launch(NamedTuple):
     plan: LaunchPlan
     kernel: Kernel
-    streams: slice  # that it makes
+    streams: slice  # that it computes
 
 
 class _Ready(NamedTuple):
     shape: Shape
     launches: tuple[_Launch, ...]  # none where there is nothing to compute
-    # Of the shape of valid and age, and one element each: `empty_like` is the shortest call.
+    # One element each, expanded to the shape of valid and age: `empty_like` is the fastest allocation.
     marks: tuple[Tensor, Tensor]
-    gradient: bool  # wanted by an input, were it not for no_grad
+    gradient: bool  # an input requires one
 
 
-# A call like an earlier one needs neither checks nor a plan. By what else these depend on: what the tensors of earlier
-# calls were like, and what was made ready for them, the latest first.
+# A call like an earlier one needs neither checks nor a plan. For each set of options: guards on the tensors of earlier
+# calls, and what was prepared for them, the latest first.
 _ready: dict[tuple[Any, ...], tuple[tuple[Callable[..., bool], _Ready], ...]] = {}
 _MOST_READY, _MOST_ALIKE = 4096, 64
 
 
-# More than 50 lines because a call of a function for each stream would cost what the loop itself does.
+# More than 50 lines because a function call for each stream would double the time of the loop.
 def run_streams_cuda(
     streams: Sequence[Stream],
     targets: Tensor,
@@ -52,7 +52,7 @@ def run_streams_cuda(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`run_streams` on the GPU: one launch on torch's current stream, or one for each `MOST_STREAMS`."""
     try:
-        # Written out, for it is most of what a call costs.
+        # Inlined, because it is most of the cost of a call.
         form: list[Any] = [dtype, targets.shape]
         tensors: list[Any] = []
         addresses: list[Address] = []
@@ -61,7 +61,7 @@ def run_streams_cuda(
             address = data.data_ptr()
             form += (method, address & 15, lengths is None, times is before)
             tensors.append(data)
-            if times is not before:  # guards do not accept a tensor twice, and streams often share times
+            if times is not before:  # guards refuse a tensor that is given twice, and streams often share times
                 tensors.append(times)
                 before = times
             if lengths is not None:
@@ -89,7 +89,7 @@ def run_streams_cuda(
                 tensors.append(mark)
         key = tuple(form)
         earlier = _ready.get(key, ())
-    except (AttributeError, TypeError):  # not a tensor: the checks name it
+    except (AttributeError, TypeError):  # not a tensor: the checks raise an error with its name
         check_marks(check_streams(streams, targets, dtype, out, label), len(streams), valid, age)
         raise
     for number, (is_like, found) in enumerate(earlier):
@@ -124,7 +124,7 @@ def launch_arguments(
     valid: Tensor | None,
     age: Tensor | None,
 ) -> list[int | bytes]:
-    """What `plan.layout` packs: this call's numbers of the job and of each stream, and after each the planned bytes."""
+    """The values for `plan.layout`: this call's for the job and for each stream, each followed by planned bytes."""
     job, *streams = plan.planned
     arguments: list[int | bytes] = [
         out.data_ptr(),
@@ -142,7 +142,7 @@ def launch_arguments(
 def plan_keys(
     streams: Sequence[Stream], targets: Tensor, shape: Shape, skew: int, processors: int, marked: bool = True
 ) -> Iterator[tuple[slice, Key]]:
-    """What the plans of checked streams depend on: of one launch, or of one for each `MOST_STREAMS`."""
+    """The keys of the plans for checked streams: of one launch, or of one for each `MOST_STREAMS`."""
     keys = tuple(
         StreamKey(
             data.shape[1],

@@ -1,6 +1,6 @@
 """How streams are cut into tiles, one for each block: the arguments of kernels/resample/tile.cuh.
 
-No GPU is needed to plan: tests run plans on the CPU, through the same headers.
+Planning needs no GPU: tests execute plans on the CPU, with the same headers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from robocache_ros.alignments import alignment
 from robocache_ros.ops.resample.cuda.items import (
     IN_FLIGHT,
     LEAST_SHIFTED,
@@ -30,20 +31,20 @@ TILES_PER_PROCESSOR = 32  # that a large problem is cut into at least
 
 
 class Tuning(NamedTuple):
-    """How a kernel is compiled and its tiles are cut, by what was fastest."""
+    """How a kernel is compiled and its tiles are cut; the values were the fastest ones measured."""
 
     threads: int  # of a block
     blocks: int  # that a multiprocessor should hold, where there are so many
     most: float  # bytes of a tile
 
 
-# The first that fits is used. Tiles whose samples are not staged fit where there are more batches than a GPU does at
-# once: fewer are done sooner by more threads each.
+# The first that fits is used. Tiles whose samples are not staged fit if there are more batches than a GPU processes at
+# once: fewer batches finish sooner with more threads each.
 TUNINGS = (Tuning(64, 24, 8 * 1024), Tuning(128, 12, 32 * 1024), Tuning(256, 6, math.inf))
 
 
 class StreamKey(NamedTuple):
-    """What of a stream the plan depends on."""
+    """What the plan depends on, of one stream."""
 
     samples: int
     width: int
@@ -55,7 +56,7 @@ class StreamKey(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which of the output's streams a launch makes, where one launch does not make all of them."""
+    """Which of the output's streams a launch computes, if one launch does not compute all of them."""
 
     column: int = 0  # where they begin in a row
     pitch: int | None = None  # columns of a row; None: theirs
@@ -86,8 +87,8 @@ class Cut(NamedTuple):
 
     traits: str  # item.cuh's StreamTraits
     staged: bool
-    bytes: int  # that a tile reads and writes, but for times that it stages and no other tile does
-    times: int  # that are staged, or looked through
+    bytes: int  # that a tile reads and writes, without staged times that no other tile reads
+    times: int  # that are staged or searched
     width: int  # of a part
     parts: int
     group: int
@@ -110,7 +111,7 @@ def cut_streams(key: Key, pitch: int, tuning: Tuning) -> list[Cut]:
 
 
 def _parts(stream: StreamKey) -> int:
-    """How many parts the columns of a stream are cut into if its samples are to be staged: a power of two."""
+    """Number of parts that a stream's columns are cut into so that its samples can be staged: a power of two."""
     row_bytes, parts = stream.width * stream.dtype.itemsize, 1
     if stream.skew:
         return 1
@@ -127,7 +128,7 @@ class _Strip(NamedTuple):
     row_bytes: int  # of a sample
     out_bytes: int  # of a row of the output
     data_bytes: int  # of a batch's samples
-    steps: int  # that the search takes: it wants the times padded to a power of two
+    steps: int  # of the search, in times that are padded to a power of two
     staged_times: bool
     stored: int  # bytes of a store
     shifted: bool  # items begin where a store can
@@ -138,7 +139,7 @@ def _strip(key: Key, stream: StreamKey, pitch: int, column: int, parts: int) -> 
     row_bytes, out_bytes = max(width, 1) * stream.dtype.itemsize, max(width, 1) * size_out
     steps = stream.samples.bit_length()
     stored = size_out * aligned(16 // size_out, width, pitch, column, key.skew // size_out)
-    shifted = stored < LEAST_STORED and out_bytes >= LEAST_SHIFTED and stream.method != "slerp"
+    shifted = stored < LEAST_STORED and out_bytes >= LEAST_SHIFTED and alignment(stream.method).group == 1
     stored = SHIFTED_BYTES if shifted else 16 if pitch == width else stored
     data_bytes, staged_times = stream.samples * row_bytes, 8 << steps <= MOST_TIMES_BYTES
     return _Strip(width, parts, row_bytes, out_bytes, data_bytes, steps, staged_times, stored, shifted)
@@ -147,13 +148,13 @@ def _strip(key: Key, stream: StreamKey, pitch: int, column: int, parts: int) -> 
 def _tile(key: Key, samples: int, strip: _Strip, tuning: Tuning) -> tuple[bool, int, int]:
     """Whether samples are staged, and how many batches and targets a tile has."""
     batches, count = key.batches, key.targets
-    # Rows of a tile: an item for each thread or a few, fewer where there would be too few tiles for the GPU, more where
-    # there are plenty of them, so that times are read less often.
+    # Rows of a tile: one or a few items per thread; fewer if there were too few tiles for the GPU; more if there are
+    # many tiles, so that times are read less often.
     one = -(-tuning.threads * strip.stored // strip.out_bytes)
     rows = max(one, min(one * IN_FLIGHT, -(-batches * count // (4 * key.processors))))
     rows = max(rows, batches * count // (key.processors * TILES_PER_PROCESSOR))
-    # A batch's samples are read in one go where they fit and at least half of them are needed anyway: by a tile, or by
-    # all of them, and then one tile is enough where there are batches for all of the GPU.
+    # A batch's samples are staged if they fit and at least half of them are needed, by one tile or by all of them; in
+    # the second case one tile is enough if there are batches for the whole GPU.
     needed = count if batches >= key.processors else min(rows, count)
     staged = strip.staged_times and 0 < strip.data_bytes <= MOST_DATA_BYTES and 2 * needed >= samples
     if staged:
@@ -169,7 +170,7 @@ def _tile(key: Key, samples: int, strip: _Strip, tuning: Tuning) -> tuple[bool, 
     if staged:
         group = max(1, min(group, GROUP_BYTES // strip.data_bytes, tuning.threads // count)) if strip.parts == 1 else 1
     if len(key.streams) > 1:
-        group = 1 << group.bit_length() - 1  # so that turns come out even
+        group = 1 << group.bit_length() - 1  # so that turns have equal sizes
     return staged, group, count
 
 
@@ -199,7 +200,7 @@ def _cut(key: Key, stream: StreamKey, pitch: int, column: int, tuning: Tuning, p
     read_bytes += 8 * samples if tiles > 1 or not staged_times else 0
     tile_bytes = group * (read_bytes + span * strip.out_bytes)
 
-    # If a thread's items are full rows apart, it stays in its columns, which is worth a few idle threads.
+    # If a thread's items are full rows apart, it stays in its columns. This is faster, even with a few idle threads.
     cycle = reach // math.gcd(reach, item) if width else 1
     even = cycle <= tuning.threads
     lanes = tuning.threads // cycle * cycle if even else tuning.threads

@@ -1,25 +1,11 @@
-"""The float32 arithmetic between two samples, one rounding per operation; kernels/resample/arithmetic.cuh is the same.
-
-NumPy's elementwise operations are used, and not torch's, because each of them rounds once and its square root is exact
-to the last bit; the header repeats them operation by operation, so CPU and GPU give the same bits.
-"""
+"""Spherical linear interpolation of quaternions, on the shorter arc."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import NDArray
 
-Float32 = NDArray[np.float32]
+from robocache_ros.alignments import Alignment, Float32, Float64
 
-METHODS = ("linear", "slerp", "angle", "hold", "nearest")
-BLENDED = frozenset({"linear", "slerp", "angle"})  # methods that blend two samples; the others copy one
-
-PI = np.float32(3.14159274)
-INVERSE_TWO_PI = np.float32(0.159154937)
-TWO_PI_HIGH = np.float32(6.28125)  # nine bits, so that its product with a number of turns is exact
-TWO_PI_LOW = np.float32(0.00193530717)
 # sin(t*angle) / sin(angle) as a series in cos(angle) - 1: Eberly, "A Fast and Accurate Algorithm for Computing SLERP",
 # Journal of Graphics, GPU, and Game Tools 15(3), 2011. With the angle halved first, eight terms leave less than 1e-8.
 SERIES_U = tuple(np.float32(1 / (i * (2 * i + 1))) for i in range(1, 9))
@@ -27,23 +13,8 @@ SERIES_V = tuple(np.float32(i / (2 * i + 1)) for i in range(1, 9))
 ONE, HALF = np.float32(1), np.float32(0.5)
 
 
-def linear(before: Float32, after: Float32, weight: Float32) -> Float32:
-    """`before + weight * (after - before)`; shapes broadcast."""
-    return before + weight * (after - before)
-
-
-def angle(before: Float32, after: Float32, weight: Float32) -> Float32:
-    """The same for angles in rad, by the shorter way round.
-
-    Angles given in [-pi, pi] stay there. One kept over several turns is not folded: the result stays near `before`.
-    """
-    moved = before + weight * _fold(after - before)
-    wrapped = (np.abs(before) <= PI) & (np.abs(after) <= PI) & (np.abs(moved) > PI)
-    return np.where(wrapped, _fold(moved), moved)
-
-
-def slerp(before: Float32, after: Float32, weight: Float32) -> Float32:
-    """The same for quaternions on the shorter arc; (..., 4n) float32 holds n of them side by side.
+def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
+    """Blend quaternions on the shorter arc; (..., 4n) float32 holds n of them side by side.
 
     The components may be in any order. A length other than one is kept and blended; a quaternion of length zero is
     blended linearly.
@@ -69,19 +40,6 @@ def slerp(before: Float32, after: Float32, weight: Float32) -> Float32:
     return result
 
 
-ARITHMETIC: dict[str, Callable[[Float32, Float32, Float32], Float32]] = {
-    "linear": linear,
-    "slerp": slerp,
-    "angle": angle,
-}
-
-
-def _fold(angles: Float32) -> Float32:
-    turns = np.rint(angles * INVERSE_TWO_PI)
-    folded: Float32 = (angles - turns * TWO_PI_HIGH) - turns * TWO_PI_LOW
-    return folded
-
-
 def _dot(p: Float32, q: Float32) -> Float32:
     products = p * q
     total: Float32 = ((products[..., 0] + products[..., 1]) + products[..., 2]) + products[..., 3]
@@ -95,3 +53,33 @@ def _sine_ratio(t: Float32, y: Float32) -> Float32:
     for u, v in zip(reversed(SERIES_U), reversed(SERIES_V), strict=True):
         total = ONE + ((u * square - v) * y) * total
     return t * total
+
+
+def oracle(before: Float64, after: Float64, share: float) -> Float64:
+    """The same in float64, with sin and arcsin."""
+    pairs = zip(before.reshape(-1, 4), after.reshape(-1, 4), strict=True)
+    return np.concatenate([_slerp(p, q, share) for p, q in pairs])
+
+
+def _slerp(p: Float64, q: Float64, share: float) -> Float64:
+    lengths = np.linalg.norm(p) * np.linalg.norm(q)
+    if lengths == 0:
+        return p + share * (q - p)
+    if p @ q < 0:
+        q = -q
+    # The angle from the chord between unit vectors is accurate where the arccos of a cosine near one is not.
+    chord = np.linalg.norm(p / np.linalg.norm(p) - q / np.linalg.norm(q))
+    angle = 2 * np.arcsin(min(float(chord) / 2, 1.0))
+    if angle < 1e-9:
+        return p + share * (q - p)
+    mixed: Float64 = (np.sin((1 - share) * angle) * p + np.sin(share * angle) * q) / np.sin(angle)
+    return mixed
+
+
+ALIGNMENT = Alignment(
+    "spherical linear interpolation of unit quaternions, on the shorter arc",
+    blend=blend,
+    oracle=oracle,
+    group=4,
+    values="quaternions",
+)

@@ -1,32 +1,14 @@
-// The blend of two samples, in float32 with one rounding per operation; arithmetic.py is the same in NumPy.
+// robocache_ros/alignments/slerp.py in CUDA.
 #pragma once
 #include "common/number.cuh"
 
-namespace robocache {
-
-enum Method { LINEAR, SLERP, ANGLE, HOLD, NEAREST };
-
-HD float linear(float before, float after, float weight) { return add(before, mul(weight, sub(after, before))); }
-
-// An angle minus full turns, in [-pi, pi]. The high part of 2 pi has nine bits, so that turns * high is exact.
-HD float fold(float angle) {
-  float turns = nearest_whole(mul(angle, 0.159154937f));
-  return sub(sub(angle, mul(turns, 6.28125f)), mul(turns, 0.00193530717f));
-}
-
-// Angles in rad by the shorter way round. Those given in [-pi, pi] stay there; others are not folded.
-HD float angle(float before, float after, float weight) {
-  const float pi = 3.14159274f;
-  float moved = add(before, mul(weight, fold(sub(after, before))));
-  bool wrapped = fabsf(before) <= pi && fabsf(after) <= pi && fabsf(moved) > pi;
-  return wrapped ? fold(moved) : moved;
-}
+namespace robocache::alignments {
 
 HD float dot(const float* p, const float* q) {
   return add(add(add(mul(p[0], q[0]), mul(p[1], q[1])), mul(p[2], q[2])), mul(p[3], q[3]));
 }
 
-// sin(t * angle) / sin(angle) for y = cos(angle) - 1 in [-0.3, 0]: Eberly's series of 2011, see arithmetic.py.
+// sin(t * angle) / sin(angle) for y = cos(angle) - 1 in [-0.3, 0]; slerp.py names the source of the series.
 HD float sine_ratio(float t, float y) {
   float square = mul(t, t), total = 1.0f;
   UNROLL
@@ -37,7 +19,7 @@ HD float sine_ratio(float t, float y) {
   return mul(t, total);
 }
 
-// A quaternion on the shorter arc from before to after. The arc is halved first, for the series converges on half of it.
+// The arc is halved first, because the series converges on half of it.
 HD void slerp(const float* before, const float* after, float weight, float* out) {
   float cosine = dot(before, after);
   float lengths = mul(dot(before, before), dot(after, after));
@@ -58,4 +40,4 @@ HD void slerp(const float* before, const float* after, float weight, float* out)
   for (int i = 0; i < 4; ++i) out[i] = add(mul(w0, before[i]), mul(w1, after[i]));
 }
 
-}  // namespace robocache
+}  // namespace robocache::alignments

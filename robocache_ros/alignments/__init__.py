@@ -1,0 +1,63 @@
+"""How a stream's value at a tick is computed: one module per alignment, found by its file name.
+
+A module defines `ALIGNMENT`. Where the alignment blends two samples, `kernels/resample/alignments/` has a header of the
+same name for CUDA. The fusion spec, the operations, the kernels, the reference pages and the tests read this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Float32: TypeAlias = "NDArray[np.float32]"
+Float64: TypeAlias = "NDArray[np.float64]"
+# Which samples a tick uses: those before and after it, the newest one at or before it, or the one nearest in time.
+Selects = Literal["neighbours", "newest", "nearest"]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """One alignment: which samples it uses, how it blends them, and what it accepts.
+
+    `blend` is float32 arithmetic in NumPy, and the header of the same name repeats it operation by operation: the CPU
+    and the GPU give the same bits. It may use + - * / and sqrt, which round correctly everywhere, and no others.
+    """
+
+    meaning: str  # one line for the reference pages
+    selects: Selects = "neighbours"
+    blend: Callable[[Float32, Float32, Float32], Float32] | None = None  # (..., D) before, after; (..., 1) weight
+    oracle: Callable[[Float64, Float64, float], Float64] | None = None  # (D,) before, after; share of the second
+    group: int = 1  # columns that are blended together: a power of two, up to 8
+    values: str = "numbers"  # what a group of columns is
+    unit: str = ""  # that the values must have; "" for any
+    default_of: tuple[str, ...] = ()  # kinds of stream (vector, image, cloud) that use it if the spec names none
+    has_gradient: bool = False  # a tick's value is the sum of its samples, weighted by the selection
+
+    @property
+    def blends(self) -> bool:
+        """Whether it computes a new value from two samples, and does not copy one."""
+        return self.blend is not None
+
+
+NAMES = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+@cache
+def alignment(name: str) -> Alignment:
+    """The alignment of that name, one of `NAMES`."""
+    found: Alignment = import_module(f"{__name__}.{name}").ALIGNMENT
+    return found
+
+
+@cache
+def default_alignment(kind: str) -> str:
+    """The name of the alignment of streams of that kind (vector, image or cloud) if the spec names none."""
+    return next(name for name in NAMES if kind in alignment(name).default_of)

@@ -1,0 +1,22 @@
+"""Keys of the fusion spec whose text has a form of its own: names of topics, types and fields."""
+
+from __future__ import annotations
+
+import re
+
+from robocache_ros.spec import keys
+from robocache_ros.spec.message_types import full_type_hint
+
+_TOPIC = r"^/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$"
+_TYPE = r"^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$"
+_FIELD = r"^[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?(\.[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?)*$"
+
+
+def pattern(wanted: str, expression: str, hint: keys.Hint = keys.change_it) -> keys.KeyType:
+    """Text that a regular expression matches from end to end; `wanted` describes it."""
+    return keys.text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
+
+
+topic_name = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
+message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
+field_path = pattern("a field's path such as pose.orientation", _FIELD)
