@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import factory
 from robocache_ros.engine.backends.gpu import media_ring
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import load_spec
 
 REDUCTIONS = [("occupancy", ()), ("count", ()), ("mean", ("intensity", "z")), ("max", ("intensity",))]
 
@@ -22,6 +24,20 @@ def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, emulated, seed
     options = {"normalized": seed // 2 % 2 == 1, "payload_bytes": {"front": 64 * 48 * 3} if seed % 3 else None}
     engine = emulated(spec, **options)
     assert mixture.compare(engine, FusionEngine(spec, **options), mixture.messages(rng), rng) > 30
+
+
+def test_a_stream_of_each_alignment_has_the_bits_of_the_cpu_backend(mixture, emulated):
+    rng, kind = np.random.default_rng(1), "std_msgs/msg/Float64MultiArray"
+    dims = {name: 5 if alignment(name).group == 1 else alignment(name).group for name in NAMES}
+    streams = {n: {"topic": f"/{n}", "type": kind, "dim": d, "align": n, "max_gap_ms": 30} for n, d in dims.items()}
+    spec = load_spec({"robocache": 1, "streams": streams})
+    arrivals = mixture.t0 + np.sort(rng.integers(0, 2000, 500)) * mixture.ms
+    messages = []
+    for arrival in arrivals.tolist():
+        name = str(rng.choice(NAMES))
+        value = rng.uniform(0.1, 3, dims[name]).astype(np.float32)
+        messages.append((name, arrival - int(rng.integers(0, 30 * mixture.ms)), arrival, value))
+    assert mixture.compare(emulated(spec), FusionEngine(spec), messages, rng) > 30
 
 
 def one_image(mixture, emulated, name="front"):
