@@ -25,6 +25,7 @@ NEAR_NS = 200_000  # so close to a tick, sleep: a wait set returns later than as
 PUSH_NS = 30_000_000  # for the messages of a step; a robot's messages of a second take about so long
 FLOOD_NS = 1_500_000  # for the messages of a step in a flood, so that it leaves the processor to others
 FLOOD_PAUSE_NS = 2_500_000  # between two such steps
+CALM_NS = 1_000_000_000  # after a flood, before a step may take `PUSH_NS` again: a flood has pauses
 PAUSED_NS = 2_000_000_000  # without /clock for so long, messages stay in the middleware's bounded queues
 
 
@@ -78,15 +79,18 @@ class WallClockSource:
         small = [topic for topic in subscriptions.topics if not topic.large]
         queues = [partial(subscriptions.take_from, topic) for topic in small]
         self._arrivals = Arrivals([*queues, self._large.read])
+        self._flooded_ns = -CALM_NS  # the newest step that ran out of time
         self._waiter = compat.Waiter(node, (topic.subscription for topic in small), self._large.news)
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
         now_ns = time.time_ns()  # before reading the messages: those that arrived by now are among them
-        limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if self._arrivals.flooded else PUSH_NS
+        limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if self._in_flood else PUSH_NS
         self._subscriptions.provide_buffers()
         arrived = self._arrivals.read(self._earliest_ns, limit_ns, PUSH_NS)
         yield from push_in_order(self._engine, self._subscriptions, arrived)
+        if self._arrivals.flooded:
+            self._flooded_ns = time.monotonic_ns()
         due_ns = self._engine.next_due_ns
         if self._eager or due_ns is None or now_ns >= due_ns or now_ns < due_ns - IDLE_NS - self._engine.spec.delay_ns:
             yield from due_ticks(self._engine, now_ns)
@@ -94,12 +98,16 @@ class WallClockSource:
     def wait(self) -> None:
         """Return at the next tick's time or the next message; in a flood, after a pause at the latest."""
         left_ns = self._left_ns(time.time_ns())
-        if self._arrivals.flooded:
+        if self._in_flood:
             time.sleep(max(0, min(left_ns, FLOOD_PAUSE_NS)) / 1e9)
         elif left_ns > NEAR_NS:
             self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS))
         elif left_ns > 0:
             time.sleep(left_ns / 1e9)
+
+    @property
+    def _in_flood(self) -> bool:
+        return time.monotonic_ns() - self._flooded_ns < CALM_NS
 
     def _left_ns(self, now_ns: int) -> int:
         due_ns = self._engine.next_due_ns

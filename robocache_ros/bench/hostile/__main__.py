@@ -31,9 +31,11 @@ def _node(count: int) -> dict[str, Any]:
             "case": name.replace("_", " "),
             "rate, Hz": case["rate_hz"],
             "missing ticks": case["missing"],
-            "longest silence, ms": case["longest_silence_ms"],
+            "longest pause of the node, ms": case["longest_pause_ms"],
+            "longest silence at a subscriber, ms": case["longest_silence_ms"],
             "ticks with valid joints": case["valid"],
             "memory growth, MB": case["grown_mb"],
+            "processors taken by others": case["other_load"],
         }
         rows.append(row)
         if case["missing"] or not case["alive"] or case["longest_silence_ms"] > MAX_SILENCE_MS or case["valid"] < 0.99:

@@ -1,8 +1,9 @@
 """A live fusion node under hostile input: its ticks under garbage, image bombs, bad clocks and exhausted resources.
 
 `python -m robocache_ros.bench.hostile.node [--messages N] [--seconds S]` prints the result as JSON. Each case starts a
-fusion node of its own and a publisher of valid joint states at 200 Hz. The ticks are timed by the middleware's
-reception times, so that the load of this process does not count.
+fusion node of its own and a publisher of valid joint states at 200 Hz, each process in a session of its own. The ticks
+are timed by the middleware, where the node publishes them and where this process receives them. Both include what the
+machine does: measure without other load, of which `other_load` tells.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -44,6 +44,15 @@ SPEC: dict[str, Any] = {
 }
 
 
+class Tick(NamedTuple):
+    """A tick as the monitor received it; its times are those of the middleware."""
+
+    tick_ns: int
+    published_ns: int
+    received_ns: int
+    valid: bool  # the joints
+
+
 class Monitor:
     """Records the ticks that a node publishes, and its newest diagnostics."""
 
@@ -61,7 +70,7 @@ class Monitor:
         self._diagnostics = subscribe(DiagnosticArray, "/diagnostics", 10)
         self._waiter = compat.Waiter(self._node, [self._fused, self._diagnostics])
         self._subscriber = RawSubscriber()
-        self.ticks: list[tuple[int, int, bool]] = []  # tick_ns, received_ns, whether the joints were valid
+        self.ticks: list[Tick] = []
         self.values: dict[str, dict[str, str]] = {}
 
     def poll(self, seconds: float, ended: Callable[[], bool] = lambda: False) -> None:
@@ -71,7 +80,8 @@ class Monitor:
             self._waiter.wait(50_000_000)
             while (message := self._subscriber.take(self._fused)) is not None:
                 tick_ns, window = frame_messages.read_fused(deserialize_message(bytes(message.data), Float32MultiArray))
-                self.ticks.append((tick_ns, message.received_ns, bool(window[-1][len(JOINTS) + 1] > 0)))
+                valid = bool(window[-1][len(JOINTS) + 1] > 0)
+                self.ticks.append(Tick(tick_ns, message.source_ns, message.received_ns, valid))
             while (message := self._subscriber.take(self._diagnostics)) is not None:
                 for status in deserialize_message(bytes(message.data), DiagnosticArray).status:
                     self.values[status.name.rpartition(": ")[2]] = {pair.key: pair.value for pair in status.values}
@@ -87,19 +97,45 @@ class Monitor:
         rclpy.shutdown(context=self._context)
 
 
-def tick_statistics(ticks: list[tuple[int, int, bool]]) -> dict[str, float | int]:
-    """Rate, missing ticks, longest silence and share of ticks with valid joints of recorded ticks."""
+def tick_statistics(ticks: list[Tick]) -> dict[str, float | int]:
+    """Rate, missing ticks, longest times without one, and share of ticks with valid joints of recorded ticks.
+
+    `longest_pause_ms` is between two publications by the node, `longest_silence_ms` between two receptions by this
+    process: it includes how long this process, or the middleware, waited for a processor.
+    """
     if len(ticks) < 2:
-        return {"ticks": len(ticks), "rate_hz": 0.0, "missing": 0, "longest_silence_ms": float("inf"), "valid": 0.0}
-    times, arrivals = [tick[0] for tick in ticks], [tick[1] for tick in ticks]
+        silence = {"longest_pause_ms": float("inf"), "longest_silence_ms": float("inf")}
+        return {"ticks": len(ticks), "rate_hz": 0.0, "missing": 0, **silence, "valid": 0.0}
+    times, published, received, valid = (list(column) for column in zip(*ticks, strict=True))
     expected = round((times[-1] - times[0]) * RATE_HZ / 1e9) + 1
     return {
         "ticks": len(ticks),
-        "rate_hz": round((len(ticks) - 1) * 1e9 / (arrivals[-1] - arrivals[0]), 3),
+        "rate_hz": round((len(ticks) - 1) * 1e9 / (received[-1] - received[0]), 3),
         "missing": expected - len(set(times)),
-        "longest_silence_ms": round(max(b - a for a, b in pairwise(arrivals)) / 1e6, 1),
-        "valid": round(sum(tick[2] for tick in ticks) / len(ticks), 4),
+        "longest_pause_ms": round(max(b - a for a, b in pairwise(published)) / 1e6, 1),
+        "longest_silence_ms": round(max(b - a for a, b in pairwise(received)) / 1e6, 1),
+        "valid": round(sum(valid) / len(ticks), 4),
     }
+
+
+class OtherLoad:
+    """The processors' time that other processes of the machine take; Linux only."""
+
+    def __init__(self) -> None:
+        self._begin_s = time.monotonic()
+        self._begin = self._others_s()
+
+    def read(self) -> float:
+        """Processors that they have taken on average; the children of this process must have ended."""
+        return round(max(0.0, self._others_s() - self._begin) / (time.monotonic() - self._begin_s), 2)
+
+    @staticmethod
+    def _others_s() -> float:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+            int, Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]
+        )
+        all_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return all_s - sum(os.times()[:4])
 
 
 class Case:
@@ -113,6 +149,7 @@ class Case:
 
     def __init__(self, folder: Path, *, sim_time: bool = False, runtime: Path | None = None) -> None:
         folder.mkdir(parents=True)
+        self._other_load = OtherLoad()
         self._log = folder / "node.log"
         self._folder = folder
         self._children: list[subprocess.Popen[str]] = []
@@ -139,8 +176,14 @@ class Case:
         command = [sys.executable, "-m", "robocache_ros.bench.hostile.node_sender"]
         options = {"mode": mode, **self._sim, **options}
         with (self._folder / f"{mode}.log").open("w") as log:
+            # A session of its own: Linux shares processors between sessions first, and a flood is not of the monitor's.
             child = subprocess.Popen(
-                [*command, json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         os.set_blocking(child.stdout.fileno(), False)  # type: ignore[union-attr]
         self._children.append(child)
@@ -155,6 +198,7 @@ class Case:
         log = self._log.read_text(errors="replace")
         return {
             **tick_statistics(self.monitor.ticks),
+            "other_load": self._other_load.read(),
             "alive": alive,
             "exit_status": self.node.returncode,
             "received": received,

@@ -93,7 +93,10 @@ class Sender:
             self.ended.wait(max(0.0, due_s - time.monotonic()))
 
     def _publisher(self, kind: type[Any], topic: str) -> Callable[[bytes], None]:
-        found: Callable[[bytes], None] = self._node.create_publisher(kind, topic, QoSProfile(depth=DEPTH)).publish
+        publisher = self._node.create_publisher(kind, topic, QoSProfile(depth=DEPTH))
+        while not publisher.get_subscription_count() and not self.ended.is_set():  # else nothing of it arrives
+            self.ended.wait(0.01)
+        found: Callable[[bytes], None] = publisher.publish
         return found
 
 
