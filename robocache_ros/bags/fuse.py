@@ -25,6 +25,7 @@ VECTOR_CHUNK = 1024  # ticks given at once; fewer with images and voxels, which 
 MEDIA_CHUNK = 32  # and fewer than that where images are large: see offline.run
 # A stream that is silent for longer than this before the end has failed: the ticks without it are kept.
 TAIL_NS = 10 * NS_PER_S
+TAIL_BYTES = 2**29  # of the images and voxels of these ticks: earlier ones are kept in the dataset, not in memory
 
 
 class BagRun:
@@ -34,7 +35,8 @@ class BagRun:
         bag: an open recording.
         spec: the streams; the recording must have their topics, with their types.
         visibility: `ideal`: a tick sees every sample; `deployed`: what the robot would have seen by then.
-        trim: leave out the ticks at either end at which a stream is invalid (ten seconds at most at the tail).
+        trim: leave out the ticks at either end at which a stream is invalid (at the tail ten seconds, or `TAIL_BYTES`
+            of images and voxels, at most).
         start_ns, stop_ns: log times to read between; None: from the first message, to the last one.
 
     Attributes, complete once `frames` is done:
@@ -98,7 +100,8 @@ class BagRun:
                 yield part[start:stop]
             if begun and stop < len(part):
                 waiting.append(part[stop:])
-                if sum(len(w) for w in waiting) > TAIL_NS // NS_PER_S * self.spec.rate_hz:
+                ticks, nbytes = (sum(map(of, waiting)) for of in (len, _nbytes))
+                if ticks > TAIL_NS // NS_PER_S * self.spec.rate_hz or nbytes > TAIL_BYTES:
                     yield from waiting
                     waiting = []
         self.trailing = sum(len(w) for w in waiting)
@@ -164,6 +167,10 @@ class BagRun:
         }
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"
+
+
+def _nbytes(frames: Frames) -> int:
+    return sum(value.nbytes for value in frames.media.values())
 
 
 def without_cameras(spec: FusionSpec) -> FusionSpec:

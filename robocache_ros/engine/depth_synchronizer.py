@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from robocache_ros.decode import CameraPayload, DecodeError, DepthPayload, ImagePayload, Sample, decode_compressed
+from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
+from robocache_ros.engine.backends.interface import TooSlowError
 from robocache_ros.engine.engine import JUMP_BACK_NS
 from robocache_ros.spec import StreamSpec
 
@@ -28,9 +30,13 @@ class DepthSynchronizer:
     """Pairs the images of one depth stream.
 
     `counters`: `unpaired`, depth images that were dropped, and `unpaired:<key>` by the missing part.
+
+    Args:
+        stream: the depth stream.
+        live: decompress in a thread of its own, and drop an image that takes longer than a tick may wait.
     """
 
-    def __init__(self, stream: StreamSpec) -> None:
+    def __init__(self, stream: StreamSpec, *, live: bool = False) -> None:
         self.name = stream.name
         self.counters: Counter[str] = Counter()
         self._stream = stream
@@ -38,6 +44,10 @@ class DepthSynchronizer:
         self._depth: deque[Sample] = deque()
         self._color: deque[tuple[int, ImagePayload]] = deque(maxlen=WAITING)
         self._newest: dict[str, int] = {}
+        compressed = live and stream.type.endswith("/CompressedImage")
+        self._thread = DecodeThread(stream.name, decode_compressed, _decoded_bytes) if compressed else None
+        if compressed:
+            warm_up(decode_compressed)
 
     def accepts_unstamped(self, sample: Sample) -> bool:
         """Whether a message without a header stamp is of use: intrinsics, or depth by receive time without colour."""
@@ -84,7 +94,19 @@ class DepthSynchronizer:
                     continue
             self._depth.remove(depth)
             assert camera
-            yield depth._replace(value=_join(depth.value, camera, color))
+            yield depth._replace(value=_join(self._decoded(depth.value), camera, color))
+
+    def _decoded(self, image: ImagePayload) -> ImagePayload:
+        if self._thread is None:
+            return decode_compressed(image)
+        self._thread.end_tick()  # each image has the time of a tick
+        job = self._thread.submit(image)
+        try:
+            found: ImagePayload = self._thread.result(job)
+        except TooSlowError as error:
+            self._thread.discard(job)
+            raise DecodeError("too_slow", str(error)) from None
+        return found
 
     def _restart(self) -> None:
         """Drop all that waits: it is of the time before the clock jumped back."""
@@ -102,8 +124,11 @@ class DepthSynchronizer:
         self.counters[f"unpaired:{missing}"] += 1
 
 
-def _join(value: Any, camera: CameraPayload, color: ImagePayload | None) -> DepthPayload:
-    depth = decode_compressed(value)
+def _decoded_bytes(image: ImagePayload) -> int:
+    return int(image.data.nbytes)
+
+
+def _join(depth: ImagePayload, camera: CameraPayload, color: ImagePayload | None) -> DepthPayload:
     for name, wide, high in (
         ("camera_info", camera.width or depth.width, camera.height or depth.height),
         *([("color", color.width, color.height)] if color else []),

@@ -40,9 +40,17 @@ class Ingest:
         spec: the streams.
         engine: receives the samples.
         definitions: message definitions by type, for types that are not built in (a bag contains them).
+        live: drop a compressed depth image that takes longer to decode than a tick may wait, as `dropped:too_slow`.
     """
 
-    def __init__(self, spec: FusionSpec, engine: FusionEngine, definitions: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        spec: FusionSpec,
+        engine: FusionEngine,
+        definitions: Mapping[str, str] | None = None,
+        *,
+        live: bool = False,
+    ) -> None:
         self.engine = engine
         self.counters: dict[str, Counter[str]] = {feed.name: Counter() for feed in spec.feeds}
         self.stamps_ns: dict[str, int | None] = {}  # of the newest decoded message, by feed
@@ -52,7 +60,7 @@ class Ingest:
         self._synchronizers: dict[str, DepthSynchronizer] = {}  # by feed
         for stream in spec.streams:
             if stream.companions:
-                synchronizer = DepthSynchronizer(stream)
+                synchronizer = DepthSynchronizer(stream, live=live)
                 self._synchronizers |= {feed.name: synchronizer for feed in (stream, *stream.companions)}
 
     def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:

@@ -50,7 +50,7 @@ class Pipeline:
             jpeg=parameters.read(node, "jpeg"),
             payload_bytes=parameters.payload_bytes(node),
         )
-        self.ingest = Ingest(spec, self.engine, definitions(spec))
+        self.ingest = Ingest(spec, self.engine, definitions(spec), live=True)
         self.stats = TickStats(len(spec.streams))
         self._diagnostics = Diagnostics(spec, node.get_name())
         self._static_transforms = StaticTransformSubscription(node, spec, self.ingest)

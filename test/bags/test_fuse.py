@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robocache_ros.bags import fuse
 from robocache_ros.bags.fuse import BagRun, without_cameras
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
+from robocache_ros.bench.hostile.node_inputs import raw_image
 from robocache_ros.engine import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
@@ -146,6 +148,27 @@ def test_a_stream_that_dies_keeps_the_ticks_after_it(tmp_path: Path) -> None:
     assert run.trailing < 10 * 50 + 64
     assert (valid[600:, 2] == 0).all()
     assert ticks[-1] > START_NS + 10_000 * MS
+
+
+def test_images_of_a_long_tail_are_kept_in_the_dataset_and_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuse, "TAIL_BYTES", 100 * 3 * 8 * 8)  # of 100 ticks
+    times = [START_NS + 20 * k * MS for k in range(300)]
+    messages = [("/front", at, raw_image(at, 8, 8, "rgb8", 24, bytes(192))) for at in times]
+    messages += [("/arm/command", at, numbers(1, 2)) for at in times[:50]]
+    types = {"/front": "sensor_msgs/msg/Image", "/arm/command": TYPES["/arm/command"]}
+    streams = {
+        "front": {"topic": "/front", "type": "sensor_msgs/msg/Image", "image": {"size": [8, 8]}},
+        "command": {"topic": "/arm/command", "type": types["/arm/command"], "dim": 2, "align": "hold"},
+    }
+    with Bag(write_bag(tmp_path / "bag", types, sorted(messages, key=lambda m: m[1]))) as bag:
+        run = BagRun(bag, load_spec({"robocache": 1, "streams": streams}))
+        ticks, _, valid = joined(run.frames())
+    assert (valid[60:, 1] == 0).all()
+    assert len(ticks) > 100
+    assert run.trailing <= 100 + fuse.MEDIA_CHUNK
+    assert len(ticks) + run.leading + run.trailing == len(run.ticks_ns)
 
 
 def test_without_trim_every_tick_is_given(make_bag: Callable[..., Path]) -> None:

@@ -1,5 +1,7 @@
 """Which colour image a depth image takes, whatever the order of arrival; message_filters as a second opinion."""
 
+import io
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample
+from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample, decode_compressed
+from robocache_ros.engine import depth_synchronizer
+from robocache_ros.engine.backends import decode_thread
 from robocache_ros.engine.depth_synchronizer import WAITING, DepthSynchronizer
 from robocache_ros.spec import load_spec
 
@@ -15,12 +19,14 @@ US, MS = 1_000, 1_000_000
 T0 = 1_760_000_000 * 10**9
 VOXELS = {"origin_m": [-1, -1, 0], "size_m": 0.5, "shape": [4, 4, 4]}
 KEYS = {"topic": "/depth", "type": "sensor_msgs/msg/Image", "camera_info": "/info", "voxels": VOXELS}
+PAIRED = {**KEYS, "color": "/color"}
+COMPRESSED = {**KEYS, "type": "sensor_msgs/msg/CompressedImage"}
 CAMERA = Sample(T0, CameraPayload(2, 1, (10.0, 10.0, 1.0, 0.0)))
 
 
-def synchronizer(camera=CAMERA, **keys):
-    stream = load_spec({"robocache": 1, "streams": {"rgbd": {**KEYS, "color": "/color", **keys}}}).stream("rgbd")
-    made = DepthSynchronizer(stream)
+def synchronizer(camera=CAMERA, *, live=False, keys=PAIRED, **more):
+    stream = load_spec({"robocache": 1, "streams": {"rgbd": {**keys, **more}}}).stream("rgbd")
+    made = DepthSynchronizer(stream, live=live)
     if camera:
         assert list(made.add("rgbd/camera_info", camera)) == []
     return made
@@ -30,6 +36,16 @@ def depth(at, **keys):
     """A depth image of 2x1 pixels, its time in its bytes."""
     data = np.array([at // US], np.uint32).view(np.uint8)
     return Sample(T0 + at, ImagePayload(data, "16UC1", 2, 1, 4), **keys)
+
+
+def compressed_depth(at):
+    """One of 2x1 pixels of 7 mm, as compressed_depth_image_transport packs it."""
+    from PIL import Image
+
+    file = io.BytesIO(bytes(12))
+    file.seek(12)
+    Image.fromarray(np.full((1, 2), 7, np.uint16)).save(file, "PNG")
+    return Sample(T0 + at, ImagePayload(np.frombuffer(file.getvalue(), np.uint8), "compressedDepth", source="16UC1"))
 
 
 def color(at, width=2):
@@ -128,6 +144,34 @@ def test_what_is_of_another_size_is_refused_and_the_next_image_is_not(camera, wi
     assert caught.value.cause == cause
     list(made.add("rgbd/camera_info", CAMERA))
     assert pairs(made, [("depth", 33 * MS), ("color", 33 * MS)]) == [(33 * MS, 33 * MS)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_compressed_depth_is_decompressed(live):
+    made = synchronizer(live=live, keys=COMPRESSED)
+    (sample,) = made.add("rgbd", compressed_depth(0))
+    assert sample.value.data.view(np.uint16).tolist() == [7, 7]
+
+
+def test_a_live_depth_image_past_the_limit_is_dropped_and_the_next_one_is_used(monkeypatch):
+    release, slow = threading.Event(), compressed_depth(0)
+
+    def decode(image):
+        if image is slow.value:
+            assert release.wait(30)
+        return decode_compressed(image)
+
+    monkeypatch.setattr(depth_synchronizer, "decode_compressed", decode)
+    made, recorded = (synchronizer(live=live, keys=COMPRESSED) for live in (True, False))
+    with monkeypatch.context() as patched:
+        for name in ("WAIT_S", "PROCESSOR_S"):
+            patched.setattr(decode_thread, name, 0.0)
+        with pytest.raises(DecodeError, match="publish smaller images") as caught:
+            list(made.add("rgbd", slow))
+    assert caught.value.cause == "too_slow"
+    release.set()
+    assert len(list(made.add("rgbd", compressed_depth(33 * MS)))) == 1
+    assert len(list(recorded.add("rgbd", slow))) == 1  # no one waits for a recording
 
 
 @st.composite
