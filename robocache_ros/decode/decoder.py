@@ -28,8 +28,8 @@ class Decoder(ABC):
     def __init__(self, stream: StreamSpec, message: Struct, wanted: Wanted, near: Path = ()) -> None:
         """Compile the wanted paths; `near` is the path whose nearest header stamps the sample."""
         header = nearest_header(message, near)
-        if header is None and stream.stamp == "header":
-            raise RoboCacheError(f"stamp: 'header', but {message.name} has no header; use receive")
+        if header is None and stream.stamp != "receive":
+            raise RoboCacheError(f"stamp: {stream.stamp!r}, but {message.name} has no header; use receive")
         self._message = message
         self._has_stamp = header is not None
         self._stamp_path: Path | None = None if header is None else (*header, "stamp")

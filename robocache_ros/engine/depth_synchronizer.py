@@ -51,7 +51,8 @@ class DepthSynchronizer:
 
     def accepts_unstamped(self, sample: Sample) -> bool:
         """Whether a message without a header stamp is of use: intrinsics, or depth by receive time without colour."""
-        return isinstance(sample.value, CameraPayload) or (self._stream.stamp == "receive" and not self._stream.color)
+        by_arrival = self._stream.stamp in ("receive", "header_or_receive")
+        return isinstance(sample.value, CameraPayload) or (by_arrival and not self._stream.color)
 
     def add(self, feed: str, sample: Sample) -> Iterator[Sample]:
         """Add a message; yields the samples that are complete now.

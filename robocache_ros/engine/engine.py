@@ -78,6 +78,7 @@ class FusionEngine:
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self._streams = {s.name: StreamSamples(s, capacities[s.name], unbounded) for s in spec.streams}
+        self.device_clocks = {name: s.clock for name, s in self._streams.items() if s.clock}
         self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
         self._next: int | None = None  # index of the next tick
@@ -97,9 +98,8 @@ class FusionEngine:
             self.reset(f"the clock jumped back by {(self._now_ns - arrival_ns) / 1e9:.3f} s")
             self._now_ns = arrival_ns
         entry = self._streams[stream]
-        if entry.by_arrival:
-            stamp_ns = arrival_ns
-        elif not stamp_ns:  # time zero is how ROS marks a stamp that was never set
+        stamp_ns = entry.time_ns(stamp_ns, arrival_ns)
+        if stamp_ns is None:
             return Outcome.UNSTAMPED
         if abs(stamp_ns - arrival_ns) > entry.skew_ns:
             return Outcome.SKEWED
@@ -132,7 +132,7 @@ class FusionEngine:
         entry = self._streams[stream]
         known = arrivals_ns if stamps_ns is None else stamps_ns
         live = self._now_ns is not None or not entry.index.growing or (stamps_ns is None and not entry.by_arrival)
-        if live or not len(values):
+        if live or entry.clock or not len(values):
             return 0, 0
         slots, late = entry.extend(known, arrivals_ns, self._cut_ns, self.spec.rate_hz)
         self._backend.put_rows(stream, slots, values[: len(slots)])
@@ -217,7 +217,7 @@ class FusionEngine:
         self._next = self._now_ns = self._out_ns = None
         for name, stream in self._streams.items():
             self._backend.drop(name, stream.index.slots.tolist())
-            stream.index.clear()
+            stream.clear()
         self._backend.restart()
 
     def lost(self, stream: str) -> dict[str, int]:

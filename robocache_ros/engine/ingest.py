@@ -34,7 +34,8 @@ class Ingest:
     `FusionSpec.feeds`; the outcomes are counted with the stream, and so are `unpaired` depth images and, by
     `unpaired:<key>`, the part that was missing.
     A cloud whose frame /tf_static does not yet connect to `voxels.frame` is `dropped:no_transform`. A message that a
-    stream by header stamps cannot use is `unstamped` (its stamp is not set) or `skewed` (too far from its arrival).
+    stream by header stamps cannot use is `unstamped` (its stamp is not set) or `skewed` (too far from its arrival);
+    `by_arrival` counts the unset ones of `stamp: header_or_receive`, `device_jumps` the jumps of a device's clock.
 
     Args:
         spec: the streams.
@@ -57,6 +58,7 @@ class Ingest:
         self._decoders = {feed.name: make_decoder(feed, definitions) for feed in spec.feeds}
         self.transforms = StaticTransforms()
         self._frames = {stream.name: stream.voxels.frame for stream in spec.framed if stream.voxels}
+        self._or_receive = {stream.name for stream in spec.streams if stream.stamp == "header_or_receive"}
         self._synchronizers: dict[str, DepthSynchronizer] = {}  # by feed
         for stream in spec.streams:
             if stream.companions:
@@ -73,7 +75,7 @@ class Ingest:
         return frozenset(
             name
             for name, decoder in self._decoders.items()
-            if isinstance(decoder, VectorDecoder) and name not in self._synchronizers
+            if isinstance(decoder, VectorDecoder) and name not in {**self._synchronizers, **self.engine.device_clocks}
         )
 
     def serialized_run(self, stream: str, data: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
@@ -160,7 +162,20 @@ class Ingest:
                 text = f"/tf_static leads from {sample.frame_id or 'no frame_id'} not to {frame}, or not yet"
                 return self._dropped(stream, DecodeError("no_transform", text))
             value = replace(value, transform=matrix)
-        return self._count(stream, self.engine.push(stream, sample.stamp_ns, arrival_ns, value), sample, arrival_ns)
+        outcome = self._count(stream, self.engine.push(stream, sample.stamp_ns, arrival_ns, value), sample, arrival_ns)
+        self._count_clock(stream, sample)
+        return outcome
+
+    def _count_clock(self, stream: str, sample: Sample) -> None:
+        """Count what concerns the time of a sample that was pushed."""
+        counters = self.counters[stream]
+        if not sample.stamp_ns and stream in self._or_receive:
+            counters["by_arrival"] += 1
+        clock = self.engine.device_clocks.get(stream)
+        if clock and clock.jumps > counters["device_jumps"]:
+            if not counters["device_jumps"]:
+                log.warning("%s: the device's clock jumped; its stamps are translated anew", stream)
+            counters["device_jumps"] = clock.jumps
 
     def _count(self, feed: str, outcome: Outcome, sample: Sample, arrival_ns: int) -> Outcome:
         counters = self.counters[feed]
@@ -169,14 +184,14 @@ class Ingest:
             return outcome
         if outcome is Outcome.UNSTAMPED:
             log.warning(
-                "%s: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: receive",
+                "%s: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: header_or_receive",
                 feed,
             )
         elif outcome is Outcome.SKEWED:
             off_ns = (sample.stamp_ns or 0) - arrival_ns
             log.warning(
                 "%s: a message is dropped: its stamp is %.3f s %s its arrival, more than max_skew_ms allows; "
-                "synchronize the clocks, or set stamp: receive",
+                "synchronize the clocks, or set stamp: device",
                 feed,
                 abs(off_ns) / 1e9,
                 "after" if off_ns > 0 else "before",

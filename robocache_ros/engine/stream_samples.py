@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine.backends.interface import Backend, Selections, TooSlowError
+from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.sample_index import SampleIndex
 from robocache_ros.ops.resample.selection import Rule, select, select_one
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -44,12 +45,22 @@ class StreamSamples:
         self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
         self.reach_ns = _reach_ns(spec)
         self.by_arrival = spec.stamp == "receive"
+        self.clock = DeviceClock() if spec.stamp == "device" else None
         self.skew_ns, self.latency_ns = spec.max_skew_ns, spec.latency_ns
         self.index = SampleIndex(slots, growing=unbounded)
         self.vector = spec.kind == "vector"
         self.overrun = 0
         self.corrupt = 0
         self.too_slow = 0
+
+    def time_ns(self, stamp_ns: int | None, arrival_ns: int) -> int | None:
+        """A sample's time by the spec's `stamp`, before `latency_ms`; None where its stamp is needed and not set."""
+        # Time zero is how ROS marks a stamp that was never set.
+        if self.by_arrival or (not stamp_ns and self.spec.stamp == "header_or_receive"):
+            return arrival_ns
+        if not stamp_ns:
+            return None
+        return self.clock.translate(stamp_ns, arrival_ns) if self.clock else stamp_ns
 
     def insert(self, stamp_ns: int, arrival_ns: int) -> int:
         """Add a sample to the index; returns the slot for its payload."""
@@ -82,6 +93,12 @@ class StreamSamples:
         ticks = seconds * NS_PER_S + -(-rest * rate_hz // NS_PER_S) * NS_PER_S // rate_hz
         late = (arrivals - stamps > cut_ns) & (arrivals > ticks + cut_ns)
         return self.index.extend(stamps, arrivals), int(np.count_nonzero(late))
+
+    def clear(self) -> None:
+        """Drop every sample: the timeline starts anew."""
+        self.index.clear()
+        if self.clock:
+            self.clock.restart()
 
     def select(
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int

@@ -68,12 +68,10 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """The layout as plain values."""
-        streams = {
-            s.name: {"topic": s.topic, "type": s.type, "kind": s.kind, "align": s.align, "role": s.role, "unit": s.unit}
-            for s in self.spec.streams
-        }
+        shown = ("topic", "type", "kind", "stamp", "align", "role", "unit")
+        streams = {s.name: {key: getattr(s, key) for key in shown} for s in self.spec.streams}
         for name, slot in self.slots.items():
-            streams[name]["columns"] = [slot.start, slot.stop]  # type: ignore[assignment]
+            streams[name]["columns"] = [slot.start, slot.stop]
         return {
             "robocache": 1,
             "rate_hz": self.spec.rate_hz,

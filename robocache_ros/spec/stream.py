@@ -52,8 +52,8 @@ class StreamSpec:
         number(-1e5, 1e5), "calibrated sensor latency, subtracted from every stamp", default=0.0, unit="ms"
     )
     stamp: str = key(
-        choice("header", "receive"),
-        "what gives a sample its time; receive where the type has no header",
+        choice("header", "receive", "device", "header_or_receive"),
+        "what gives a sample its time; receive where the type has no header; device for stamps on a clock of their own",
         default="",
     )
     max_skew_ms: float = key(
@@ -204,8 +204,8 @@ class _Resolver:
         self.check_align()
         if s.names and s.type != JOINT_TYPE:
             self.refuse("names", f"only {JOINT_TYPE} has joint names, not {self.type}; use field and dim")
-        if self.is_array and s.stamp == "header":
-            self.refuse("stamp", f"'header', but {self.type} has no header; use receive")
+        if self.is_array and s.stamp != "receive":
+            self.refuse("stamp", f"{s.stamp!r}, but {self.type} has no header; use receive")
         if s.image and s.kind != "image":
             self.refuse("image", f"{self.type} is not an image; leave it out")
         if s.kind == "cloud" and s.voxels is None:

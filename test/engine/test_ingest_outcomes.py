@@ -28,7 +28,7 @@ def test_an_unset_stamp_is_counted_as_unstamped_and_the_log_names_the_key_to_set
         assert target.serialized("v", message(0), T0) is Outcome.UNSTAMPED
     assert target.counters["v"] == {"received": 3, "decoded": 3, "unstamped": 3}
     assert [r.getMessage() for r in caplog.records] == [
-        "v: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: receive"
+        "v: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: header_or_receive"
     ]
 
 

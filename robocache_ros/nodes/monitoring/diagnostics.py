@@ -23,8 +23,9 @@ _ADVICE = {
     "dropped": "messages cannot be decoded; see the dropped:<cause> counters",
     "unpaired": "depth images have no camera_info, or no color image within pair_ms; see unpaired:<key> and the log",
     "skewed": "header stamps are far from the arrival; set use_sim_time for a replay or a simulation, else "
-    "synchronize the clocks or set stamp: receive",
-    "unstamped": "header stamps are not set (0); set stamp: receive, or set the stamps in the driver",
+    "synchronize the clocks or set stamp: device",
+    "device_jumps": "the device's clock jumped; look for a restart of the device",
+    "unstamped": "header stamps are not set (0); set stamp: header_or_receive, or set the stamps in the driver",
     "late": "samples arrive after their tick was published; raise delay_ms",
     "overrun": "samples come faster than the buffer holds; declare rate_hz",
     "corrupt": "images or clouds cannot be converted; see the log",
@@ -99,6 +100,10 @@ class Diagnostics:
         values["declared_rate_hz"] = f"{stream.rate_hz:g}" if stream.rate_hz else ""
         for key, delay in (("age_ms", state.age.read()), ("transport_ms", state.transport.read())):
             values[f"{key}_mean"], values[f"{key}_max"] = (f"{d:.3f}" for d in delay) if delay else ("", "")
+        clock = ingest.engine.device_clocks.get(stream.name)
+        if clock and clock.offset_ns is not None:
+            values["device_offset_ms"] = f"{clock.offset_ns / 1e6:.3f}"
+            values["device_skew_ppm"] = f"{clock.skew_ppm:.1f}"
         values["stale_ticks"] = str(stats.invalid[index])
         values["held_ticks"] = str(stats.held[index])
 

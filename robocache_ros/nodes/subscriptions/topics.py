@@ -161,8 +161,9 @@ class TopicSubscriptions:
                 state.crashed += 1
                 continue
             stamp_ns = self._ingest.stamps_ns.pop(stream.name, None)
-            if stamp_ns and stream.stamp == "header":
-                state.age.add(arrival_ns - stamp_ns)
+            if stamp_ns and stream.stamp != "receive":
+                clock = self._ingest.engine.device_clocks.get(stream.name)
+                state.age.add(arrival_ns - (clock.newest_ns if clock else stamp_ns))
 
     def discard(self) -> None:
         """Drop the messages that wait in the middleware."""

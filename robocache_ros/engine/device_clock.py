@@ -1,0 +1,195 @@
+"""Stamps of a device with its own clock, translated to the host's clock from the sequence of (stamp, arrival) alone.
+
+A message arrives after its stamp by the offset of the clocks and a delay that is never negative. The fastest messages
+are therefore on the lower convex hull of the points (stamp, arrival), and the line through the hull's edge at the
+middle of the observed time gives offset and skew:
+
+    Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements. INFOCOM 1999.
+
+The least delay of the connection cannot be observed: it is part of the offset. `latency_ms` accounts for it.
+All arithmetic is in integers, so that the result is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+
+JUMP_NS = NS_PER_S // 2  # a larger step of a clock is a jump; a smaller one is forgotten with the samples before it
+SPAN_NS = 60 * NS_PER_S  # samples of one to two spans determine a translation: temperature changes the skew in minutes
+QUARTZ_PPM = 200  # the clocks of devices differ by less;
+EVIDENCE_NS = 10 * NS_PER_MS  # a larger skew counts once it has moved the clock by this much: simulated time
+MOST_RATE = 8  # a clock that runs more than so many times faster or slower than the host's is followed to that rate
+SLOW_NS = 2 * NS_PER_S  # for so long every arrival may be JUMP_NS behind the translation before it starts anew
+ODD = 3  # samples in a row beyond a jump that confirm it; one or two are damaged, or were overtaken
+MOST_VERTICES = 512
+
+Point = tuple[int, int]  # stamp and arrival in ns
+
+
+class Line(NamedTuple):
+    """Arrivals of messages without delay: through (x, y), with a rise of dy over dx > 0."""
+
+    x: int
+    y: int
+    dx: int
+    dy: int
+
+    def at(self, stamp_ns: int) -> int:
+        """The host's time at a stamp, rounded down."""
+        return self.y + (stamp_ns - self.x) * self.dy // self.dx
+
+    @property
+    def skew_ppm(self) -> float:
+        """By how much the host's clock runs faster than the device's."""
+        return 1e6 * (self.dy - self.dx) / self.dx
+
+
+class LowerHull:
+    """The lower convex hull of points of rising stamps: amortized O(1) for a point, O(log n) for its line."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def span_ns(self) -> int:
+        """From the first to the last stamp."""
+        return self._points[-1][0] - self._points[0][0] if self._points else 0
+
+    def add(self, stamp_ns: int, arrival_ns: int) -> None:
+        """Add a point to the right of all others."""
+        points = self._points
+        while len(points) > 1:
+            (x0, y0), (x1, y1) = points[-2], points[-1]
+            if (y1 - y0) * (stamp_ns - x1) < (arrival_ns - y1) * (x1 - x0):
+                break
+            points.pop()
+        points.append((stamp_ns, arrival_ns))
+        if len(points) > MOST_VERTICES:
+            del points[1:-2:2]
+
+    def line(self) -> Line:
+        """The line below all points with the least mean distance to them, of a skew that is plausible.
+
+        That is the edge at the middle of the span. Where its skew is that of no quartz and not yet evident, the line is
+        the closest one below all points with the largest plausible skew.
+        """
+        points = self._points
+        low, high = 0, len(points) - 1
+        if low == high:
+            return Line(*points[0], 1, 1)
+        middle = points[0][0] + points[-1][0]  # twice
+        while high - low > 1:
+            at = (low + high) // 2
+            low, high = (at, high) if 2 * points[at][0] <= middle else (low, at)
+        (x0, y0), (x1, y1) = points[low], points[high]
+        dx, dy = x1 - x0, y1 - y0
+        moved = abs(dy - dx) * self.span_ns // (2 * dx)
+        if moved > EVIDENCE_NS:
+            flattest, steepest = (MOST_RATE, 1), (1, MOST_RATE)
+        else:
+            flattest, steepest = (10**6, 10**6 - QUARTZ_PPM), (10**6, 10**6 + QUARTZ_PPM)
+        if dy * flattest[0] < flattest[1] * dx:
+            return self._touching(*flattest)
+        if dy * steepest[0] > steepest[1] * dx:
+            return self._touching(*steepest)
+        return Line(x0, y0, dx, dy)
+
+    def _touching(self, dx: int, dy: int) -> Line:
+        """The highest line of a slope below all points: through the vertex between edges of smaller and larger one."""
+        points = self._points
+        low, high = 0, len(points) - 1
+        while low < high:
+            at = (low + high) // 2
+            (x0, y0), (x1, y1) = points[at], points[at + 1]
+            low, high = (at + 1, high) if (y1 - y0) * dx < dy * (x1 - x0) else (low, at)
+        return Line(*points[low], dx, dy)
+
+
+@dataclass
+class DeviceClock:
+    """Translates the stamps of one stream, each when it arrives; a function of the samples so far.
+
+    A translated stamp is not after the arrival, and rises where the stamps rise as far as the arrivals allow it. Memory
+    is bounded. After a jump of either clock (a device restarts, a simulation resets) the translation starts anew, from
+    the first sample after it.
+
+    Attributes:
+        jumps: of the device's clock, and of its translation by more than 0.5 s.
+        line: from the device's clock to the host's, by the samples so far; None before the first.
+        newest_ns: the newest sample's stamp by the host's clock.
+    """
+
+    jumps: int = 0
+    line: Line | None = None
+    newest_ns: int = 0
+    _hull: LowerHull = field(default_factory=LowerHull)
+    _next: LowerHull = field(default_factory=LowerHull)  # begins when the hull spans SPAN_NS, replaces it at twice that
+    _last: Point | None = None  # stamp and arrival of the newest sample
+    _slow_ns: int | None = None  # arrival since which every sample was late by more than JUMP_NS
+    _odd: int = 0  # samples in a row that are beyond a jump
+
+    @property
+    def offset_ns(self) -> int | None:
+        """The host's time less the device's, at the newest sample; None before the first."""
+        return self.line.at(self._last[0]) - self._last[0] if self.line and self._last else None
+
+    @property
+    def skew_ppm(self) -> float:
+        """By how much the host's clock runs faster than the device's."""
+        return self.line.skew_ppm if self.line else 0.0
+
+    def restart(self) -> None:
+        """Forget all samples: the host's clock has jumped."""
+        self._hull, self._next = LowerHull(), LowerHull()
+        self.line = self._last = self._slow_ns = None
+        self._odd = 0
+
+    def translate(self, stamp_ns: int, arrival_ns: int) -> int:
+        """The host's time of a stamp, from this sample and those before it.
+
+        Args:
+            stamp_ns: by the device's clock.
+            arrival_ns: by the host's clock, in the order of arrival.
+        """
+        if self._last and self._jumped(stamp_ns, arrival_ns):
+            self.jumps += 1
+            self.restart()
+        if self._last and self.line and (self._odd or stamp_ns <= self._last[0]):
+            if stamp_ns > self._last[0]:
+                return arrival_ns
+            older = self.line.at(stamp_ns) if stamp_ns < self._last[0] else self.newest_ns
+            return min(older, self.newest_ns, arrival_ns)
+        if self.line is None or self._slow_ns is None:  # a slow sample tells nothing, or the clocks of the next ones
+            self._add(stamp_ns, arrival_ns)
+            self.line = self._hull.line()
+        found = self.line.at(stamp_ns)
+        if self._last:
+            found = max(found, self.newest_ns + 1)
+        self.newest_ns = min(found, arrival_ns)
+        self._last = (stamp_ns, arrival_ns)
+        return self.newest_ns
+
+    def _add(self, stamp_ns: int, arrival_ns: int) -> None:
+        if self._hull.span_ns >= 2 * SPAN_NS:
+            self._hull, self._next = self._next, LowerHull()
+        self._hull.add(stamp_ns, arrival_ns)
+        if self._hull.span_ns >= SPAN_NS:
+            self._next.add(stamp_ns, arrival_ns)
+
+    def _jumped(self, stamp_ns: int, arrival_ns: int) -> bool:
+        """Whether one of the clocks has jumped before this sample; counts the samples that suggest it."""
+        assert self._last and self.line
+        late_ns = arrival_ns - self.line.at(stamp_ns)
+        self._odd = self._odd + 1 if stamp_ns < self._last[0] - JUMP_NS or late_ns < -JUMP_NS else 0
+        if late_ns <= JUMP_NS:
+            self._slow_ns = None
+        elif self._slow_ns is None:
+            self._slow_ns = arrival_ns
+        slow = self._slow_ns is not None and arrival_ns - self._slow_ns > SLOW_NS
+        return self._odd == ODD or slow or arrival_ns < self._last[1] - JUMP_NS
