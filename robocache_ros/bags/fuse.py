@@ -82,7 +82,7 @@ class BagRun:
         frames = self._watched()
         if not self._trim:
             yield from frames
-            self._check_spans_ticks()
+            self.check_spans_ticks()
             return
         begun = False
         waiting: list[Frames] = []  # ticks since the last complete one: the tail, if none follows
@@ -105,9 +105,9 @@ class BagRun:
                     yield from waiting
                     waiting = []
         self.trailing = sum(len(w) for w in waiting)
-        self._check_spans_ticks()
+        self.check_spans_ticks()
         if not begun:
-            raise RoboCacheError(self._never())
+            raise RoboCacheError(self.why_incomplete())
 
     @property
     def ticks_ns(self) -> NDArray[np.int64]:
@@ -148,14 +148,16 @@ class BagRun:
             for name in fed[topic]:
                 yield name, log_ns, data
 
-    def _check_spans_ticks(self) -> None:
+    def check_spans_ticks(self) -> None:
+        """Raise a RoboCacheError where the recording is shorter than a tick's period."""
         if not self._ticks:
             span_ms, period_ms = (self.stop_ns - self.start_ns) / 1e6, 1000 / self.spec.rate_hz
             raise RoboCacheError(
                 f"{self.bag.path}: its {span_ms:.3f} ms span no tick of {period_ms:g} ms; leave the recording out"
             )
 
-    def _never(self) -> str:
+    def why_incomplete(self) -> str:
+        """Why no tick has every stream, in words."""
         valid = self.valid > 0
         silent = [s.name for index, s in enumerate(self.spec.streams) if not valid[:, index].any()]
         why = f"{', '.join(silent)} never has a value" if silent else "the streams are never there at the same time"

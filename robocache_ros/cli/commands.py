@@ -12,7 +12,7 @@ from typing import Annotated, Optional
 import typer
 
 from robocache_ros.bench.command import register as register_bench
-from robocache_ros.cli.option_types import Media, Recording, Sees, SpecFile, Visibility
+from robocache_ros.cli.option_types import Media, OnInvalid, Recording, Sees, SpecFile, Visibility
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import install_hint
 from robocache_ros.spec.problems import SpecError
@@ -71,9 +71,10 @@ def info(
         tables.say(f"wrote {write_spec}; next: robocache export {bag} --spec {write_spec} --out DIR")
 
 
+# More than 50 lines for its options, each with its help.
 @app.command()
 def export(
-    bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes an episode.")],
+    bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes one or more episodes.")],
     spec: SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
     format_: Annotated[str, typer.Option("--format", "-f", help="Dataset format: lerobot (v3.0).")] = "lerobot",
@@ -83,7 +84,19 @@ def export(
     ] = Media.video,
     task: Annotated[str, typer.Option(help="The task that the robot performs, in words.")] = "robot task",
     robot_type: Annotated[str, typer.Option(help="The robot's name in the dataset.")] = "unknown",
-    trim: Annotated[bool, typer.Option(help="Trim the ticks at both ends at which a stream has no value.")] = True,
+    on_invalid: Annotated[
+        OnInvalid,
+        typer.Option(
+            help="Ticks without a value: leave them out and split, hold the last value, store zeros, or fail."
+        ),
+    ] = OnInvalid.spec,
+    min_frames: Annotated[int, typer.Option(help="Leave out episodes that are shorter.")] = 2,
+    min_valid: Annotated[
+        float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")
+    ] = 0.25,
+    trim: Annotated[
+        bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")
+    ] = True,
     report: Annotated[bool, typer.Option(help="Write report.html into the dataset.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
 ) -> None:
@@ -101,6 +114,9 @@ def export(
         media=media.value,
         task=task,
         robot_type=robot_type,
+        on_invalid=on_invalid.value,
+        min_frames=min_frames,
+        min_valid=min_valid,
         trim=trim,
     )
     return_freed_memory()
@@ -108,12 +124,10 @@ def export(
         result = run(bags, load_spec(spec), out, options, overwrite=overwrite, report=report, progress=progress)
     tables.show(tables.export_table(result))
     tables.show_notes(result.notes)
-    for episode in result.episodes:
-        tables.show_notes(episode.notes)
-        if episode.leading or episode.trailing:
-            tables.say(
-                f"{episode.bag.name}: {episode.leading} ticks trimmed at the start, {episode.trailing} at the end"
-            )
+    for recording in result.recordings:
+        tables.show_notes(recording.notes)
+        if left_out := recording.left_out():
+            tables.say(f"{recording.bag.name}: {left_out}")
     tables.say(
         f"wrote {out} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
         + (f"; open {out / 'report.html'}" if report else "")

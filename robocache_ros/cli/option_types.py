@@ -24,6 +24,16 @@ class Media(str, Enum):
     none = "none"
 
 
+class OnInvalid(str, Enum):
+    """What an export does with ticks at which a stream has no value."""
+
+    spec = "spec"
+    split = "split"  # type: ignore[assignment]  # also a method of str
+    hold = "hold"
+    mask = "mask"
+    fail = "fail"
+
+
 SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
 Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or its .mcap or .db3 file.")]
 Sees = Annotated[

@@ -111,15 +111,16 @@ def _limits(stream: StreamSpec) -> str:
 
 def export_table(result: ExportResult) -> Table:
     """An export, a row per stream: the shares of ticks that are aligned, held and invalid, and the messages."""
-    table = _table(f"{result.frames} ticks in {len(result.episodes)} episodes")
+    episodes = sum(len(recording.episodes) for recording in result.recordings)
+    table = _table(f"{result.frames} ticks in {episodes} episode{'s' if episodes != 1 else ''}")
     table.add_column("stream", no_wrap=True)
     for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row, stream in enumerate(result.episodes[0].spec.streams):
-        kept = [e.valid[e.leading : len(e.valid) - e.trailing, row] for e in result.episodes]
+    for row, stream in enumerate(result.recordings[0].spec.streams):
+        kept = [r.valid[r.kept, row] for r in result.recordings]
         total = sum(len(k) for k in kept)
         shares = [sum(int((k == state).sum()) for k in kept) / max(total, 1) for state in (1, 2, 0)]
-        counts = [e.counters[stream.name] for e in result.episodes]
+        counts = [r.counters[stream.name] for r in result.recordings]
         table.add_row(
             stream.name,
             *(_share(s) for s in shares),

@@ -206,7 +206,7 @@ class FusionEngine:
     def prune(self, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""
         for name, stream in self._streams.items():
-            slots = stream.index.prune(next_tick_ns - stream.reach_ns)
+            slots = stream.prune(next_tick_ns)
             if slots and not stream.vector:
                 self._backend.drop(name, slots)
 

@@ -15,6 +15,8 @@ from robocache_ros.ops.resample.selection import Rule, select, select_one
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.units import NS_PER_S
 
+NEVER_NS = -(2**63)
+
 log = logging.getLogger(__name__)
 
 Int64 = NDArray[np.int64]
@@ -42,7 +44,7 @@ class StreamSamples:
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
-        self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns)
+        self.rule = Rule(spec.align, spec.max_gap_ns, spec.held_ns)
         self.reach_ns = _reach_ns(spec)
         self.by_arrival = spec.stamp == "receive"
         self.clock = DeviceClock() if spec.stamp == "device" else None
@@ -116,6 +118,14 @@ class StreamSamples:
                 rows = [] if self.vector else np.unique(selected.lower[selected.lower >= 0]).tolist()
                 if all(self._usable(backend, row) for row in rows):
                     return selections.set(number, selected, index.slots)
+
+    def prune(self, next_tick_ns: int) -> list[int]:
+        """Drop the samples that no tick from `next_tick_ns` on can use; returns the slots that are free now."""
+        before_ns = next_tick_ns - self.reach_ns
+        if self.spec.on_invalid == "hold":  # the newest sample that every later tick sees is used without limit
+            arrived = np.flatnonzero(self.index.arrivals_ns <= before_ns)
+            before_ns = min(before_ns, int(self.index.stamps_ns[arrived[-1]])) if len(arrived) else NEVER_NS
+        return self.index.prune(before_ns)
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When the first sample at or after each tick arrived; the largest int64 where there is none."""

@@ -17,6 +17,7 @@ from robocache_ros.spec.layout import Layout
 FORMATS = {"lerobot": "robocache_ros.export.lerobot.dataset:LeRobotWriter"}
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 MEDIA = ("video", "image", "none")
+ON_INVALID = ("spec", "split", "hold", "mask", "fail")
 TEXT_LIMIT = 1000  # characters of the task and of the robot's name
 _NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, ends of lines and paragraphs
 
@@ -30,12 +31,26 @@ class ExportOptions:
     media: str = "video"  # cameras as video files, as PNG images in the tables, or not at all
     task: str = "robot task"  # what the robot does, in words; policies are conditioned on it
     robot_type: str = "unknown"
-    trim: bool = True  # leave out the ticks at either end at which a stream is invalid
+    on_invalid: str = "spec"  # for every stream; spec: what the spec says of each
+    trim: bool = True  # where invalid ticks are masked, leave out those at either end
+    min_frames: int = 2  # shorter episodes are left out
+    min_valid: float = (
+        0.25  # share of a recording's ticks in episodes, from the first one on, below which it is refused
+    )
 
     def __post_init__(self) -> None:
-        for name, choices in (("format", tuple(FORMATS)), ("media", MEDIA), ("visibility", ("ideal", "deployed"))):
+        for name, choices in (
+            ("format", tuple(FORMATS)),
+            ("media", MEDIA),
+            ("visibility", ("ideal", "deployed")),
+            ("on_invalid", ON_INVALID),
+        ):
             if getattr(self, name) not in choices:
                 raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.min_frames < 1:
+            raise RoboCacheError(f"min_frames: {self.min_frames} is below 1; an episode has one frame at least")
+        if not 0 <= self.min_valid <= 1:
+            raise RoboCacheError(f"min_valid: {self.min_valid:g} is not a share; use 0 to 1")
         if not self.task.strip():
             raise RoboCacheError("task: is empty; say in words what the robot does")
         for name, text in (("task", self.task), ("robot_type", self.robot_type)):

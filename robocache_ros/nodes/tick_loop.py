@@ -26,6 +26,7 @@ class TickStats:
         self.invalid: NDArray[np.int64] = np.zeros(streams, np.int64)
         self.newest_tick_ns: int | None = None
         self.newest_valid: NDArray[np.uint8] = np.zeros(streams, np.uint8)
+        self.newest_age_ns: NDArray[np.int64] = np.zeros(streams, np.int64)
         self._lateness_ns: list[int] = []
 
     def add(self, frames: Frames, lateness_ns: int | None) -> None:
@@ -35,6 +36,7 @@ class TickStats:
         self.invalid += (frames.valid == NONE).sum(axis=0)
         self.newest_tick_ns = int(frames.ticks_ns[-1])
         self.newest_valid = frames.valid[-1]
+        self.newest_age_ns = frames.age_ns[-1]
         if lateness_ns is not None:
             self._lateness_ns.append(lateness_ns)
             del self._lateness_ns[:-10_000]

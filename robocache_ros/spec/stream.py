@@ -20,6 +20,9 @@ from robocache_ros.spec.problems import Problem, SpecError, show_value
 from robocache_ros.spec.units import NS_PER_MS
 
 
+NO_LIMIT_NS = 2**61
+
+
 @dataclass(frozen=True)
 class QosSpec:
     """Quality of service of a subscription; the default is ROS 2's sensor-data profile with a queue for a burst."""
@@ -48,6 +51,13 @@ class StreamSpec:
     )
     max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
     max_age_ms: float = key(number(0, 1e7), "age up to which a sample is held", default=100.0, unit="ms")
+    on_invalid: str = key(
+        choice("split", "hold", "mask", "fail"),
+        "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: they have "
+        "the last value, however old it is, live too. mask: they are zeros, marked in `valid`. fail: an export is "
+        "refused",
+        default="split",
+    )
     latency_ms: float = key(
         number(-1e5, 1e5), "calibrated sensor latency, subtracted from every stamp", default=0.0, unit="ms"
     )
@@ -132,6 +142,11 @@ class StreamSpec:
     def max_age_ns(self) -> int:
         """`max_age_ms` in nanoseconds."""
         return round(self.max_age_ms * NS_PER_MS)
+
+    @property
+    def held_ns(self) -> int:
+        """Age up to which a tick uses a sample: `max_age_ms`, or without limit where `on_invalid` is hold."""
+        return NO_LIMIT_NS if self.on_invalid == "hold" else self.max_age_ns
 
     @property
     def latency_ns(self) -> int:

@@ -138,7 +138,7 @@ def test_export_prints_its_outcome(robocache: Callable[..., Finished], tmp_path:
     result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", "--media", "none", "--task", "lift the cube")
     assert result.code == 0, result.err
     assert "x real time" in result.out
-    assert re.search(r"joint_position +98\.2 % +0\.7 % +1\.1 % +4437 +0 +0 +11", result.out)
+    assert re.search(r"joint_position +99\.3 % +0\.7 % +- +4437 +0 +0 +11", result.out)
     assert (tmp_path / "out" / "report.html").exists()
     assert b"lift the cube" in (tmp_path / "out" / "meta" / "tasks.parquet").read_bytes()
 

@@ -25,9 +25,10 @@ STREAM = {
 NAMES = ("v", "w")
 
 
-def spec(emit, lead_ms=0):
+def spec(emit, lead_ms=0, on_invalid="split"):
     timeline = {"delay_ms": 20, "lead_ms": lead_ms, "emit": emit}
-    return load_spec({"robocache": 1, **timeline, "streams": dict.fromkeys(NAMES, STREAM)})
+    streams = dict.fromkeys(NAMES, STREAM | {"on_invalid": on_invalid})
+    return load_spec({"robocache": 1, **timeline, "streams": streams})
 
 
 class Pushes:
@@ -54,11 +55,18 @@ recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st
 
 
 @settings(deadline=None)
-@given(recordings, st.sampled_from(["fixed", "eager"]), st.sampled_from(offline.VISIBILITIES), st.integers(1, 9))
-def test_frames_in_pieces_are_those_of_the_recording_in_one_piece(samples, emit, visibility, chunk):
+@given(
+    recordings,
+    st.sampled_from(["fixed", "eager"]),
+    st.sampled_from(offline.VISIBILITIES),
+    st.integers(1, 9),
+    st.sampled_from(["split", "hold"]),
+)
+def test_frames_in_pieces_are_those_of_the_recording_in_one_piece(samples, emit, visibility, chunk, on_invalid):
     log = messages(samples)
-    pieces = list(offline.run(log, Pushes(spec(emit)), T0 + 5, T0 + 3000 * MS, visibility=visibility, chunk=chunk))
-    complete = Pushes(spec(emit))
+    fusion = spec(emit, on_invalid=on_invalid)
+    pieces = list(offline.run(log, Pushes(fusion), T0 + 5, T0 + 3000 * MS, visibility=visibility, chunk=chunk))
+    complete = Pushes(fusion)
     for message in log:
         complete.serialized(message[0], message[2], message[1])
     ticks = np.concatenate([piece.ticks_ns for piece in pieces])
@@ -74,6 +82,14 @@ def test_a_deployed_tick_sees_what_a_robot_made_it_of(visibility, seen):
     log = messages([("v", -5, 5), ("v", 0, 17), ("v", 20, 15)])
     frames = list(offline.run(log, Pushes(spec("fixed", 5)), T0, T0 + 20 * MS, visibility=visibility))
     assert torch.cat([f.fused for f in frames])[:, 0].tolist() == seen
+
+
+@pytest.mark.parametrize(("on_invalid", "last"), [("split", (0, 0.0, 0)), ("hold", (2, 1.0, 980 * MS))])
+def test_a_stream_that_falls_silent_is_invalid_or_held_with_its_age(on_invalid, last):
+    log = messages([("v", 0, 0), ("v", 20, 0)])
+    fusion = spec("fixed", on_invalid=on_invalid)
+    frames = list(offline.run(log, Pushes(fusion), T0, T0 + 1000 * MS, chunk=4))[-1]
+    assert (int(frames.valid[-1, 0]), float(frames.fused[-1, 0]), int(frames.age_ns[-1, 0])) == last
 
 
 def test_memory_holds_the_samples_between_the_log_and_the_ticks_that_await_them():

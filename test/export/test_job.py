@@ -136,7 +136,7 @@ def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: Fusio
         tmp_path / "short", {topic: bag.topics[topic].type}, [(topic, 1_760_000_000_000_000_001, first.data)]
     )
     with pytest.raises(RoboCacheError, match="span no tick"):
-        export([short], joint, tmp_path / "set", ExportOptions(trim=False))
+        export([short], joint, tmp_path / "set", ExportOptions())
 
 
 def test_an_odd_image_size_is_refused_with_the_way_out(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -181,3 +181,28 @@ def test_progress_ends_at_the_whole_of_each_recording(bags: list[Path], spec: Fu
     )
     assert [entry for entry in seen if entry[1] == 1] == [("lift", 1.0), ("again", 1.0)]
     assert all(0 <= share <= 1 for _, share in seen)
+
+
+def test_a_recording_with_too_few_complete_ticks_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    sparse = replace(spec.stream("action"), max_age_ms=10)
+    rare = replace(spec, streams=tuple(sparse if s.name == "action" else s for s in spec.streams))
+    options = ExportOptions(media="none", min_frames=1)
+    with pytest.raises(RoboCacheError, match=r"ticks have every stream, action in \d+%; give it a larger max_age"):
+        export(bags[:1], rare, tmp_path / "set", options)
+
+    export(bags[:1], rare, tmp_path / "set", replace(options, min_valid=0.0))
+
+
+def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(RoboCacheError, match="trim: ticks without values are kept only where on_invalid is mask"):
+        export(bags[:1], spec, tmp_path / "set", ExportOptions(trim=False))
+    made = export(bags[:1], spec, tmp_path / "set", ExportOptions(media="none", trim=False, on_invalid="mask"))
+    assert made.frames == len(made.recordings[0].ticks_ns)
+
+
+@pytest.mark.parametrize(("option", "value"), [("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "drop")])
+def test_options_out_of_range_are_refused(option: str, value: object) -> None:
+    with pytest.raises(RoboCacheError, match=f"^{option}: "):
+        ExportOptions(**{option: value})  # type: ignore[arg-type]

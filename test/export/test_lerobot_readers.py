@@ -103,7 +103,7 @@ def test_it_gives_windows_by_delta_timestamps(read: Callable[[str], dict[str, An
 def test_an_episode_starts_its_own_time(
     made: Callable[[str], ExportResult], read: Callable[[str], dict[str, Any]]
 ) -> None:
-    first = made("none").episodes[0].frames
+    first = made("none").recordings[0].frames
     item = read("none")["items"]["100" if first < 100 else "70"]
     assert item["episode_index"]["value"] == 1
     assert item["timestamp"]["value"] == np.float32(item["frame_index"]["value"] / 50)

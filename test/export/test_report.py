@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.episode_cutter import runs
 from robocache_ros.export.job import ExportResult, summarize
 from robocache_ros.export.report import figures
 from robocache_ros.export.report.page import write_report
@@ -95,8 +96,8 @@ def test_a_name_cannot_smuggle_markup_in(spec: FusionSpec, bags: list[Path], tmp
 
 
 def test_runs_are_found() -> None:
-    assert figures.runs(np.array([1, 1, 0, 2, 2])) == [(0, 2, 1), (2, 3, 0), (3, 5, 2)]
-    assert figures.runs(np.array([], np.int64)) == []
+    assert runs(np.array([1, 1, 0, 2, 2])) == [(0, 2, 1), (2, 3, 0), (3, 5, 2)]
+    assert runs(np.array([], np.int64)) == []
 
 
 def test_one_bad_tick_shows_in_a_long_recording() -> None:

@@ -32,9 +32,9 @@ def test_an_export_states_what_was_lost(lift: Path, tmp_path: Path) -> None:
     from robocache_ros.export.job import export
 
     result = export([lift], fusion_spec(), tmp_path / "out")
-    assert result.episodes[0].notes == (NOTE,)
+    assert result.recordings[0].notes == (NOTE,)
     provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
-    assert provenance["episodes"][0]["notes"] == [NOTE]
+    assert provenance["recordings"][0]["notes"] == [NOTE]
     assert NOTE in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
@@ -60,7 +60,7 @@ def test_output_report_and_provenance_say_whether_messages_have_checksums(
     done = typer_testing.CliRunner().invoke(app, ["info", str(recording.path)])
 
     provenance = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text(encoding="utf-8"))
-    assert [episode["integrity"] for episode in provenance["episodes"]] == [integrity]
+    assert [recording["integrity"] for recording in provenance["recordings"]] == [integrity]
     assert integrity in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert f"integrity: {integrity}" in " ".join(done.output.split())
     assert "note" not in done.output

@@ -13,6 +13,7 @@ import yaml
 
 from robocache_ros.alignments import alignment
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
+from robocache_ros.bags.suggest.silence import hold_where_silent
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
 from robocache_ros.decode.cdr.definitions import message_type
@@ -73,6 +74,7 @@ def suggest_spec(info: BagInfo) -> str:
             left_out.append(f"{name} ({topic.stats.type}): {why}")
     if not streams:
         raise RoboCacheError(_nothing(info))
+    hold_where_silent(info, streams)
     text = "\n".join(lines_of(info, streams, left_out)) + "\n"
     load_spec(yaml.safe_load(text))  # a suggested spec must load
     return text

@@ -19,6 +19,8 @@ _CLOCKS = (
     "# time that the message took to arrive is then part of it: such a stream is late by that time.",
 )
 
+_HELD = "often silent: its last value is held, and its age stated; with `split` an export leaves such ticks out"
+
 
 @dataclass(frozen=True)
 class SuggestedStream:
@@ -75,7 +77,8 @@ def _blocks(info: BagInfo, streams: Sequence[SuggestedStream]) -> Iterator[str]:
             name, count = f"{stream.name}_{count}", count + 1
         used.add(name)
         clock = info.topics[stream.keys["topic"]].stats.clock.text
-        for remark in filter(None, (stream.remark, clock)):
+        held = _HELD if stream.keys.get("on_invalid") == "hold" else ""
+        for remark in filter(None, (stream.remark, clock, held)):
             yield f"  # {remark}"
         yield f"  {name}:"
         for key, value in stream.keys.items():

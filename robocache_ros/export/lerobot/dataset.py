@@ -53,6 +53,7 @@ class LeRobotWriter:
             "observation.state": [s for s in vectors if s.role == "observation"],
             "action": [s for s in vectors if s.role == "action"],
         }
+        self._row = {stream.name: row for row, stream in enumerate(layout.spec.streams)}  # of `valid`
         self._data = Table(folder, DATA_PATH, DATA_FILE_MB, CHUNK_FILES)
         self._episodes = Table(folder, EPISODES_PATH, DATA_FILE_MB, CHUNK_FILES)
         self._columns = ColumnFiles(folder)
@@ -138,7 +139,7 @@ class LeRobotWriter:
                 used = np.where(frames.valid[:, index] > 0, stamps[:, index], -1)
                 arrays.update(self._media[stream.name].write(frames.media[stream.name], used))
         self._data.append(need("pyarrow", "export").table(arrays))
-        self._columns.append(columns)
+        self._columns.append({**columns, **self._counted(columns, frames.valid)})
         self._total += len(rows)
 
     def _aligned(self, frames: Frames) -> dict[str, NDArray[Any]]:
@@ -155,6 +156,15 @@ class LeRobotWriter:
         columns[VALID] = frames.valid.astype(np.int64)
         columns[AGE] = frames.age_ns
         return columns
+
+    def _counted(self, columns: dict[str, NDArray[Any]], valid: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """The values that count into the statistics: NaN where a stream has none, which the dataset stores as zeros."""
+        counted = {}
+        for key, streams in self._vectors.items():
+            if streams:
+                missing = [np.repeat(valid[:, self._row[s.name], None] == 0, s.width, axis=1) for s in streams]
+                counted[key] = np.where(np.concatenate(missing, axis=1), np.float32(np.nan), columns[key])
+        return counted
 
     def _open_media(self, frames: Frames) -> None:
         for name, tensor in frames.media.items():

@@ -18,6 +18,7 @@ Stats = dict[str, Any]
 def of_columns(values: NDArray[Any]) -> Stats:
     """Of (N, D) values, or (N,) as one column: min, max, mean, std, count and quantiles as lists of D.
 
+    NaN, as floating-point columns have where there is no value, does not count; a column of nothing else gives zeros.
     Holds one column at a time, so that `values` may be a file that is mapped into memory.
     """
     table = values.reshape(len(values), -1)
@@ -28,6 +29,9 @@ def of_columns(values: NDArray[Any]) -> Stats:
 
 def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
     """Of (N,) values; `alone`: the sums are those of a table of one column, which NumPy adds up pairwise."""
+    if values.dtype.kind == "f":
+        values = values[~np.isnan(values)] if np.isnan(values).any() else values
+        values = values if len(values) else np.zeros(1, values.dtype)
     exact = values.astype(np.float64)
     mean = _sum(exact, alone) / len(exact)
     np.subtract(exact, mean, out=exact)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from robocache_ros.export.episode_cutter import runs
 
 STATES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3
@@ -37,14 +38,6 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
     ]
     ground = '<rect class="aligned" width="1000" height="10"/>'
     return f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none">{ground}{"".join(rects)}</svg>'
-
-
-def runs(states: NDArray[np.integer]) -> list[tuple[int, int, int]]:
-    """(start, stop, state) of each run of equal states."""
-    if not len(states):
-        return []
-    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
-    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]
 
 
 def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = None, limit: float | None = None) -> str:

@@ -14,14 +14,15 @@ import numpy as np
 import robocache_ros
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.episode import Episode
+from robocache_ros.export.episode_cutter import runs
+from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.report import figures
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 
 TEMPLATE = "report.html.j2"
-SHOWN = 20  # episodes shown in full, those with the most broken ticks first; a row of the overview has each
+SHOWN = 20  # recordings shown in full, those with the most broken ticks first; a row of the overview has each
 BREAKS_SHOWN = 12
 COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt")
 
@@ -39,7 +40,7 @@ class Break:
 
 
 def write_report(
-    episodes: Sequence[Episode],
+    recordings: Sequence[ExportedRecording],
     out: Path,
     *,
     dataset: str | None = None,
@@ -49,7 +50,7 @@ def write_report(
     """Write the report of some recordings.
 
     Args:
-        episodes: what the recordings gave.
+        recordings: what the recordings gave.
         out: the file; it is complete or not there.
         dataset: the name of what was made of them, if anything was.
         media: how the dataset stores its images: video, image or none.
@@ -66,41 +67,41 @@ def write_report(
         try:
             with open(handle, "w", encoding="utf-8") as file:
                 os.fchmod(handle, 0o644)
-                file.write(_html(episodes, dataset, media))
+                file.write(_html(recordings, dataset, media))
             os.replace(draft, out)
         except BaseException:
             os.unlink(draft)
             raise
 
 
-def _html(episodes: Sequence[Episode], dataset: str | None, media: str | None) -> str:
+def _html(recordings: Sequence[ExportedRecording], dataset: str | None, media: str | None) -> str:
     jinja2 = need("jinja2", "export")
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    pages = [_page(index, episode) for index, episode in enumerate(episodes)]
+    pages = [_page(index, recording) for index, recording in enumerate(recordings)]
     shown = sorted(sorted(pages, key=lambda page: page["share"]["all"])[:SHOWN], key=lambda page: page["index"])
-    text: str = environment.get_template(TEMPLATE).render(
-        title=printable(dataset or episodes[0].bag.name, 200),
+    return environment.get_template(TEMPLATE).render(  # type: ignore[no-any-return]
+        title=printable(dataset or recordings[0].bag.name, 200),
         is_dataset=dataset is not None,
         pages=shown,
         overview=pages if len(pages) > 1 else [],
-        spec=episodes[0].spec,
-        visibility=episodes[0].visibility,
-        lossy=media == "video" and any(stream.kind == "image" for stream in episodes[0].spec.streams),
+        spec=recordings[0].spec,
+        visibility=recordings[0].visibility,
+        lossy=media == "video" and any(stream.kind == "image" for stream in recordings[0].spec.streams),
         version=robocache_ros.__version__,
     )
-    return text
 
 
-def _page(index: int, episode: Episode) -> dict[str, Any]:
-    kept = episode.valid[episode.leading : len(episode.valid) - episode.trailing]
-    breaks = list(_breaks(episode))
+def _page(index: int, recording: ExportedRecording) -> dict[str, Any]:
+    kept = recording.valid[recording.kept]
+    breaks = list(_breaks(recording))
     return {
         "index": index,
-        "name": printable(episode.bag.name, 200),
-        "duration": f"{episode.duration_s:.1f} s",
+        "name": printable(recording.bag.name, 200),
+        "duration": f"{recording.duration_s:.1f} s",
         "ticks": len(kept),
-        "trimmed": episode.leading + episode.trailing,
+        "left_out": len(recording.valid) - recording.frames,
+        "episodes": len(recording.episodes),
         "share": {
             "all": float((kept > 0).all(axis=1).mean()) if len(kept) else 0.0,
             "aligned": float((kept == 1).all(axis=1).mean()) if len(kept) else 0.0,
@@ -108,28 +109,28 @@ def _page(index: int, episode: Episode) -> dict[str, Any]:
         "broken": sum(b.held + b.invalid for b in breaks),
         "breaks": sorted(breaks, key=lambda b: b.length_ms, reverse=True)[:BREAKS_SHOWN],
         "more_breaks": max(0, len(breaks) - BREAKS_SHOWN),
-        "findings": _findings(episode),
-        "axis": figures.axis_marks(_span_s(episode)),
-        "streams": [_stream(row, stream, episode) for row, stream in enumerate(episode.spec.streams)],
-        "topics": [_topic(stats, episode) for stats in episode.topics.values()],
+        "findings": _findings(recording),
+        "axis": figures.axis_marks(_span_s(recording)),
+        "streams": [_stream(row, stream, recording) for row, stream in enumerate(recording.spec.streams)],
+        "topics": [_topic(stats, recording) for stats in recording.topics.values()],
         "thumbnails": [
-            (name, [(f"{(tick - episode.start_ns) / 1e9:.1f} s", figures.jpeg_url(file)) for tick, file in images])
-            for name, images in episode.thumbnails.images.items()
+            (name, [(f"{(tick - recording.start_ns) / 1e9:.1f} s", figures.jpeg_url(file)) for tick, file in images])
+            for name, images in recording.thumbnails.images.items()
             if images
         ],
-        "integrity": episode.integrity,
+        "integrity": recording.integrity,
     }
 
 
-def _span_s(episode: Episode) -> float:
-    ticks = episode.ticks_ns
+def _span_s(recording: ExportedRecording) -> float:
+    ticks = recording.ticks_ns
     return max(float(ticks[-1] - ticks[0]) / 1e9, 1e-3) if len(ticks) else 1e-3
 
 
-def _stream(row: int, stream: StreamSpec, episode: Episode) -> dict[str, Any]:
-    states = episode.valid[:, row]
-    kept = states[episode.leading : len(states) - episode.trailing]
-    counts = episode.counters[stream.name]
+def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[str, Any]:
+    states = recording.valid[:, row]
+    kept = states[recording.kept]
+    counts = recording.counters[stream.name]
     shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for state, word in figures.STATES.items()}
     return {
         "name": stream.name,
@@ -137,15 +138,15 @@ def _stream(row: int, stream: StreamSpec, episode: Episode) -> dict[str, Any]:
         "what": f"{stream.width} values" if stream.width else stream.kind,
         "align": stream.align,
         "role": stream.role,
-        "bar": figures.state_bar(states, episode.leading, episode.trailing),
+        "bar": figures.state_bar(states, recording.leading, recording.trailing),
         "shares": shares,
         "received": counts["received"],
         "counters": [(name, counts[name]) for name in COUNTERS if counts[name]],
     }
 
 
-def _topic(stats: TopicStats, episode: Episode) -> dict[str, Any]:
-    declared = next((s.rate_hz for s in episode.spec.streams if s.topic == stats.topic and s.rate_hz), 0.0)
+def _topic(stats: TopicStats, recording: ExportedRecording) -> dict[str, Any]:
+    declared = next((s.rate_hz for s in recording.spec.streams if s.topic == stats.topic and s.rate_hz), 0.0)
     delays = stats.delays_ms
     return {
         "name": stats.topic,
@@ -180,23 +181,23 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
-def _breaks(episode: Episode) -> Iterator[Break]:
-    """Runs of kept ticks at which a stream was held past its neighbour or had no value."""
-    stop = len(episode.valid) - episode.trailing
-    period_ns = 1e9 / episode.spec.rate_hz
-    for row, stream in enumerate(episode.spec.streams):
-        states = episode.valid[episode.leading : stop, row]
-        for begin, end, bad in figures.runs((states != 1).astype(np.int64)):
+def _breaks(recording: ExportedRecording) -> Iterator[Break]:
+    """Runs of ticks at which a stream was held past its neighbour or had no value, within and between episodes."""
+    stop = len(recording.valid) - recording.trailing
+    period_ns = 1e9 / recording.spec.rate_hz
+    for row, stream in enumerate(recording.spec.streams):
+        states = recording.valid[recording.leading : stop, row]
+        for begin, end, bad in runs((states != 1).astype(np.int64)):
             if bad:
-                tick = int(episode.ticks_ns[episode.leading + begin])
+                tick = int(recording.ticks_ns[recording.leading + begin])
                 invalid = int((states[begin:end] == 0).sum())
                 yield Break(
                     stream.name,
-                    (tick - episode.start_ns) / 1e9,
+                    (tick - recording.start_ns) / 1e9,
                     (end - begin) * period_ns / 1e6,
                     end - begin - invalid,
                     invalid,
-                    _cause(episode.topics.get(stream.topic), stream, tick, int(tick + (end - begin) * period_ns)),
+                    _cause(recording.topics.get(stream.topic), stream, tick, int(tick + (end - begin) * period_ns)),
                 )
 
 
@@ -217,13 +218,13 @@ def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns:
     return "lost or late samples"
 
 
-def _findings(episode: Episode) -> list[tuple[str, str]]:
+def _findings(recording: ExportedRecording) -> list[tuple[str, str]]:
     """(weight, sentence): what a person should know, the worst first."""
-    found: list[tuple[str, str]] = [("warn", note) for note in episode.notes]
-    for stats in episode.topics.values():
+    found: list[tuple[str, str]] = [("warn", note) for note in recording.notes]
+    for stats in recording.topics.values():
         if stats.gaps:
             worst = max(stats.gaps, key=lambda gap: gap.length_ns)
-            at = (worst.start_ns - episode.start_ns) / 1e9
+            at = (worst.start_ns - recording.start_ns) / 1e9
             more = f", and {len(stats.gaps) - 1} shorter times" if len(stats.gaps) > 1 else ""
             found.append(("bad", f"{stats.topic} was silent for {worst.length_ns / 1e6:.0f} ms at {at:.2f} s{more}."))
         scattered = stats.missing - sum(round(g.length_ns / 1e6 / stats.period_ms) - 1 for g in stats.gaps)
@@ -234,8 +235,8 @@ def _findings(episode: Episode) -> list[tuple[str, str]]:
             found.append(("note", f"{stats.topic} carries {stats.duplicates} stamps twice; the first of each counts."))
         if stats.out_of_order:
             found.append(("note", f"{stats.topic} has {stats.out_of_order} messages behind newer ones; put in place."))
-    for stream in episode.spec.streams:
-        counts = episode.counters[stream.name]
+    for stream in recording.spec.streams:
+        counts = recording.counters[stream.name]
         for name in ("dropped", "skewed", "unstamped", "corrupt"):
             if counts[name]:
                 causes = ", ".join(key.split(":", 1)[1] for key in counts if key.startswith(f"{name}:"))
@@ -243,7 +244,7 @@ def _findings(episode: Episode) -> list[tuple[str, str]]:
                     ("bad", f"{stream.name}: {counts[name]} messages {name}{f' ({causes})' if causes else ''}.")
                 )
         if counts["late"]:
-            delay = f"{episode.spec.delay_ms:g} ms"
+            delay = f"{recording.spec.delay_ms:g} ms"
             found.append(("warn", f"{stream.name}: {counts['late']} samples come too late for a delay of {delay}."))
     order = {"bad": 0, "warn": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding[0]])

@@ -108,7 +108,8 @@ class Diagnostics:
         values["held_ticks"] = str(stats.held[index])
 
         level, message = _judge(stream, problems, new, rate_hz, bool(counters["received"]), active)
-        if level == OK and active and stats.newest_tick_ns is not None and stats.newest_valid[index] == NONE:
+        stale = stats.newest_valid[index] == NONE or stats.newest_age_ns[index] > stream.max_age_ns
+        if level == OK and active and stats.newest_tick_ns is not None and stale:
             level, message = STALE, f"stale: nothing within {stream.max_age_ms:g} ms of the newest tick"
         return self._status(stream.name, level, message, values)
 

@@ -201,6 +201,21 @@ def test_a_topic_of_a_few_moments_is_an_event(tmp_path: Path) -> None:
     assert "/burst (std_msgs/msg/Float64MultiArray): 10 messages only, in 0.2 s of the recording: an event" in text
 
 
+def test_a_topic_that_is_often_silent_is_held(tmp_path: Path) -> None:
+    ends_ms = {"/pose_0": 4000, "/pose_1": 1500}
+    messages = [
+        (topic, START_NS + ms * MS, pose(START_NS + ms * MS, ms))
+        for topic, end_ms in ends_ms.items()
+        for ms in range(0, end_ms, 20)
+    ]
+    path = write_bag(tmp_path / "bag", dict.fromkeys(ends_ms, POSE), sorted(messages, key=lambda message: message[1]))
+
+    spec, ticks = exported(path)
+
+    assert {stream.topic: stream.on_invalid for stream in spec.streams} == {"/pose_0": "split", "/pose_1": "hold"}
+    assert ticks > 190
+
+
 def test_a_tiny_image_is_enlarged_to_what_video_takes(tmp_path: Path) -> None:
     data = b"\0\1\0\0" + struct.pack("<iII4xIII", 1, 0, 1, 2, 2, 6) + b"mono8\0" + b"\0" * 2
     data += struct.pack("<II4B", 2, 4, 1, 2, 3, 4)

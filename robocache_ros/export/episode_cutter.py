@@ -1,0 +1,111 @@
+"""Which ticks of a recording become episodes: those at which every stream has a value, without a break in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import FusionSpec
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive ticks of an episode."""
+
+    frames: Frames
+    first: bool  # whether they begin the episode
+
+
+class EpisodeCutter:
+    """Cuts the ticks of a recording into episodes without breaks in time and without values that do not exist.
+
+    A tick at which a stream has no value is in no episode, unless the stream's `on_invalid` is mask; the ticks after it
+    begin a new one.
+
+    Args:
+        spec: the streams.
+        min_frames: shorter episodes are left out.
+
+    Attributes:
+        episodes: of each episode the first tick and the one past its last, counted from the recording's first tick;
+            complete after `finish`.
+        ticks: ticks of the recording so far.
+    """
+
+    def __init__(self, spec: FusionSpec, min_frames: int) -> None:
+        self.episodes: list[tuple[int, int]] = []
+        self.ticks = 0
+        self._spec = spec
+        self._min_frames = min_frames
+        self._needed = np.array([stream.on_invalid != "mask" for stream in spec.streams])
+        self._seen = np.zeros(len(spec.streams), bool)
+        self._broken_at: dict[str, int] = {}  # of a stream with `fail`, the first tick without a value since its first
+        self._start = 0
+        self._open = self._long_enough = False
+        self._waiting: list[Frames] = []  # the ticks of the open episode, until it is long enough
+
+    def cut(self, frames: Frames) -> Iterator[Piece]:
+        """The pieces of episodes among the next ticks of the recording.
+
+        Errors:
+            RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without one.
+        """
+        self._check_unbroken(frames)
+        for start, stop, complete in runs(np.all(frames.valid[:, self._needed] > 0, axis=1)):
+            if complete:
+                yield from self._add(frames[start:stop], self.ticks + start)
+            else:
+                self._end(self.ticks + start)
+        self.ticks += len(frames)
+
+    def finish(self) -> None:
+        """End the last episode."""
+        self._end(self.ticks)
+
+    def _add(self, frames: Frames, at: int) -> Iterator[Piece]:
+        if not self._open:
+            self._open, self._start = True, at
+        if self._long_enough:
+            yield Piece(frames, first=False)
+            return
+        self._waiting.append(frames)
+        if sum(len(part) for part in self._waiting) >= self._min_frames:
+            self._long_enough = True
+            for number, part in enumerate(self._waiting):
+                yield Piece(part, first=number == 0)
+            self._waiting = []
+
+    def _end(self, stop: int) -> None:
+        if self._long_enough:
+            self.episodes.append((self._start, stop))
+        self._open = self._long_enough = False
+        self._waiting = []
+
+    def _check_unbroken(self, frames: Frames) -> None:
+        for index, stream in enumerate(self._spec.streams):
+            if stream.on_invalid != "fail":
+                continue
+            for row, has_value in enumerate((frames.valid[:, index] > 0).tolist()):
+                if not has_value and self._seen[index]:
+                    self._broken_at.setdefault(stream.name, self.ticks + row)
+                elif has_value and stream.name in self._broken_at:
+                    at_s = self._broken_at[stream.name] / self._spec.rate_hz
+                    raise RoboCacheError(
+                        f"{stream.name}: has no value {at_s:.2f} s after the first tick, and its on_invalid is fail; "
+                        "raise its max_age_ms, or use split, hold or mask"
+                    )
+                self._seen[index] |= has_value
+
+
+def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
+    """(start, stop, state) of each run of equal states among (T,)."""
+    if not len(states):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
+    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]

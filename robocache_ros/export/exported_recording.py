@@ -1,0 +1,75 @@
+"""What an export made of one recording, for the report and for whoever wants to make the dataset again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.stats import TopicStats
+from robocache_ros.export.report.thumbnails import Thumbnails
+from robocache_ros.spec import FusionSpec
+
+
+@dataclass(frozen=True)
+class ExportedRecording:
+    """What an export made of one recording."""
+
+    bag: Path
+    spec: FusionSpec
+    visibility: str
+    start_ns: int
+    stop_ns: int
+    ticks_ns: NDArray[np.int64] = field(repr=False)  # (T,) every tick of the recording
+    valid: NDArray[np.uint8] = field(repr=False)  # (T, N)
+    episodes: tuple[tuple[int, int], ...]  # of each the first tick and the one past its last, as rows of `ticks_ns`
+    counters: dict[str, Counter[str]]
+    topics: dict[str, TopicStats]
+    notes: tuple[str, ...]
+    integrity: str  # what is known of the messages' checksums
+    thumbnails: Thumbnails = field(repr=False)
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """(T,) whether a tick is in an episode."""
+        kept = np.zeros(len(self.ticks_ns), bool)
+        for start, stop in self.episodes:
+            kept[start:stop] = True
+        return kept
+
+    @property
+    def frames(self) -> int:
+        """Ticks in episodes."""
+        return sum(stop - start for start, stop in self.episodes)
+
+    @property
+    def leading(self) -> int:
+        """Ticks before the first episode."""
+        return self.episodes[0][0] if self.episodes else len(self.ticks_ns)
+
+    @property
+    def trailing(self) -> int:
+        """Ticks after the last episode."""
+        return len(self.ticks_ns) - self.episodes[-1][1] if self.episodes else 0
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the recording."""
+        return (self.stop_ns - self.start_ns) / 1e9
+
+    def left_out(self) -> str:
+        """The ticks that are in no episode, in words; empty where there are none."""
+        total = len(self.ticks_ns)
+        if self.frames == total:
+            return ""
+        between = total - self.leading - self.trailing - self.frames
+        parts = [
+            f"{count} {where}"
+            for count, where in ((self.leading, "at the start"), (between, "in between"), (self.trailing, "at the end"))
+            if count
+        ]
+        split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
+        return f"{total - self.frames} of {total} ticks without a value left out ({', '.join(parts)}){split}"

@@ -1,0 +1,82 @@
+"""EpisodeCutter: which ticks become episodes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.episode_cutter import EpisodeCutter
+from robocache_ros.spec import FusionSpec, load_spec
+
+
+def spec(*policies: str) -> FusionSpec:
+    streams = {
+        f"s{index}": {"topic": f"/s{index}", "type": "std_msgs/msg/Float32", "on_invalid": policy}
+        for index, policy in enumerate(policies)
+    }
+    return load_spec({"robocache": 1, "streams": streams})
+
+
+def ticks(valid: list[list[int]], first: int = 0) -> Frames:
+    rows = np.array(valid, np.uint8).reshape(len(valid), -1)
+    times = (np.arange(len(rows)) + first) * 20_000_000
+    return Frames(times, torch.zeros(rows.shape), rows, np.zeros(rows.shape, np.int64), {})
+
+
+def cut(cutter: EpisodeCutter, *parts: Frames) -> list[list[int]]:
+    """The ticks of each episode, by number."""
+    episodes: list[list[int]] = []
+    for part in parts:
+        for piece in cutter.cut(part):
+            if piece.first:
+                episodes.append([])
+            episodes[-1].extend((piece.frames.ticks_ns // 20_000_000).tolist())
+    cutter.finish()
+    return episodes
+
+
+def test_ticks_without_a_value_separate_episodes() -> None:
+    cutter = EpisodeCutter(spec("split"), 1)
+    assert cut(cutter, ticks([[0], [1], [2], [0], [1], [0]])) == [[1, 2], [4]]
+    assert cutter.episodes == [(1, 3), (4, 5)]
+
+
+def test_episode_that_is_too_short_is_left_out() -> None:
+    assert cut(EpisodeCutter(spec("split"), 2), ticks([[1], [0], [1], [1], [0], [1]])) == [[2, 3]]
+
+
+def test_masked_stream_leaves_no_tick_out() -> None:
+    valid = [[1, 0], [1, 1], [0, 1], [1, 0]]
+    assert cut(EpisodeCutter(spec("split", "mask"), 1), ticks(valid)) == [[0, 1], [3]]
+    assert cut(EpisodeCutter(spec("mask", "mask"), 1), ticks(valid)) == [[0, 1, 2, 3]]
+
+
+def test_stream_that_must_not_fail_is_refused_after_a_gap_and_not_for_its_ends() -> None:
+    assert cut(EpisodeCutter(spec("fail"), 1), ticks([[0], [1], [1], [0]])) == [[1, 2]]
+    with pytest.raises(RoboCacheError, match=r"s0: has no value 0\.04 s after the first tick, and its on_invalid is f"):
+        cut(EpisodeCutter(spec("fail"), 1), ticks([[0], [1], [0]]), ticks([[0], [1]], 3))
+
+
+@given(valid=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60), data=st.data())
+def test_episodes_do_not_depend_on_how_the_ticks_are_handed_over(valid: list[Any], data: st.DataObject) -> None:
+    least = data.draw(st.integers(1, 5))
+    edges = sorted({0, len(valid), *data.draw(st.lists(st.integers(0, len(valid)), max_size=8))})
+    parts = [ticks(valid[a:b], a) for a, b in pairwise(edges)]
+    cutter = EpisodeCutter(spec("split", "hold"), least)
+
+    episodes = cut(cutter, *parts)
+
+    complete = [all(row) for row in valid]
+    assert episodes == [list(range(start, stop)) for start, stop in cutter.episodes]
+    assert all(complete[tick] for episode in episodes for tick in episode)
+    assert all(len(episode) >= least for episode in episodes)
+    runs = "".join("x" if ok else " " for ok in complete).split()
+    assert sum(len(run) for run in runs if len(run) >= least) == sum(map(len, episodes))
