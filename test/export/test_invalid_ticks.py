@@ -11,7 +11,16 @@ from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
-from .test_lerobot import columns, meta
+from .test_lerobot import Made, columns, meta
+
+
+def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> None:
+    rows = columns(made("none"))
+    assert (np.array(rows["robocache.valid"]) > 0).all()
+    ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
+    steps, same = np.diff(ticks), np.diff(episodes) == 0
+    assert (steps[same] == 20_000_000).all()
+    assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
 
 
 def test_masked_ticks_are_stored_as_zeros_and_marked(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

@@ -89,15 +89,6 @@ def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: lis
     assert used <= stamps
 
 
-def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> None:
-    rows = columns(made("none"))
-    assert (np.array(rows["robocache.valid"]) > 0).all()
-    ticks, episodes = np.array(rows["robocache.tick_ns"]), np.array(rows["episode_index"])
-    steps, same = np.diff(ticks), np.diff(episodes) == 0
-    assert (steps[same] == 20_000_000).all()
-    assert steps[~same][0] == 6 * 20_000_000  # five ticks without joints are left out
-
-
 def test_latency_is_given_back_to_the_stored_stamps(bags: list[Path], tmp_path: Path, spec: FusionSpec) -> None:
     raw = spec.to_dict()
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
