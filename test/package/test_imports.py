@@ -52,9 +52,21 @@ def part(module: Path) -> str:
 
 
 def imports(module: Path) -> Iterator[str]:
-    """Every module that a file imports, by its absolute name, also inside functions and through `need("module", …)`."""
+    """Every module that a file imports, by its absolute name, also inside functions and through `need("module", …)`.
+
+    What is imported for type checkers alone is left out.
+    """
     here = ("robocache_ros", *module.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    typing_only = {
+        part
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -1,0 +1,108 @@
+"""What a stream's type implies for its keys, and which keys go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robocache_ros.alignments import NAMES, alignment, default_alignment
+from robocache_ros.spec.media import ImageSpec
+from robocache_ros.spec.message_types import FIELD_COMPONENTS, IMAGE_TYPES, JOINT_TYPE
+from robocache_ros.spec.problems import Problem, show_value
+
+if TYPE_CHECKING:
+    from robocache_ros.spec.stream import StreamSpec
+
+
+class StreamRules:
+    """Fills what a stream's type implies, and checks the keys against each other."""
+
+    def __init__(self, stream: StreamSpec) -> None:
+        self.s = stream
+        self.type = show_value(stream.type).strip("'")
+        self.is_vector = stream.kind == "vector"
+        self.is_array = stream.type.startswith("std_msgs/msg/")
+        self.problems: list[Problem] = []
+
+    def refuse(self, key: str, text: str) -> None:
+        """Collect a problem with a key."""
+        self.problems.append(Problem(tuple(key.split(".")), text))
+
+    def field(self) -> str:
+        """The numeric field: given, or implied by the type."""
+        if self.s.field or not self.is_vector:
+            return self.s.field
+        known = "position" if self.s.type == JOINT_TYPE else "data" if self.is_array else ""
+        if not known:
+            self.refuse("field", f"missing; name the numeric field of {self.type}, such as pose.orientation")
+        return known
+
+    def dim(self) -> int:
+        """Values per sample: given, or implied by names, field or type."""
+        if not self.is_vector:
+            return self.s.dim
+        scalar = self.is_array and not self.s.type.endswith("MultiArray")
+        known = len(self.s.names) or len(FIELD_COMPONENTS.get(self.s.field.rpartition(".")[2], ())) or int(scalar)
+        if self.s.type == JOINT_TYPE and not self.s.names:
+            self.refuse("names", "missing; joint states are read by joint name, list the joints in your order")
+        elif not (self.s.dim or known) and self.s.field:
+            self.refuse("dim", f"missing; give the number of values in {show_value(self.s.field)} of {self.type}")
+        if self.s.names and self.s.dim not in (0, known):
+            self.refuse("dim", f"{self.s.dim} where names lists {known}; leave dim out")
+        return self.s.dim or known
+
+    def align(self) -> str:
+        """The alignment: given, or the type's default."""
+        return self.s.align or default_alignment(self.s.kind)
+
+    def stamp(self) -> str:
+        """What gives a sample its time: given, or implied by the type."""
+        return self.s.stamp or ("receive" if self.is_array else "header")
+
+    def image(self) -> ImageSpec | None:
+        """The processing of an image stream: given, or the default."""
+        return self.s.image or (ImageSpec() if self.s.kind == "image" else None)
+
+    def check(self) -> None:
+        """Check the keys against the type and against each other."""
+        s = self.s
+        self.check_align()
+        if s.names and s.type != JOINT_TYPE:
+            self.refuse("names", f"only {JOINT_TYPE} has joint names, not {self.type}; use field and dim")
+        if self.is_array and s.stamp != "receive":
+            self.refuse("stamp", f"{s.stamp!r}, but {self.type} has no header; use receive")
+        if s.image and s.kind != "image":
+            self.refuse("image", f"{self.type} is not an image; leave it out")
+        if s.kind == "cloud" and s.voxels is None:
+            self.refuse("voxels", "missing; give the grid of the point cloud (origin_m, size_m, shape)")
+        if s.voxels and s.kind != "cloud":
+            hint = "add camera_info for a depth image" if s.kind == "image" else "leave it out"
+            self.refuse("voxels", f"{self.type} is not a point cloud; {hint}")
+        if s.camera_info:
+            self.check_depth()
+        elif s.color:
+            self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
+        if not self.is_vector and (s.field or s.dim):
+            self.refuse("field" if s.field else "dim", f"does not apply to {self.type}; leave it out")
+
+    def check_align(self) -> None:
+        """Check that the alignment accepts the stream's values."""
+        s, align = self.s, alignment(self.s.align)
+        if align.blends and not self.is_vector:
+            copying = " or ".join(name for name in NAMES if not alignment(name).blends)
+            self.refuse("align", f"{s.align!r} is for vectors; use {copying} for {self.type}")
+        elif align.group > 1 and s.dim != align.group:
+            self.refuse("align", f"{s.align!r} is for {align.values} ({align.group} values), not {s.dim}; use linear")
+        elif align.unit and s.unit not in ("", align.unit):
+            self.refuse(
+                "unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {align.unit}; use linear"
+            )
+
+    def check_depth(self) -> None:
+        """Check the keys of a depth image."""
+        s = self.s
+        if s.type not in IMAGE_TYPES:
+            self.refuse("camera_info", f"goes with depth images, not {self.type}; leave it out")
+        known = ("x", "y", "z", *(("r", "g", "b") if s.color else ()))
+        unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
+        if unknown:
+            self.refuse("voxels.features", f"{show_value(unknown[0])} is not one of {', '.join(known)}; change it")
