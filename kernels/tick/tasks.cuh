@@ -29,9 +29,9 @@ struct ImageArguments {
 struct CloudTask {
   Target target;
   Clouds clouds;
-  int64* sums;         // (features + 1, cells) for MEAN and MAX: of each feature, then the number of points
+  int64* sums;         // (features + 1, cells) where features are reduced: terms of each feature, then the number of points
   int64 cells;
-  float scale, limit;  // of MEAN's fixed point
+  float scale, limit;  // of the fixed point
   double unit;
 };
 

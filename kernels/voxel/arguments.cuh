@@ -54,7 +54,7 @@ struct PlaceArguments {
   uint64* tally;    // (B, 3)
   long long batch;  // B
   long long cells;  // elements of a cloud's grid
-  int words;        // uint8 grid: it is aligned 32-bit words
+  int words;        // the grid consists of aligned 32-bit words
 };
 
 struct LocateArguments {

@@ -1,6 +1,6 @@
-// Mean (or, with MAXIMUM, maximum) of FEATURES features in dense voxels, second half: the records of bin_sort.cu into the grid.
+// A reduction of FEATURES features in dense voxels, second half: the records of bin_sort.cu into the grid.
 //
-// Compiled with REDUCERS, the threads of a bin, and PIECE of cell_bins.cuh.
+// Compiled with REDUCTION of term.cuh, REDUCERS, the threads of a bin, and PIECE of cell_bins.cuh.
 #include "voxel/cell_bins.cuh"
 #include "voxel/block.cuh"
 #include "voxel/record.cuh"
@@ -78,7 +78,7 @@ __device__ __noinline__ void reduce_crowded(
       Term terms[TERMS];
       terms[TERMS - 1] = record ? word >> 16 : 0;
 #pragma unroll
-      for (int f = 0; f < FEATURES; ++f) terms[f] = record ? term_of(row.of[f], scale) : NONE;
+      for (int f = 0; f < FEATURES; ++f) terms[f] = record ? Reduction::of_record(row.of[f], scale) : NONE;
       combine_run(terms, run.length);
       if (!record || !run.leads) return;
       uint32 mine = atomicAdd(number + place, 0u);
@@ -87,7 +87,7 @@ __device__ __noinline__ void reduce_crowded(
         mine = atomicCAS(number + place, 0u, next);
         if (!mine) mine = next;  // else another thread was faster, and `next` stays unused
       }
-      if (mine - 1 - first < room) combine_into(sums + (mine - 1 - first) * TERMS, terms);
+      if (mine - 1 - first < room) Reduction::combine_at<TERMS>(sums + (mine - 1 - first) * TERMS, terms);
     });
     for (int place = threadIdx.x; place < places; place += REDUCERS) {
       const int cell = cell_at(bin, place, bits);
@@ -97,7 +97,7 @@ __device__ __noinline__ void reduce_crowded(
       const Term* of = sums + mine * TERMS;
 #pragma unroll
       for (int f = 0; f < FEATURES; ++f)
-        planes[(int64)f * cells + cell] = empty ? 0 : reduced(of[f], (int64)of[TERMS - 1], unit);
+        planes[(int64)f * cells + cell] = empty ? 0 : Reduction::finished(of[f], (int64)of[TERMS - 1], unit);
     }
     __syncthreads();
   }
@@ -152,14 +152,14 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   bool crowded = taken > capacity;
   for (int item = threadIdx.x; item < (crowded ? 0 : listed * FEATURES); item += REDUCERS) {
     const int first = list[item / FEATURES], f = item % FEATURES;
-    Term sum = term_of(row[first].of[f], scale);
+    Term sum = Reduction::of_record(row[first].of[f], scale);
     int count = points[first], steps = 0;
     for (int i = link[first]; i && steps < LONG; i = link[i], ++steps) {
-      sum = combined(sum, term_of(row[i].of[f], scale));
+      sum = Reduction::combined(sum, Reduction::of_record(row[i].of[f], scale));
       count += points[i];
     }
     crowded |= steps == LONG;
-    row[first].of[f] = reduced(sum, count, unit);
+    row[first].of[f] = Reduction::finished(sum, count, unit);
   }
   if (__syncthreads_or(crowded)) {
     reduce_crowded(sorted, planes, cells, bin, places, bits, memory, arguments.bytes, scale, unit);

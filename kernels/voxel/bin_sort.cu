@@ -1,12 +1,13 @@
-// Mean (or, with MAXIMUM, maximum) of FEATURES features in dense voxels, first half: the points are sorted by bin.
+// A reduction of FEATURES features in dense voxels, first half: the points are sorted by bin.
 //
 // An atomic in global memory for each point is a request to the L2 cache for each, and requests limit the speed. So a
 // block sorts a tile of points by the bin that their voxels are in, in shared memory, and writes them as runs, one a bin. Then
 // a block for each bin gathers its runs, reduces them in shared memory, and writes every cell of the bin once, in bin_reduce.cu.
 //
-// The runs hold records: rows of features, each of one point, or the sum of several points of one voxel.
+// The runs hold records: rows of features, each of one point, or of several points of one voxel combined.
 //
-// Compiled with SORTERS, the threads of a tile, POINTS, how many points of a tile each thread sorts, and PIECE of cell_bins.cuh.
+// Compiled with REDUCTION of term.cuh, SORTERS, the threads of a tile, POINTS, how many points of a tile each thread sorts, and PIECE
+// of cell_bins.cuh.
 #include "voxel/cell_bins.cuh"
 #include "voxel/block.cuh"
 #include "voxel/record.cuh"
@@ -16,12 +17,11 @@ using namespace robocache;
 namespace {
 
 constexpr uint32 CROWD = 96;  // records of a tile that are too many for one bin
-constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = MAXIMUM ? 1 : 3;  // voxels to combine those in, records of each
+constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // voxels to combine those in, records of each
 
-// Makes records of the warp's points: a run of one voxel becomes a record each of the low and the high part of its sum, or one
-// of its maxima. Returns how many points the lane's record is of, 0 for a low part; -1 if it has none.
+// Makes records of the warp's points: a run of one voxel becomes one record, or one each of the low and the high part of its terms. Returns how many points the lane's record is of, 0 for a low part; -1 if it has none.
 __device__ __forceinline__ int combine(Row& row, int cell, float scale, float unit) {
-  constexpr int WORTH = MAXIMUM ? 2 : 3;
+  constexpr int WORTH = PARTS == 1 ? 2 : 3;
   const Run run = run_of(cell);
   const int alone = cell >= 0 ? 1 : -1;
   if (!__any_sync(~0u, cell >= 0 && run.length >= WORTH)) return alone;
@@ -32,15 +32,15 @@ __device__ __forceinline__ int combine(Row& row, int cell, float scale, float un
   Term terms[TERMS];
   terms[TERMS - 1] = 1;
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) terms[f] = merged ? term_of(row.of[f], scale) : NONE;
+  for (int f = 0; f < FEATURES; ++f) terms[f] = merged ? Reduction::of_record(row.of[f], scale) : NONE;
   combine_run(terms, run.length);
 #pragma unroll
   for (int f = 0; f < FEATURES; ++f) {  // the lane after the leader takes the low part
     const Term before = __shfl_up_sync(~0u, terms[f], 1);
-    if (merged) row.of[f] = part_of(rank ? before : terms[f], rank ? 0 : 1, 1, unit);
+    if (merged) row.of[f] = Reduction::record_of(rank ? before : terms[f], rank ? 0 : 1, 1, unit);
   }
   if (!merged) return alone;
-  return rank == 0 ? run.length : rank == 1 && !MAXIMUM ? 0 : -1;
+  return rank == 0 ? run.length : rank == 1 && PARTS > 1 ? 0 : -1;
 }
 
 // Records of one voxel of a tile, combined.
@@ -57,8 +57,8 @@ __device__ __forceinline__ bool join(Slot* slots, int cell, const Row& row, int 
   Term terms[TERMS];
   terms[TERMS - 1] = points;
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) terms[f] = term_of(row.of[f], scale);
-  combine_into(slot.terms, terms);
+  for (int f = 0; f < FEATURES; ++f) terms[f] = Reduction::of_record(row.of[f], scale);
+  Reduction::combine_at<TERMS>(slot.terms, terms);
   atomicAdd(&slot.records, 1);
   return true;
 }
@@ -127,8 +127,8 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
         float value = row[j].of[f];
         if (ANY_FEATURE && clouds.listed) value = feature_at(clouds, bytes_of(number), point[j], f);
         all_finite &= finite(value);
-        clamped += !MAXIMUM && saturates(value, limit);
-        row[j].of[f] = reduced_alone(value, scale, limit, unit);
+        clamped += Reduction::SATURATES && saturates(value, limit);
+        row[j].of[f] = Reduction::alone(value, scale, limit, unit);
       }
       if (!all_finite) cell = NOT_FINITE;
       if (cell >= 0) saturated += clamped;
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
     const Slot& slot = slots[threadIdx.x / PARTS];
     const int part = threadIdx.x % PARTS, at = starts[bin_of(slot.cell, bits)] + slot_rank;
     for (int f = 0; f < FEATURES; ++f)
-      sorted_rows[at].of[f] = part_of(slot.terms[f], part, min(PARTS, slot.records) - 1, unit);
+      sorted_rows[at].of[f] = Reduction::record_of(slot.terms[f], part, min(PARTS, slot.records) - 1, unit);
     sorted_words[at] = place_of(slot.cell, bits) | (part ? 0 : (uint32)slot.terms[TERMS - 1] << 16);
   }
   __syncthreads();

@@ -1,31 +1,26 @@
-// Mean (or, with MAXIMUM, maximum) of FEATURES features in dense voxels, the same in any order of the atomics.
+// A reduction of FEATURES features in dense voxels, the same in any order of the atomics.
 //
 // Most voxels of a cloud hold one point or none, and requests to the L2 cache limit the speed. So a point claims its voxel with
-// one request. Only a point whose voxel is already claimed sums, in integers: it moves the earlier point and itself into a row,
+// one request. Only a point whose voxel is already claimed combines terms: it moves the earlier point and itself into a row,
 // which later points join. The last pass reads the voxels in order, reads a single point from the cloud, and writes.
-// Which point claims a voxel, and whose row is used, differs from run to run. The sum of the integers does not.
+// Which point claims a voxel, and whose row is used, differs from run to run. The combined terms do not.
 //
 // A voxel's claim is stored in place of the first feature of the grid: a word that is 0, or 1 + the number of its only point, or, with
 // SHARED, 1 + the number of the row that holds all its points.
 //
-// Compiled with POINTS, how many points a thread claims for, and CELLS, how many cells it writes.
+// Compiled with REDUCTION of term.cuh, TERM_BYTES of its Term, THREADS of a block, POINTS, how many points a thread claims for, and CELLS, how many cells it
+// writes.
 #include "voxel/block.cuh"
-#include "voxel/term.cuh"
+#include REDUCTION
 
 using namespace robocache;
 
 namespace {
 
-__device__ __forceinline__ void add_to(Term* sum, Term value) {
-#if MAXIMUM
-  atomicMax(sum, value);
-#else
-  atomicAdd(sum, value);
-#endif
-}
+typedef Reduction::Term Term;
 
 constexpr uint32 SHARED = 0x80000000u;
-constexpr int THREADS = 256;
+static_assert(sizeof(Term) == TERM_BYTES, "term_bytes of the reduction's Python module");
 
 struct Row {
   Term term[FEATURES];
@@ -44,7 +39,7 @@ __device__ __forceinline__ void read_features(const Clouds& clouds, int64 cloud,
 __device__ __forceinline__ Row row_of(const float* value, float scale, float limit) {
   Row row;
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) row.term[f] = term(value[f], scale, limit);
+  for (int f = 0; f < FEATURES; ++f) row.term[f] = Reduction::term(value[f], scale, limit);
   row.points = 1;
   return row;
 }
@@ -57,7 +52,7 @@ __device__ __forceinline__ Row row_of(const Clouds& clouds, int64 cloud, int64 n
 
 __device__ __forceinline__ Row combined(Row a, Row b) {
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) a.term[f] = robocache::combined(a.term[f], b.term[f]);
+  for (int f = 0; f < FEATURES; ++f) a.term[f] = Reduction::combined(a.term[f], b.term[f]);
   a.points += b.points;
   return a;
 }
@@ -87,10 +82,8 @@ __device__ __forceinline__ void join(
   __threadfence();
   Row& theirs = rows[(claim & ~SHARED) - 1];
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) add_to(theirs.term + f, row.term[f]);
-#if !MAXIMUM
-  add_to(&theirs.points, row.points);
-#endif
+  for (int f = 0; f < FEATURES; ++f) Reduction::combine_at(theirs.term + f, row.term[f]);
+  if constexpr (Reduction::COUNTED) Reduction::combine_at(&theirs.points, row.points);
 }
 
 }  // namespace
@@ -123,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FEATURES <= 4 ? 4 : 2) cla
         for (int f = 0; f < FEATURES; ++f) {
           const float value = feature_at(clouds, placed.bytes, placed.point, f);
           all_finite &= finite(value);
-          clamped += !MAXIMUM && saturates(value, limit);
+          clamped += Reduction::SATURATES && saturates(value, limit);
         }
         if (!all_finite) placed.cell = NOT_FINITE;
         if (placed.cell >= 0) saturated += clamped;
@@ -197,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
       float* plane = planes + f * cells + first;
       float written[CELLS];
 #pragma unroll
-      for (int k = 0; k < CELLS; ++k) written[k] = reduced_alone(value[k][f], scale, limit, unit);
+      for (int k = 0; k < CELLS; ++k) written[k] = Reduction::alone(value[k][f], scale, limit, unit);
       if (aligned) {  // past the caches: what is read has better use of them
         if (first < cells) __stcs(reinterpret_cast<float2*>(plane), make_float2(written[0], written[1]));
       } else {
@@ -211,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
       const uint2 shared = list[item / FEATURES];
       const int f = item % FEATURES;
       const Row& row = rows[cloud * clouds.count + shared.y - 1];
-      planes[f * cells + block_first + shared.x] = reduced(row.term[f], (int64)row.points, unit);
+      planes[f * cells + block_first + shared.x] = Reduction::finished(row.term[f], (int64)row.points, unit);
     }
     __syncthreads();
   }

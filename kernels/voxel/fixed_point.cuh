@@ -1,6 +1,6 @@
 // Sums in fixed point and maxima of ordered keys, which are the same in any order.
 //
-// The arithmetic of robocache_ros/ops/voxel/segments.py, one rounding per operation.
+// The arithmetic of robocache_ros/reductions/, one rounding per operation.
 #pragma once
 #include "voxel/arguments.cuh"
 

@@ -1,113 +1,28 @@
-// Dense voxel grids by atomics, and the cells of points. Launches may be programmatic dependent ones: a kernel begins while the
-// clearing before it still runs, reads points and finds their cells, and waits before it touches the grid.
+// Dense voxel grids by atomics, of a reduction that reads no features.
+//
+// Launches may be programmatic dependent ones: the kernel begins while the clearing before it still runs, reads points and finds
+// their cells, and waits before it touches the grid.
+//
+// Compiled with REDUCTION of cell_grid.cuh and THREADS of a block.
 #include "voxel/block.cuh"
-#include "voxel/fixed_point.cuh"
+#include REDUCTION
 
 using namespace robocache;
 
-// Clears `bytes` bytes of each of `pieces`, `apart` from start to start, 16 at a time where they are aligned, and the tally of
-// all clouds.
-extern "C" __global__ void clear(const __grid_constant__ ClearArguments arguments) {
-  wait_for_previous();  // first: what follows reads points that may come from the launch before this one
-  let_next_begin();
-  unsigned char* out = arguments.out;
-  const long long bytes = arguments.bytes, pieces = arguments.pieces, apart = arguments.apart;
-  const long long step = (long long)gridDim.x * blockDim.x, first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  for (long long piece = 0; piece < pieces; ++piece, out += apart) {
-    const long long head = min((long long)(-(long long)out & 15), bytes), vectors = (bytes - head) / 16;
-    for (long long i = first; i < vectors; i += step) reinterpret_cast<uint4*>(out + head)[i] = make_uint4(0, 0, 0, 0);
-    if (first < head) out[first] = 0;
-    if (first < bytes - head - 16 * vectors) out[head + 16 * vectors + first] = 0;
-  }
-  for (long long i = first; i < arguments.counters; i += step) arguments.tally[i] = 0;
-}
-
-// occupancy: grid (B, X, Y, Z) uint8. `words`: it consists of aligned 32-bit words, an atomic on which takes less time than a store
-// of one byte; else every writer of a voxel stores the same 1.
-extern "C" __global__ void __launch_bounds__(256) occupy(
+// grid (B, ...), `cells` elements to a cloud.
+extern "C" __global__ void __launch_bounds__(THREADS) place_points(
     const __grid_constant__ PlaceArguments arguments
 ) {
   let_next_begin();
   const Clouds& clouds = arguments.clouds;
-  unsigned char* grid = static_cast<unsigned char*>(arguments.grid);
-  uint64* tally = arguments.tally;
-  const long long batch = arguments.batch, cells = arguments.cells;
-  for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    const Placed placed = locate(clouds, cloud);
-    if (cloud == blockIdx.y) wait_for_previous();
-    if (run_of(placed.cell).leads && placed.cell >= 0) {
-      const int64 at = cloud * cells + placed.cell;
-      if (arguments.words) atomicOr(reinterpret_cast<uint32*>(grid) + at / 4, 1u << at % 4 * 8);
-      else grid[at] = 1;
-    }
-    count_refused(tally, cloud, placed.cell);
-  }
-}
-
-// occupancy_bits: grid (B, X * Y, words) 32-bit, bit z % 32 of word z / 32; `cells` words to a cloud.
-extern "C" __global__ void __launch_bounds__(256) occupy_bits(
-    const __grid_constant__ PlaceArguments arguments
-) {
-  let_next_begin();
-  const Clouds& clouds = arguments.clouds;
-  uint32* grid = static_cast<uint32*>(arguments.grid);
-  uint64* tally = arguments.tally;
-  const long long batch = arguments.batch, cells = arguments.cells;
-  const int depth = clouds.shape[2], words = (depth + 31) / 32;
-  for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    const Placed placed = locate(clouds, cloud);
-    if (cloud == blockIdx.y) wait_for_previous();
-    if (run_of(placed.cell).leads && placed.cell >= 0) {
-      const int column = placed.cell / depth, z = placed.cell - column * depth;
-      atomicOr(grid + cloud * cells + (long long)column * words + z / 32, 1u << z % 32);
-    }
-    count_refused(tally, cloud, placed.cell);
-  }
-}
-
-// count: grid (B, X, Y, Z) int32.
-extern "C" __global__ void __launch_bounds__(256) count_points(
-    const __grid_constant__ PlaceArguments arguments
-) {
-  let_next_begin();
-  const Clouds& clouds = arguments.clouds;
-  int* grid = static_cast<int*>(arguments.grid);
   uint64* tally = arguments.tally;
   const long long batch = arguments.batch, cells = arguments.cells;
   for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
     const Placed placed = locate(clouds, cloud);
     if (cloud == blockIdx.y) wait_for_previous();
     const Run run = run_of(placed.cell);
-    if (run.leads && placed.cell >= 0) atomicAdd(grid + cloud * cells + placed.cell, run.length);
-    count_refused(tally, cloud, placed.cell);
-  }
-}
-
-// Sparse forms: the cell of each point in the batched grid, (B * N,) int64, -1 where it is not placed; and, if `rows` is not
-// null, its transformed coordinates and its features, (B * N, 3 + F). tally is cleared.
-extern "C" __global__ void __launch_bounds__(256) locate_points(
-    const __grid_constant__ LocateArguments arguments
-) {
-  const Clouds& clouds = arguments.clouds;
-  long long* cell = arguments.cell;
-  uint64* tally = arguments.tally;
-  const long long batch = arguments.batch, cells = arguments.cells;
-  float* rows = arguments.rows;
-  const float limit = arguments.limit;
-  for (long long cloud = blockIdx.y; cloud < batch; cloud += gridDim.y) {
-    const Placed placed = locate(clouds, cloud);
-    const long long at = cloud * clouds.count + placed.number;
-    if (placed.number < clouds.count) cell[at] = placed.cell >= 0 ? cloud * cells + placed.cell : -1;
-    if (rows && placed.cell >= 0) {
-      float* row = rows + at * (3 + clouds.features);
-      row[0] = placed.point.x;
-      row[1] = placed.point.y;
-      row[2] = placed.point.z;
-      for (int f = 0; f < clouds.features; ++f) {
-        row[3 + f] = feature_at(clouds, placed.bytes, placed.point, f);
-        if (limit > 0 && saturates(row[3 + f], limit)) atomicAdd(tally + 3 * cloud + 2, 1ull);
-      }
-    }
+    if (run.leads && placed.cell >= 0)
+      Reduction::put({arguments.grid, cloud * cells, clouds.shape[2], arguments.words != 0}, placed.cell, run.length);
     count_refused(tally, cloud, placed.cell);
   }
 }

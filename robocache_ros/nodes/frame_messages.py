@@ -91,8 +91,8 @@ def read_image(message: Image) -> Tensor:
 
 def value_names(grid: VoxelSpec) -> tuple[str, ...]:
     """The fields that a voxel cloud has after x, y, z; these are its cells' centres, so the feature `z` is `mean_z`."""
-    if grid.reduce == "count":
-        return ("count",)
+    if not grid.features:
+        return () if grid.reduction.is_flag else (grid.reduce,)
     return tuple([f"{grid.reduce}_{name}" if name in _CENTRE else name for name in grid.features])
 
 
@@ -118,9 +118,7 @@ def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
     values = points[:, 3:].T if value_names(grid) else np.ones((1, count), np.float32)
     dense = np.zeros((len(values), *grid.shape), np.float32)
     dense[:, cells[:, 0], cells[:, 1], cells[:, 2]] = values
-    if grid.features:
-        return torch.from_numpy(dense)
-    return torch.from_numpy(dense[0].astype(np.uint8 if grid.reduce == "occupancy" else np.int32))
+    return torch.from_numpy((dense if grid.features else dense[0]).astype(grid.reduction.dtype, copy=False))
 
 
 def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.float32]) -> PointCloud2:
@@ -153,11 +151,9 @@ def build_cloud_message(header: Header, fields: list[PointField], points: NDArra
 def blank(stream: StreamSpec) -> Tensor | None:
     """The zeros of a stream's image or grid that is not valid; None where its size is not declared."""
     if stream.voxels:
-        if stream.voxels.features:
-            return torch.zeros(len(stream.voxels.features), *stream.voxels.shape)
-        return torch.zeros(
-            stream.voxels.shape, dtype=torch.uint8 if stream.voxels.reduce == "occupancy" else torch.int32
-        )
+        grid = stream.voxels
+        shape = grid.reduction.dense_shape(grid.shape, len(grid.features), 0)
+        return torch.zeros(shape, dtype=getattr(torch, grid.reduction.dtype))
     if stream.image and stream.image.size:
         return torch.zeros(3, *stream.image.size, dtype=torch.uint8)
     return None

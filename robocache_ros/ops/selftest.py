@@ -15,6 +15,7 @@ from robocache_ros.ops.installation import print_installation_info, set_device
 from robocache_ros.ops.resample.fuse import fuse
 from robocache_ros.ops.resample.inputs import Stream
 from robocache_ros.ops.resample.trajectories import resample_trajectories
+from robocache_ros.reductions import REDUCTIONS
 
 Case = tuple[str, Callable[[str], Any]]
 
@@ -92,7 +93,7 @@ def _space_cases(random: torch.Generator) -> list[Case]:
         return (convert_image(image.to(device), encoding="rgb8", width=640, height=480, step=1920, size=(224, 224)),)
 
     return [
-        *(voxels(mode) for mode in ("occupancy", "count", "mean", "max")),
+        *(voxels(mode) for mode, kind in REDUCTIONS.items() if not kind.needs_max_points),
         ("image rgb8 480p -> 224 x 224", picture),
     ]
 

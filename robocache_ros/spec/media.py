@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from robocache_ros.reductions import SPEC_REDUCTIONS, ReductionKind
 from robocache_ros.spec.keys import choice, converted, either, integer, key, many, nested, number, text
 from robocache_ros.spec.problems import refusal
 
@@ -87,6 +88,10 @@ class Extrinsic:
         return tuple((*row, t) for row, t in zip(rotation, self.translation_m, strict=True))
 
 
+_MEANINGS = ", ".join(f"{kind.summary} ({name})" for name, kind in SPEC_REDUCTIONS.items())
+_OF_FEATURES = ", ".join(name for name, kind in SPEC_REDUCTIONS.items() if kind.needs_features)
+
+
 @dataclass(frozen=True)
 class VoxelSpec:
     """The dense voxel grid that a point cloud is reduced to."""
@@ -101,10 +106,10 @@ class VoxelSpec:
         unit="m",
     )
     shape: tuple[int, int, int] = key(many(integer(1, 4096), length=3), "voxels along x, y and z")
-    reduce: str = key(choice("occupancy", "count", "mean", "max"), "what a voxel holds", default="occupancy")
+    reduce: str = key(choice(*SPEC_REDUCTIONS), f"what a voxel holds: {_MEANINGS}", default="occupancy")
     features: tuple[str, ...] = key(
         many(text("a field of the cloud"), unique=True),
-        "fields of the cloud to reduce (mean and max); of a depth image x, y, z, r, g, b",
+        f"fields of the cloud to reduce ({_OF_FEATURES}); of a depth image x, y, z, r, g, b",
         default=(),
     )
     extrinsic: Extrinsic | None = key(nested(Extrinsic), "pose of the sensor in the grid's frame", default=None)
@@ -117,6 +122,11 @@ class VoxelSpec:
             raise refusal("frame", "given together with extrinsic; give one of the two")
         if math.prod(self.shape) > 2**30:
             raise refusal("shape", f"{list(self.shape)} has {math.prod(self.shape)} voxels; use at most 2**30")
-        if (self.reduce in ("mean", "max")) != bool(self.features):
+        if self.reduction.needs_features != bool(self.features):
             hint = "has features; leave them out" if self.features else "needs features; list fields of the cloud"
             raise refusal("reduce", f"{self.reduce!r} {hint}")
+
+    @property
+    def reduction(self) -> ReductionKind:
+        """What `reduce` declares."""
+        return SPEC_REDUCTIONS[self.reduce]

@@ -5,6 +5,7 @@ import ctypes
 import io
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import torch
 
 from robocache_ros.decode import CloudPayload, DepthPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine
+from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
@@ -158,25 +160,34 @@ def compare(engine, reference, messages, rng):
 
 @pytest.fixture(scope="session")
 def mixture():
-    return SimpleNamespace(spec=mixed_spec, messages=mixed_messages, compare=compare, bits=bits, t0=T0, ms=MS)
+    reductions = [(name, ("intensity", "z") if kind.needs_features else ()) for name, kind in SPEC_REDUCTIONS.items()]
+    return SimpleNamespace(
+        reductions=reductions, spec=mixed_spec, messages=mixed_messages, compare=compare, bits=bits, t0=T0, ms=MS
+    )
 
 
 @pytest.fixture(scope="session")
 def host_tick(tmp_path_factory, cxx, kernel_includes):
-    """The tick's launches, by name, as host code."""
+    """A launch of the tick as host code, by its name and the constants that it is compiled with."""
     folder, here = tmp_path_factory.mktemp("tick"), Path(__file__).parent
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC"]
-    launches = {}
-    for define, names in (("ROW", ["tick_row"]), ("MEDIA", ["tick_image", "tick_cloud"])):
-        library = folder / f"{define}.so"
-        command = [cxx, *flags, f"-D{define}", *kernel_includes, str(here / "host_tick.cpp")]
+    arguments = {
+        "tick_row": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+        "tick_image": (ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
+        "tick_cloud": (ctypes.c_void_p,),
+    }
+
+    @cache
+    def build(name, *defines):
+        library = folder / f"{abs(hash((name, *defines)))}.so"
+        command = [cxx, *flags, *(f"-D{define}" for define in defines), *kernel_includes, str(here / "host_tick.cpp")]
         done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        for name in names:
-            launches[name] = getattr(ctypes.CDLL(str(library)), name)
-    launches["tick_row"].argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-    launches["tick_image"].argtypes = launches["tick_cloud"].argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    return launches
+        launch = getattr(ctypes.CDLL(str(library)), name)
+        launch.argtypes = arguments[name]
+        return launch
+
+    return build
 
 
 # More than 50 lines because it has a small stand-in for each call of CUDA.
@@ -190,14 +201,16 @@ def emulated(monkeypatch, host_tick):
     from robocache_ros.ops.tick import tick_plan as tick
 
     def kernel(_file, name, _parameters, _device, defines=()):
-        numbers = [int(define.partition("=")[2]) for define in defines]
+        values = dict(define.split("=", 1) for define in defines)
 
         def launch(grid, _block, _shared, *arguments):
             assert min(grid) >= 1
-            if name in ("tick_row", "tick_image"):
-                host_tick[name](*arguments, *numbers)
+            if name == "tick_row":
+                host_tick(name, "ROW")(*arguments)
+            elif name == "tick_image":
+                host_tick(name, "IMAGE")(*arguments, int(values["FAMILY"]), int(values["RESIZE"]))
             elif name == "begin_cloud":
-                host_tick["tick_cloud"](*arguments, *numbers)
+                host_tick("tick_cloud", *defines)(*arguments)
 
         return SimpleNamespace(launch=launch)
 

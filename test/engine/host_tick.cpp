@@ -22,6 +22,7 @@ static bool filled(const Target& target) {
   return target.action != MAKE;
 }
 
+#if defined(IMAGE)
 template <int FAMILY, int RESIZE>
 static void convert(const ImageTask& task) {
   const ConvertArguments& c = task.convert;
@@ -36,34 +37,38 @@ extern "C" void tick_image(const ImageTask* task, int family, int resize) {
 #define CASES(FAMILY) CASE(FAMILY, NEAREST) CASE(FAMILY, BILINEAR) CASE(FAMILY, AREA)
   CASES(PACKED) CASES(YUV422) CASES(NV12) CASES(BAYER) CASES(U16) CASES(F32)
 }
+#else
+#include REDUCTION
 
-extern "C" void tick_cloud(const CloudTask* task, int mode, int features) {
+extern "C" void tick_cloud(const CloudTask* task) {
   if (filled(task->target)) return;
-  const bool mean = mode == 2, max = mode == 3;
+#if FEATURES
   const int64 cells = task->cells;
-  int64* count = task->sums + features * cells;
-  if (mean || max)
-    for (int64 i = 0; i < cells * (features + 1); ++i) task->sums[i] = max && i < cells * features ? -2147483648ll : 0;
+  auto* terms = reinterpret_cast<Reduction::Term*>(task->sums);
+  int64* count = task->sums + FEATURES * cells;
+  for (int64 i = 0; i < cells * FEATURES; ++i) terms[i] = Reduction::NONE;
+  for (int64 i = 0; i < cells; ++i) count[i] = 0;
+#endif
   for (int64 i = 0; i < task->clouds.count; ++i) {
     const unsigned char* bytes = point_at(task->clouds, 0, i);
     const Point point = to_grid(task->clouds, read_point(task->clouds, bytes));
     const int cell = place(task->clouds, bytes, point);
     if (cell < 0) continue;
-    if (mode == 0) static_cast<uint8*>(task->target.out)[cell] = 1;
-    if (mode == 1) ++static_cast<int*>(task->target.out)[cell];
-    if (!mean && !max) continue;
+#if FEATURES
     ++count[cell];
-    for (int f = 0; f < features; ++f) {
-      int64& sum = task->sums[f * cells + cell];
+    for (int f = 0; f < FEATURES; ++f) {
       const float value = feature_at(task->clouds, bytes, point, f);
-      if (mean) sum += fixed_point(value, task->scale, task->limit);
-      else if (key_of(value) > sum) sum = key_of(value);
+      Reduction::combine_at(terms + f * cells + cell, Reduction::term(value, task->scale, task->limit));
     }
+#else
+    Reduction::put({task->target.out, 0, task->clouds.shape[2], false}, cell, 1);
+#endif
   }
-  if (!mean && !max) return;
-  for (int64 i = 0; i < cells * features; ++i)
+#if FEATURES
+  for (int64 i = 0; i < cells * FEATURES; ++i)
     if (count[i % cells])
-      static_cast<float*>(task->target.out)[i] =
-          max ? float_of_key((int)task->sums[i]) : mean_of(task->sums[i], count[i % cells], task->unit);
+      static_cast<float*>(task->target.out)[i] = Reduction::finished(terms[i], count[i % cells], task->unit);
+#endif
 }
+#endif
 #endif

@@ -27,13 +27,6 @@ def test_images_compile_without_a_warning(nvrtc, family):
         assert compile_cubin(nvrtc, load_source("tick/image.cu"), options)[1] == ""
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("mode", "features"), [(0, 0), (1, 0), (2, 1), (2, 4), (3, 2)])
-def test_clouds_compile_without_a_warning(nvrtc, architecture, mode, features):
-    options = compile_options(architecture, (f"MODE={mode}", f"FEATURES={features}"))
-    assert compile_cubin(nvrtc, load_source("tick/cloud.cu"), options)[1] == ""
-
-
 @pytest.fixture(scope="module")
 def host(host_library):
     library = host_library(

@@ -48,8 +48,6 @@ SHARED_NAMES = {
 # Tests that share large fixtures and are still longer. No file may be added here.
 LONG_TESTS = {
     "test/ops/image/test_image_bits.py",
-    "test/ops/voxel/test_voxel_bits.py",
-    "test/ops/voxel/test_voxel_depth.py",
 }
 
 # Former names of classes, functions and options, and phrases that readers stumble over.

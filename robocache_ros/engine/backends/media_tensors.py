@@ -41,11 +41,9 @@ def tensor_format(stream: StreamSpec, normalized: bool = False) -> TensorFormat:
     if stream.kind == "image":
         height, width = (stream.image and stream.image.size) or (0, 0)
         return TensorFormat((3, height, width), torch.float32 if normalized else torch.uint8)
-    grid = stream.voxels
-    assert grid is not None
-    if grid.features:
-        return TensorFormat((len(grid.features), *grid.shape), torch.float32)
-    return TensorFormat(grid.shape, torch.uint8 if grid.reduce == "occupancy" else torch.int32)
+    voxelization = voxelization_of(stream)
+    reduction = voxelization.reduction
+    return TensorFormat(reduction.dense_shape(voxelization.grid), reduction.dense_dtype)
 
 
 def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = False) -> Tensor:
@@ -68,7 +66,7 @@ def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = F
 
 
 def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:
-    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of mean and max."""
+    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of reduced features."""
     data, placed = borrow(payload.data), payload.layout
     pose, voxelization = sensor_pose(placed.transform, stream), voxelization_of(stream)
     if isinstance(placed.layout, DepthImageLayout):

@@ -60,7 +60,7 @@ class ArrayColumn:
         self._name = stream.name
         self._path = ARRAYS_PATH.format(name=stream.name)
         self._table = Table(folder, self._path, ARRAYS_FILE_MB, CHUNK_FILES)
-        self._bits = stream.voxels is not None and stream.voxels.reduce == "occupancy"
+        self._bits = stream.voxels is not None and stream.voxels.reduction.is_flag
         self._shape: list[int] = []
         self._dtype = ""
         self._episode = -1

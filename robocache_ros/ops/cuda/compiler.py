@@ -14,7 +14,8 @@ from robocache_ros.resources import resource
 
 # CuPy's own compile path adds -ftz=true, which would flush subnormals, so NVRTC is called past it.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+# A name in quotes, or a macro that is defined as one when the kernel is compiled.
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(\w+))', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,36 @@ class Source:
 
 
 @cache
-def load_source(file: str) -> Source:
+def load_source(file: str, defines: tuple[str, ...] = ()) -> Source:
     """Read kernels/`file` with its headers, generated ones included.
 
+    Args:
+        file: such as `voxel/place.cu`.
+        defines: those that it is compiled with; an `#include MACRO` reads the header that MACRO is defined as.
+
     Raises:
-        RoboCacheError: the file, or a header it includes, is not there.
+        RoboCacheError: the file, or a header it includes, does not exist, or a macro that it includes is not defined.
     """
     text = resource("kernels", file).read_text()
     headers: dict[str, str] = {}
-    waiting = _INCLUDE.findall(text)
+    waiting = _included(file, text, defines)
     while waiting:
         name = waiting.pop(0)
         if name not in headers:
             headers[name] = GENERATED[name]() if name in GENERATED else resource("kernels", name).read_text()
-            waiting += _INCLUDE.findall(headers[name])
+            waiting += _included(name, headers[name], defines)
     return Source(file, text, tuple(headers.items()))
+
+
+def _included(file: str, text: str, defines: tuple[str, ...]) -> list[str]:
+    """The names of the headers that a file includes itself."""
+    macros = dict(define.split("=", 1) for define in defines if "=" in define)
+    names = []
+    for name, macro in _INCLUDE.findall(text):
+        if macro and macro not in macros:
+            raise RoboCacheError(f'kernels/{file}: includes {macro}; compile it with the define {macro}="header.cuh"')
+        names.append(name or macros[macro].strip('"'))
+    return names
 
 
 def compile_options(architecture: str, defines: tuple[str, ...] = ()) -> tuple[str, ...]:

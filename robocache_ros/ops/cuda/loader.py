@@ -109,7 +109,7 @@ def _build(
 
 def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
     cuda = import_cupy_cuda()
-    source = load_source(file)
+    source = load_source(file, defines)
     options = compile_options("sm_{}{}".format(*torch.cuda.get_device_capability(device)), defines)
     key = source.key(options, cuda.nvrtc.getVersion())
     stored = cache.load(key)

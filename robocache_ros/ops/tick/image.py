@@ -11,7 +11,7 @@ from robocache_ros.ops.cuda.structures import packer
 from robocache_ros.ops.image.conversion import checked_conversion
 from robocache_ros.ops.image.cuda.convert import convert_arguments
 from robocache_ros.ops.image.formats import RESIZE, ImageLayout
-from robocache_ros.ops.tick.prepared import NO_TARGET, Prepared, nowhere
+from robocache_ros.ops.tick.prepared import NO_TARGET, ImageVariant, Prepared, nowhere
 from robocache_ros.ops.tick.tasks import ImageTask, TaskArguments
 
 THREADS = 128  # of a block
@@ -34,12 +34,11 @@ def prepare_image(
     out = torch.empty(conversion.shape, dtype=conversion.dtype, device="meta")
     task = packer(ImageTask).pack(*NO_TARGET, *convert_arguments(nowhere(nbytes), conversion, out))
     _, rows, columns = conversion.shape
-    return Prepared(
-        conversion.shape, conversion.dtype, (conversion.format.family, RESIZE[resize], rows * columns), task
-    )
+    variant = ImageVariant(conversion.format.family, RESIZE[resize], rows * columns)
+    return Prepared(conversion.shape, conversion.dtype, variant, task)
 
 
-def launch_image(device: int, task: int, variant: tuple[int, ...]) -> None:
+def launch_image(device: int, task: int, variant: ImageVariant) -> None:
     """Convert one image; `task` is the address of its ImageTask."""
     family, resize, pixels = variant
     defines = (f"FAMILY={family}", f"RESIZE={resize}")

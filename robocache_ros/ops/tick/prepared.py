@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 NO_TARGET = (0,) * 5  # the values of Target, which each tick sets
+
+
+class ImageVariant(NamedTuple):
+    """What the kernel of an image is compiled with, and the pixels of the result."""
+
+    family: int
+    resize: int
+    pixels: int
+
+
+class CloudVariant(NamedTuple):
+    """What the kernels of a voxel grid are compiled with, and the cells of the grid."""
+
+    mode: str
+    features: int  # 0 of a reduction that reads none
+    cells: int
+    is_depth: int  # 1 for depth images
+
+
+Variant: TypeAlias = ImageVariant | CloudVariant
 
 
 @dataclass(frozen=True)
@@ -19,7 +40,7 @@ class Prepared:
 
     shape: tuple[int, ...]  # of the result
     dtype: torch.dtype
-    variant: tuple[int, ...]  # images: family, resize, pixels; clouds: mode, features, cells, whether of depth
+    variant: Variant
     task: bytes  # ImageTask or CloudTask, without the target and the address of the bytes
 
 

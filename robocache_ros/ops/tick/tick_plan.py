@@ -19,7 +19,7 @@ from robocache_ros.ops.cuda.gpu_memory import copy_async, new_event, pinned
 from robocache_ros.ops.cuda.structures import packer
 from robocache_ros.ops.tick.cloud import launch_cloud
 from robocache_ros.ops.tick.image import launch_image
-from robocache_ros.ops.tick.prepared import Prepared
+from robocache_ros.ops.tick.prepared import CloudVariant, ImageVariant, Prepared
 from robocache_ros.ops.tick.row import launch_row
 from robocache_ros.ops.tick.tasks import CloudTask, ImageTask, RowTarget, RowTask, TaskHead
 
@@ -115,10 +115,10 @@ class TickPlan:
         """Fuse the vector streams."""
         launch_row(self._index, self._at, self._at + self._vectors_at, len(self._vectors))
 
-    def launch_image(self, number: int, variant: tuple[int, ...]) -> None:
+    def launch_image(self, number: int, variant: ImageVariant) -> None:
         """Compute an image stream's image."""
         launch_image(self._index, self._at + self._images_at + number * _IMAGE_BYTES, variant)
 
-    def launch_cloud(self, number: int, variant: tuple[int, ...]) -> None:
+    def launch_cloud(self, number: int, variant: CloudVariant) -> None:
         """Compute a cloud stream's grid."""
         launch_cloud(self._index, self._at + self._clouds_at + number * _CLOUD_BYTES, variant)

@@ -14,6 +14,7 @@ from robocache_ros.ops.voxel import segments as voxel_segments
 from robocache_ros.ops.voxel.cloud_layout import CloudLayout, PointField
 from robocache_ros.ops.voxel.depth_layout import COLORS, DEPTHS, DepthLayout
 from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxels
+from robocache_ros.reductions.kind import CellReduction, saturates
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
 F32 = NDArray[np.float32]
@@ -39,12 +40,12 @@ def voxelize(
     """
     cell, counts = place(columns, grid, reduction, batch, lengths)
     tally = torch.from_numpy(counts)
-    rows = np.stack(columns, axis=1) if reduction.reads_features else np.zeros((len(cell), 0), np.float32)
+    rows = np.stack(columns, axis=1) if reduction.kind.reads_features else np.zeros((len(cell), 0), np.float32)
     if output.sparse:
         points = (torch.from_numpy(cell), torch.from_numpy(rows))
         return voxel_segments.sparse_voxels(*points, grid, reduction, output, tally)
     out = output.dense(grid, reduction, torch.device("cpu"), batch)
-    fill(out if output.batched else out[None], cell, rows, grid, reduction, batch)
+    fill(out if output.batched else out[None], cell, rows, grid, reduction)
     return Voxels(out, tally if output.batched else tally[0])
 
 
@@ -130,7 +131,7 @@ def place(
     number = len(columns[0])
     real = True if lengths is None else np.arange(number // max(batch, 1)) < lengths.numpy()[:, None]
     real = np.broadcast_to(real, (batch, number // max(batch, 1))).reshape(-1)
-    read = columns if reduction.reads_features else columns[:3]
+    read = columns if reduction.kind.reads_features else columns[:3]
     doubtful = real & ~inside
     finite: Any = True
     if doubtful.any() or len(read) > 3:
@@ -140,9 +141,9 @@ def place(
     tally = np.zeros((batch, 3), np.int64)
     tally[:, 0] = _per_cloud(real & ~np.asarray(finite), batch)
     tally[:, 1] = _per_cloud(doubtful & finite, batch)
-    if reduction.mode == "mean":
+    if reduction.kind.saturates:
         for values in columns[3:]:
-            clamped = voxel_segments.saturates(torch.from_numpy(values), reduction.fraction_bits).numpy()
+            clamped = saturates(torch.from_numpy(values), reduction.fraction_bits).numpy()
             tally[:, 2] += _per_cloud(kept & clamped, batch)
     x, y, z = (np.where(kept, position, 0).astype(np.int64) for position in indices)
     cell = (x * grid.shape[1] + y) * grid.shape[2] + z
@@ -155,28 +156,9 @@ def _per_cloud(flags: NDArray[np.bool_], batch: int) -> NDArray[np.int64]:
     return np.asarray(np.count_nonzero(flags.reshape(batch, -1), axis=1)) if batch else np.zeros(0, np.int64)
 
 
-def fill(out: Tensor, cell: NDArray[np.int64], rows: F32, grid: Grid, reduction: Reduction, batch: int) -> None:
+def fill(out: Tensor, cell: NDArray[np.int64], rows: F32, grid: Grid, reduction: Reduction) -> None:
     """Write the dense grids of B clouds into `out`, (B, ...) of the reduction's shape."""
-    if reduction.mode == "count":
-        out.view(-1).numpy()[:] = np.bincount(cell[cell >= 0], minlength=batch * grid.cells)
-        return
-    if reduction.mode in ("occupancy", "occupancy_bits"):
-        packed = reduction.mode == "occupancy_bits"
-        occupied = np.zeros(batch * grid.cells, np.uint8) if packed else out.view(-1).numpy()
-        occupied[:] = 0
-        occupied[cell[cell >= 0]] = 1
-        if packed:
-            _pack(occupied.reshape(batch, *grid.shape), out.numpy())
-        return
-    out.zero_()
-    segments = voxel_segments.group(torch.from_numpy(cell))
-    values = voxel_segments.reduce(segments, torch.from_numpy(rows), reduction)
-    voxel_segments.scatter(out, segments.cell, values, grid, reduction)
-
-
-def _pack(occupied: NDArray[np.uint8], out: NDArray[np.int32]) -> None:
-    """Bit z % 32 of word z // 32 is voxel z."""
-    packed = np.zeros((*out.shape[:-1], out.shape[-1] * 4), np.uint8)
-    bits = np.packbits(occupied, axis=-1, bitorder="little")
-    packed[..., : bits.shape[-1]] = bits
-    out[...] = packed.view("<u4").astype(np.uint32).view(np.int32)
+    if isinstance(reduction.kind, CellReduction):
+        reduction.kind.fill(out.numpy(), cell[cell >= 0], grid.shape)
+    else:
+        voxel_segments.fill(out, torch.from_numpy(cell), torch.from_numpy(rows), grid, reduction)

@@ -14,13 +14,10 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.checks import check_choice, check_names, checked_floats, checked_integer, checked_integers
 from robocache_ros.ops.tensor_checks import check_tensor, checked_out
+from robocache_ros.reductions import REDUCTIONS, ReductionKind
+from robocache_ros.reductions.kind import FIXED_BITS
 
 AXES = ("x", "y", "z")
-MODES = ("occupancy", "occupancy_bits", "count", "mean", "max", "first")
-FEATURE_MODES = ("mean", "max")
-# A feature is summed as round(value * 2**fraction_bits) in int64; |value| saturates at 2**(FIXED_BITS - fraction_bits):
-# 2**23 points of the largest value fit one voxel, whatever their order.
-FIXED_BITS = 40
 FRACTION_BITS = 20
 MAX_VOXELS = 2**31 - 1
 
@@ -38,15 +35,10 @@ class Grid:
         """Number of voxels."""
         return math.prod(self.shape)
 
-    @property
-    def words(self) -> int:
-        """32-bit words along z of the bit-packed form."""
-        return (self.shape[2] + 31) // 32
-
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a voxel holds of its points."""
+    """What a voxel holds of its points, with the parameters."""
 
     mode: str
     features: int  # columns after x, y, z
@@ -54,31 +46,24 @@ class Reduction:
     fraction_bits: int = FRACTION_BITS
 
     @property
-    def reads_features(self) -> bool:
-        """Whether points with a feature that is not finite are not placed."""
-        return self.mode in ("mean", "max", "first")
+    def kind(self) -> ReductionKind:
+        """What the mode declares."""
+        return REDUCTIONS[self.mode]
 
     @property
     def limit(self) -> float:
-        """Where a feature saturates in the fixed-point sum of `mean`."""
+        """Where a feature saturates in a fixed-point sum."""
         return 2.0 ** (FIXED_BITS - self.fraction_bits)
 
     def dense_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of one cloud's dense grid."""
-        if self.mode == "occupancy_bits":
-            return (*grid.shape[:2], grid.words)
-        if self.mode in FEATURE_MODES:
-            return (self.features, *grid.shape)
-        if self.mode == "first":
-            return (*grid.shape, self.max_points, 3 + self.features)
-        return grid.shape
+        return self.kind.dense_shape(grid.shape, self.features, self.max_points)
 
     @property
     def dense_dtype(self) -> torch.dtype:
         """Type of the dense grid."""
-        return {"occupancy": torch.uint8, "occupancy_bits": torch.int32, "count": torch.int32}.get(
-            self.mode, torch.float32
-        )
+        dtype: torch.dtype = getattr(torch, self.kind.dtype)
+        return dtype
 
 
 @dataclass(frozen=True)
@@ -108,11 +93,11 @@ class Output:
 class Voxels:
     """A filled grid; with `sparse`, its occupied voxels alone, sorted by (batch,) x, y, z."""
 
-    dense: Tensor | None  # uint8 occupancy, int32 bits or count, float32 the others; zero where nothing is
+    dense: Tensor | None  # uint8 occupancy, int32 bits or count, float32 the others; zero where no point is
     tally: Tensor  # (3,) or (B, 3) int64 on the points' device: not finite, outside (neither placed), saturated
     coordinates: Tensor | None = None  # sparse: (V, 3) int32 x, y, z, or (V, 4) with the batch before them
     num_points: Tensor | None = None  # sparse: (V,) int32 points that fell into the voxel
-    features: Tensor | None = None  # sparse: (V, F) of mean and max, (V, K, 3 + F) zero-padded of first; float32
+    features: Tensor | None = None  # sparse: (V, F), or (V, K, 3 + F) zero-padded of first; float32
 
     @property
     def grid(self) -> Tensor:
@@ -133,7 +118,7 @@ class Voxels:
 
     @property
     def saturated(self) -> Tensor:
-        """Feature values that the fixed-point sum of `mean` could not hold and clamped."""
+        """Feature values that a fixed-point sum could not hold and clamped."""
         return self.tally[..., 2]
 
 
@@ -155,11 +140,13 @@ def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float],
 
 def checked_reduction(mode: str, features: int, max_points: int | None, fraction_bits: int) -> Reduction:
     """What the voxels hold; raises RoboCacheError on a wrong combination."""
-    check_choice("mode", mode, MODES)
-    if mode in FEATURE_MODES and not features:
+    check_choice("mode", mode, REDUCTIONS)
+    kind = REDUCTIONS[mode]
+    if kind.needs_features and not features:
         raise RoboCacheError(f"mode: {mode!r} needs features besides x, y and z; give points (..., 3 + F) or features")
-    if (mode == "first") != (max_points is not None):
-        raise RoboCacheError(f"max_points: {max_points} with mode {mode!r}; set it with 'first' only")
+    if kind.needs_max_points != (max_points is not None):
+        those = ", ".join(name for name, other in REDUCTIONS.items() if other.needs_max_points)
+        raise RoboCacheError(f"max_points: {max_points} with mode {mode!r}; set it with {those} only")
     if max_points is not None and checked_integer("max_points", max_points) < 1:
         raise RoboCacheError(f"max_points: {max_points} is not 1 or more")
     if not 0 <= checked_integer("fraction_bits", fraction_bits) <= FIXED_BITS:

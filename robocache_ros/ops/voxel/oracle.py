@@ -10,6 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from robocache_ros.reductions import REDUCTIONS
+
 Array = NDArray[Any]
 
 
@@ -33,9 +35,6 @@ def voxels(
     return inside, nonfinite, outside
 
 
-def means(points: Array, inside: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], list[float]]:
-    """Mean of each feature in each voxel that has points."""
-    return {
-        index: [math.fsum(map(float, points[rows, 3 + f])) / len(rows) for f in range(points.shape[1] - 3)]
-        for index, rows in inside.items()
-    }
+def reduced(points: Array, inside: dict[tuple[int, ...], list[int]], mode: str) -> dict[tuple[int, ...], list[float]]:
+    """What each voxel that has points holds."""
+    return {index: REDUCTIONS[mode].oracle(points[rows].tolist()) for index, rows in inside.items()}

@@ -1,7 +1,4 @@
-"""Points grouped by voxel through a stable sort: the sparse forms, on any device, in torch.
-
-Sums are int64 and maxima compare integers, so the result does not depend on the order of the points.
-"""
+"""Points grouped by voxel through a stable sort: the sparse forms, on any device, in torch."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.voxel.grid import FIXED_BITS, Grid, Output, Reduction, Voxels
+from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxels
+from robocache_ros.reductions.kind import PlacedPoints, PointReduction
 
 
 @dataclass(frozen=True)
@@ -33,28 +31,19 @@ def group(cell: Tensor) -> Segments:
 
 
 def reduce(segments: Segments, rows: Tensor, reduction: Reduction) -> Tensor:
-    """(V, F) mean or max of the features, or (V, K, 3 + F) the first K rows; `rows` is (N, 3 + F) float32."""
-    selected = rows[segments.point]
-    if reduction.mode == "first":
-        return _first(segments, selected, reduction.max_points)
-    shape = (len(segments.cell), reduction.features)
-    if reduction.mode == "max":
-        keys = torch.full(shape, torch.iinfo(torch.int32).min, dtype=torch.int32, device=rows.device)
-        index = segments.voxel[:, None].expand(-1, reduction.features)
-        return float_of_key(keys.scatter_reduce_(0, index, key_of_float(selected[:, 3:]), "amax"))
-    total = torch.zeros(shape, dtype=torch.int64, device=rows.device)
-    total.index_add_(0, segments.voxel, fixed_point(selected[:, 3:], reduction.fraction_bits))
-    mean = total.to(torch.float64) / segments.count[:, None].to(torch.float64)
-    return (mean * 2.0**-reduction.fraction_bits).to(torch.float32)
+    """(V, ...) what each voxel holds, of a reduction that reads the points; `rows` is (N, 3 + F) float32."""
+    kind = reduction.kind
+    assert isinstance(kind, PointReduction)
+    sizes = (reduction.fraction_bits, reduction.max_points)
+    return kind.reduce(PlacedPoints(rows[segments.point], segments.voxel, segments.count, *sizes))
 
 
-def _first(segments: Segments, selected: Tensor, max_points: int) -> Tensor:
-    start = torch.cumsum(segments.count, 0) - segments.count
-    rank = torch.arange(len(segments.point), device=selected.device) - start[segments.voxel]
-    kept = rank < max_points
-    out = torch.zeros(len(segments.cell), max_points, selected.shape[1], device=selected.device)
-    out[segments.voxel[kept], rank[kept]] = selected[kept]
-    return out
+def fill(out: Tensor, cell: Tensor, rows: Tensor, grid: Grid, reduction: Reduction) -> None:
+    """Write the dense grids `out` (B, ...) of a reduction that reads the points."""
+    kind = reduction.kind
+    assert isinstance(kind, PointReduction)
+    segments = group(cell)
+    kind.scatter(out.zero_(), segments.cell, reduce(segments, rows, reduction), grid.cells)
 
 
 def coordinates(cell: Tensor, grid: Grid, batched: bool) -> Tensor:
@@ -63,36 +52,6 @@ def coordinates(cell: Tensor, grid: Grid, batched: bool) -> Tensor:
     within = cell % grid.cells
     parts = [within // (size_y * size_z), within // size_z % size_y, within % size_z]
     return torch.stack([cell // grid.cells, *parts] if batched else parts, dim=1).to(torch.int32)
-
-
-def scatter(out: Tensor, cell: Tensor, values: Tensor, grid: Grid, reduction: Reduction) -> None:
-    """Put the values of occupied cells into a cleared dense grid (B, ...)."""
-    if reduction.mode == "first":
-        out.view(-1, *values.shape[1:])[cell] = values
-    else:
-        out.view(-1, reduction.features, grid.cells)[cell // grid.cells, :, cell % grid.cells] = values
-
-
-def fixed_point(values: Tensor, fraction_bits: int) -> Tensor:
-    """float32 -> int64 multiples of 2**-fraction_bits, to nearest even, saturating (see FIXED_BITS)."""
-    limit = 2.0 ** (FIXED_BITS - fraction_bits)
-    return torch.round(values.clamp(-limit, limit) * 2.0**fraction_bits).to(torch.int64)
-
-
-def saturates(values: Tensor, fraction_bits: int) -> Tensor:
-    """Which values `fixed_point` clamps."""
-    return values.abs() > 2.0 ** (FIXED_BITS - fraction_bits)
-
-
-def key_of_float(values: Tensor) -> Tensor:
-    """float32 -> int32 in the same order, -0 before +0; its own inverse on the bits."""
-    bits = values.contiguous().view(torch.int32)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-def float_of_key(keys: Tensor) -> Tensor:
-    """The inverse of `key_of_float`."""
-    return (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
 def sparse_voxels(
@@ -107,5 +66,5 @@ def sparse_voxels(
         tally if output.batched else tally[0],
         coordinates(segments.cell, grid, output.batched),
         segments.count.to(torch.int32),
-        reduce(segments, rows, reduction) if reduction.reads_features else None,
+        reduce(segments, rows, reduction) if reduction.kind.reads_features else None,
     )

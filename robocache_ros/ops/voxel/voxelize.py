@@ -51,13 +51,13 @@ def voxelize_pointcloud(
         grid_min: corner of the grid with the smallest coordinates.
         voxel_size: edge of a voxel, one or one an axis.
         grid_size: voxels along x, y and z.
-        mode: what a voxel holds; a dense grid is zero where no point is.
+        mode: what a voxel holds; a dense grid is zero where no point is (`robocache_ros.reductions`).
             occupancy: uint8 (X, Y, Z), 1 where a point is.
             occupancy_bits: int32 (X, Y, ceil(Z / 32)); bit z % 32 of word z // 32.
             count: int32 (X, Y, Z).
-            mean: float32 (F, X, Y, Z) of the features, summed in fixed point (see `fraction_bits`) and so the same in
-                any order; one rounding to float32 at the end.
-            max: float32 (F, X, Y, Z); -0 is less than +0.
+            mean, max and other reductions of features: float32 (F, X, Y, Z). A mean is summed in fixed point (see
+                `fraction_bits`), with one rounding to float32 at the end. All are the same in any order of the points;
+                -0 is less than +0.
             first: float32 (X, Y, Z, K, 3 + F), the K = `max_points` points of lowest index, zero-padded: the pillar
                 (VoxelNet) form, usually wanted sparse.
         lengths: (B,) int64, points of each cloud; rows past it are ignored. On a GPU they are clamped to 0..N,

@@ -13,14 +13,12 @@ from robocache_ros.engine.backends.gpu import media_ring
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 
-REDUCTIONS = [("occupancy", ()), ("count", ()), ("mean", ("intensity", "z")), ("max", ("intensity",))]
-
 
 @pytest.mark.parametrize("seed", range(8))
 def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, emulated, seed, caplog):
     caplog.set_level(logging.ERROR)
     rng = np.random.default_rng(seed)
-    spec = mixture.spec(*REDUCTIONS[seed % 4], emit=("fixed", "eager")[seed % 2])
+    spec = mixture.spec(*mixture.reductions[seed % len(mixture.reductions)], emit=("fixed", "eager")[seed % 2])
     options = {"normalized": seed // 2 % 2 == 1, "payload_bytes": {"front": 64 * 48 * 3} if seed % 3 else None}
     engine = emulated(spec, **options)
     assert mixture.compare(engine, FusionEngine(spec, **options), mixture.messages(rng), rng) > 30

@@ -53,6 +53,18 @@ def test_a_mistake_is_reported_with_the_compilers_words(nvrtc):
         compile_cubin(nvrtc, load_source("resample/blend.cu"), compile_options("sm_90", ("TRAITS=nonsense", *BLEND)))
 
 
+def test_a_header_that_a_define_names_is_read_and_is_part_of_the_key():
+    headers = [f"voxel/reductions/{name}.cuh" for name in ("occupancy", "count")]
+    occupancy, count = (load_source("voxel/place.cu", (f'REDUCTION="{header}"',)) for header in headers)
+    assert headers[0] in dict(occupancy.headers)
+    assert occupancy.key((), (13, 0)) != count.key((), (13, 0))
+
+
+def test_a_header_that_no_define_names_is_an_error_that_names_the_define():
+    with pytest.raises(RoboCacheError, match=r"kernels/voxel/place.cu: includes REDUCTION; .* define REDUCTION="):
+        load_source("voxel/place.cu")
+
+
 def test_subnormals_and_single_roundings_are_kept():
     options = compile_options("sm_90")
     assert "--ftz=false" in options

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import voxelize_pointcloud
-from robocache_ros.ops.voxel import oracle
+from robocache_ros.reductions import REDUCTIONS
 
 UNIT = ((0, 0, 0), 1.0, (2, 2, 2))
 NAN, INF = float("nan"), float("inf")
@@ -84,16 +82,6 @@ def test_mean_and_max_are_of_the_features_of_a_voxel_s_points_and_0_elsewhere():
     assert mean[:, 0, 0, 1].tolist() == highest[:, 0, 0, 1].tolist() == [0, 0]
 
 
-def test_means_do_not_depend_on_the_order_of_points():
-    points = torch.rand(5000, 5) * 2
-    points[:, 3:] = torch.randn(5000, 2) * 1000
-    shuffled = points[torch.randperm(5000)]
-    for mode in ("mean", "max"):
-        assert torch.equal(
-            voxelize_pointcloud(points, *UNIT, mode).grid, voxelize_pointcloud(shuffled, *UNIT, mode).grid
-        )
-
-
 def test_a_mean_is_in_steps_of_the_fixed_point_and_saturates_at_its_range():
     points = cloud((0, 0, 0, 0.3), (1, 0, 0, 300.0), (1, 1, 0, -300))
     voxels = voxelize_pointcloud(points, *UNIT, "mean", fraction_bits=32)
@@ -110,10 +98,10 @@ def test_the_greatest_of_negative_zero_and_zero_is_zero():
     assert torch.signbit(grid[0, :, 0, 0]).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("mode", ["mean", "max", "first"])
+@pytest.mark.parametrize("mode", [name for name in REDUCTIONS if REDUCTIONS[name].reads_features])
 def test_a_feature_that_is_not_finite_refuses_its_point(mode):
     points = cloud((0, 0, 0, 1), (0, 0, 0, NAN), (0, 0, 0, INF))
-    voxels = voxelize_pointcloud(points, *UNIT, mode, max_points=3 if mode == "first" else None)
+    voxels = voxelize_pointcloud(points, *UNIT, mode, max_points=3 if REDUCTIONS[mode].needs_max_points else None)
     assert voxels.nonfinite == 2
 
 
@@ -121,10 +109,10 @@ def test_features_that_are_not_read_refuse_nothing():
     assert voxelize_pointcloud(cloud((0, 0, 0, NAN)), *UNIT, "count").grid.sum() == 1
 
 
-@pytest.mark.parametrize("mode", ["occupancy", "occupancy_bits", "count", "mean", "max", "first"])
+@pytest.mark.parametrize("mode", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (0, 5, 4)])
 def test_no_points_give_an_empty_grid(mode, shape):
-    extra = {"max_points": 2 if mode == "first" else None}
+    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
     voxels = voxelize_pointcloud(torch.zeros(shape), *UNIT, mode, **extra)
     assert not voxels.grid.any()
     assert voxels.grid.shape[: len(shape) - 2] == shape[:-2]
@@ -138,10 +126,10 @@ def test_rows_may_be_strided_and_start_anywhere():
     assert torch.equal(voxelize_pointcloud(view, *UNIT, "mean").grid, dense)
 
 
-@pytest.mark.parametrize("mode", ["occupancy", "occupancy_bits", "count", "mean", "max", "first"])
+@pytest.mark.parametrize("mode", REDUCTIONS)
 def test_out_is_cleared_written_and_returned(mode):
     points = torch.rand(9, 4) * 3
-    extra = {"max_points": 2 if mode == "first" else None}
+    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
     wanted = voxelize_pointcloud(points, *UNIT, mode, **extra).grid
     out = torch.full_like(wanted, 7)
     assert voxelize_pointcloud(points, *UNIT, mode, out=out, **extra).grid is out
@@ -185,30 +173,3 @@ def test_a_mistake_is_named(change, words):
     with pytest.raises(RoboCacheError) as caught:
         voxelize_pointcloud(**arguments)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_voxels_agree_with_the_reference(data):
-    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    shape = tuple(data.draw(st.integers(1, 7)) for _ in range(3))
-    size = tuple(float(np.float32(data.draw(st.floats(0.01, 10)))) for _ in range(3))
-    low = tuple(float(np.float32(data.draw(st.floats(-10, 10)))) for _ in range(3))
-    count = data.draw(st.integers(0, 60))
-    # Away from the faces by more than the coordinates' rounding, so that floor has one answer.
-    within = random.integers(-1, np.array(shape) + 1, (count, 3)) + random.uniform(0.02, 0.98, (count, 3))
-    points = np.concatenate([within * size + low, random.normal(0, 100, (count, 2))], axis=1).astype(np.float32)
-    if count:
-        points[random.integers(0, count, 3), random.integers(0, 5, 3)] = random.choice([np.nan, np.inf, -np.inf], 3)
-    inside, nonfinite, outside = oracle.voxels(points, low, size, shape)
-    voxels = voxelize_pointcloud(torch.from_numpy(points), low, size, shape, "mean", sparse=True)
-    assert (int(voxels.nonfinite), int(voxels.outside)) == (nonfinite, outside)
-    found = {
-        tuple(index): number
-        for index, number in zip(voxels.coordinates.tolist(), voxels.num_points.tolist(), strict=True)
-    }
-    assert found == {index: len(rows) for index, rows in inside.items()}
-    means = oracle.means(points, inside)
-    for index, mean in zip(voxels.coordinates.tolist(), voxels.features.tolist(), strict=True):
-        # Half a step of the fixed point and the result's rounding to float32, which add up.
-        np.testing.assert_allclose(mean, means[tuple(index)], rtol=2**-24, atol=2**-21)

@@ -10,8 +10,11 @@ import torch
 from robocache_ros.ops import voxelize_pointcloud
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
 from robocache_ros.ops.voxel.cuda import bins as voxel_bins
-from robocache_ros.ops.voxel.cuda.bins import BIN_DEFINES, PIECE, sizes
+from robocache_ros.ops.voxel.cuda.bins import PIECE, bin_defines, sizes
+from robocache_ros.ops.voxel.grid import checked_reduction
+from robocache_ros.reductions import REDUCTIONS
 
+OF_FEATURES = [name for name, kind in REDUCTIONS.items() if kind.needs_features]
 H200 = (132, 226 << 10)
 HOST = """
 #include "voxel/cell_bins.cuh"
@@ -91,12 +94,13 @@ def test_what_bins_are_for():
 def test_it_compiles_without_a_warning(nvrtc, file, architecture):
     tensor = ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0")
     variants = [
-        ("FEATURES=4", "MAXIMUM=0", "POINTS=4"),
-        ("FEATURES=3", "MAXIMUM=1", "POINTS=4", *tensor),
-        ("FEATURES=16", "MAXIMUM=0", "POINTS=1", *tensor),
+        ("mean", 4, "POINTS=4"),
+        ("max", 3, "POINTS=4", *tensor),
+        ("mean", 16, "POINTS=1", *tensor),
     ]
-    for defines in variants if architecture == "sm_90" else variants[:1]:
-        assert compile_cubin(nvrtc, load_source(file), compile_options(architecture, (*defines, *BIN_DEFINES)))[1] == ""
+    for mode, features, *others in variants if architecture == "sm_90" else variants[:1]:
+        defines = (*bin_defines(checked_reduction(mode, features, None, 20)), *others)
+        assert compile_cubin(nvrtc, load_source(file, defines), compile_options(architecture, defines))[1] == ""
 
 
 SHAPE = (64, 65, 67)  # no multiple of four cells
@@ -145,7 +149,7 @@ GRID = ((0.0, 0.0, 0.0), 1.0, SHAPE)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", OF_FEATURES)
 @pytest.mark.parametrize("features", [1, 4, 6, 16])
 def test_any_crowd_has_the_same_bits_on_the_gpu_run_after_run(host_library, mode, features):
     assert has_bins(1, COUNT, features)
@@ -162,7 +166,7 @@ def test_any_crowd_has_the_same_bits_on_the_gpu_run_after_run(host_library, mode
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", OF_FEATURES)
 @pytest.mark.parametrize("fraction_bits", [0, 20, 40])
 def test_sums_of_whole_tiles_have_the_same_bits_on_the_gpu(mode, fraction_bits):
     """The largest values and the smallest, of both signs, in one voxel: no bit of a sum is lost on the way."""
@@ -173,12 +177,12 @@ def test_sums_of_whole_tiles_have_the_same_bits_on_the_gpu(mode, fraction_bits):
     points[:, 3] = -points[:, 3].abs()
     assert has_bins(1, COUNT, 2)
     wanted = voxelize_pointcloud(points, *GRID, mode, fraction_bits=fraction_bits)
-    assert wanted.saturated > 0 or mode == "max"
+    assert (wanted.saturated > 0) == REDUCTIONS[mode].saturates
     same_bits(voxelize_pointcloud(points.cuda(), *GRID, mode, fraction_bits=fraction_bits), wanted)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", OF_FEATURES)
 @pytest.mark.parametrize("shape", [SHAPE, (64, 64, 64)])
 @pytest.mark.parametrize("offset", [0, 1])
 def test_ragged_clouds_and_unaligned_grids_have_the_same_bits_on_the_gpu(mode, shape, offset):
@@ -198,7 +202,7 @@ def test_ragged_clouds_and_unaligned_grids_have_the_same_bits_on_the_gpu(mode, s
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", OF_FEATURES)
 @pytest.mark.parametrize("shape", [(128, 128, 128), (200, 200, 200), (16, 32, 64)])
 def test_large_clouds_and_grids_have_the_same_bits_on_the_gpu(mode, shape):
     random = torch.Generator().manual_seed(4)
@@ -210,7 +214,7 @@ def test_large_clouds_and_grids_have_the_same_bits_on_the_gpu(mode, shape):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", OF_FEATURES)
 def test_it_reads_what_torch_wrote_just_before(wrong_after, mode):
     clouds = torch.rand(8, 50_000, 5, device="cuda") * 64
     wanted = torch.stack([voxelize_pointcloud(cloud, *GRID, mode).grid for cloud in clouds])

@@ -5,6 +5,7 @@ import torch
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import voxelize_pointcloud
+from robocache_ros.reductions import REDUCTIONS, SPEC_REDUCTIONS
 
 UNIT = ((0, 0, 0), 1.0, (2, 2, 2))
 
@@ -24,7 +25,7 @@ def test_first_keeps_the_points_of_lowest_index_and_pads_with_zeros():
     assert dense.shape == (2, 2, 2, 2, 4)
 
 
-@pytest.mark.parametrize("mode", ["occupancy", "count", "mean", "max"])
+@pytest.mark.parametrize("mode", SPEC_REDUCTIONS)
 def test_sparse_voxels_are_the_dense_grid_s_sorted(mode):
     points = torch.rand(400, 5) * 4 - 1
     grid = ((0, 0, 0), 0.25, (8, 9, 10))
@@ -34,15 +35,15 @@ def test_sparse_voxels_are_the_dense_grid_s_sorted(mode):
     x, y, z = sparse.coordinates.long().T
     assert torch.equal(sparse.num_points, count[x, y, z])
     assert torch.equal(sparse.tally, dense.tally)
-    if mode in ("mean", "max"):
+    if SPEC_REDUCTIONS[mode].needs_features:
         assert torch.equal(sparse.features, dense.grid[:, x, y, z].T)
 
 
-@pytest.mark.parametrize("mode", ["occupancy", "occupancy_bits", "count", "mean", "max", "first"])
+@pytest.mark.parametrize("mode", REDUCTIONS)
 def test_a_ragged_batch_is_its_clouds_one_by_one(mode):
     points = torch.rand(3, 50, 4) * 3 - 0.5
     lengths = torch.tensor([50, 0, 20])
-    extra = {"max_points": 2 if mode == "first" else None}
+    extra = {"max_points": 2 if REDUCTIONS[mode].needs_max_points else None}
     batch = voxelize_pointcloud(points, *UNIT, mode, lengths=lengths, **extra)
     for i, length in enumerate(lengths):
         one = voxelize_pointcloud(points[i, :length], *UNIT, mode, **extra)

@@ -26,6 +26,7 @@ from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, S
 from robocache_ros.engine.frames import Frames
 from robocache_ros.ops.cuda.gpu_memory import new_event, new_stream, pinned
 from robocache_ros.ops.image.nvjpeg import require_jpeg
+from robocache_ros.ops.tick.prepared import ImageVariant, Variant
 from robocache_ros.ops.tick.tick_plan import UPLOADS, TickPlan
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.units import NS_PER_MS
@@ -197,12 +198,12 @@ class GpuBackend:
         stream: Any = torch.cuda.current_stream()  # once per tick: the call costs as much as a launch
         self._uploads.wait((small, max([part.ticket for part in parts], default=-1)), stream)
         plan.upload(stream)
-        self._launch(tuple([part.prepared.variant if part.prepared else () for part in parts]))
+        self._launch(tuple([part.prepared.variant if part.prepared else None for part in parts]))
         self._done[turn].record(stream)
         self._uploads.after(self._done[turn])
         return {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
 
-    def _launch(self, variants: tuple[tuple[int, ...], ...]) -> None:
+    def _launch(self, variants: tuple[Variant | None, ...]) -> None:
         """Launch all kernels of a tick: one by one at their first use, from then on as one graph."""
         graph = self._graphs.get(variants)
         if graph:
@@ -214,7 +215,7 @@ class GpuBackend:
         self._graphs[variants] = self._capture(variants)
         self._captures += 1
 
-    def _capture(self, variants: tuple[tuple[int, ...], ...]) -> Any:
+    def _capture(self, variants: tuple[Variant | None, ...]) -> Any:
         # Without torch.cuda.graph, which waits for the GPU and collects garbage.
         graph = torch.cuda.CUDAGraph()
         self._side.wait_stream(torch.cuda.current_stream())
@@ -226,11 +227,13 @@ class GpuBackend:
                 graph.capture_end()
         return graph
 
-    def _launch_each(self, variants: tuple[tuple[int, ...], ...]) -> None:
+    def _launch_each(self, variants: tuple[Variant | None, ...]) -> None:
         self._plan.launch_row()
-        for (kind, number), variant in zip(self._numbers, variants, strict=True):
-            if variant:
-                (self._plan.launch_image if kind == "image" else self._plan.launch_cloud)(number, variant)
+        for (_, number), variant in zip(self._numbers, variants, strict=True):
+            if isinstance(variant, ImageVariant):
+                self._plan.launch_image(number, variant)
+            elif variant:
+                self._plan.launch_cloud(number, variant)
 
     def _several(self, ticks_ns: Int64, selections: Selections, rows: Any) -> Frames:
         fused = torch.empty((len(ticks_ns), self._layout.width), device=self.device)

@@ -12,9 +12,9 @@ from robocache_ros.decode.payloads import PlacedLayout
 from robocache_ros.engine.backends.gpu.allocation import allocate
 from robocache_ros.engine.backends.media_tensors import sensor_pose, voxelization_of
 from robocache_ros.ops.image.formats import PACKED, RESIZE, ImageLayout
-from robocache_ros.ops.tick.cloud import MODES, prepare_cloud, prepare_depth
+from robocache_ros.ops.tick.cloud import prepare_cloud, prepare_depth
 from robocache_ros.ops.tick.image import prepare_image
-from robocache_ros.ops.tick.prepared import Prepared
+from robocache_ros.ops.tick.prepared import CloudVariant, ImageVariant, Prepared, Variant
 from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
 from robocache_ros.spec import StreamSpec
 
@@ -24,13 +24,13 @@ Key: TypeAlias = tuple[int, Layout]  # the number of bytes, and their layout
 LAYOUTS = 32  # that are cached: clouds may differ in their points each time
 
 
-def likely_variant(stream: StreamSpec) -> tuple[int, ...]:
+def likely_variant(stream: StreamSpec) -> Variant:
     """The variant of the kernels that a stream needs, if its images are not of a rare encoding."""
     if stream.voxels:
         cells, is_depth = math.prod(stream.voxels.shape), int(bool(stream.camera_info))
-        return MODES.index(stream.voxels.reduce), len(stream.voxels.features), cells, is_depth
+        return CloudVariant(stream.voxels.reduce, len(stream.voxels.features), cells, is_depth)
     assert stream.image
-    return PACKED, RESIZE[stream.image.resize], 1
+    return ImageVariant(PACKED, RESIZE[stream.image.resize], 1)
 
 
 class PreparedLayouts:
@@ -39,7 +39,7 @@ class PreparedLayouts:
     Args:
         stream: an image or cloud stream.
         normalized: images as float32.
-        device: CUDA device of the scratch memory for mean and max voxels.
+        device: CUDA device of the scratch memory for reduced features.
     """
 
     def __init__(self, stream: StreamSpec, normalized: bool, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The launch of kernels/voxel/bin_reduce.cu: means and maxima of points that are sorted by bins of voxels."""
+"""The launch of kernels/voxel/bin_reduce.cu: features of points that are sorted by bins of voxels."""
 
 from __future__ import annotations
 

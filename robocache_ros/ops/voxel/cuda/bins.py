@@ -81,4 +81,9 @@ def bin_defines(reduction: Reduction) -> tuple[str, ...]:
 
 def reduction_defines(reduction: Reduction) -> tuple[str, ...]:
     """The constants that every kernel which reduces features is compiled with."""
-    return f"FEATURES={reduction.features}", f"MAXIMUM={int(reduction.mode == 'max')}"
+    return f"FEATURES={reduction.features}", reduction_define(reduction.mode)
+
+
+def reduction_define(mode: str) -> str:
+    """The header of a reduction."""
+    return f'REDUCTION="voxel/reductions/{mode}.cuh"'

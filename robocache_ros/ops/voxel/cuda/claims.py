@@ -11,8 +11,9 @@ from robocache_ros.ops.cuda.structures import packer
 from robocache_ros.ops.voxel.cuda.arguments import ClaimArguments, WriteArguments
 from robocache_ros.ops.voxel.cuda.bins import reduction_defines
 from robocache_ros.ops.voxel.cuda.clouds import CloudSource
-from robocache_ros.ops.voxel.cuda.place import THREADS, blocks_of, clear
+from robocache_ros.ops.voxel.cuda.locate import THREADS, blocks_of, clear
 from robocache_ros.ops.voxel.grid import Grid, Reduction
+from robocache_ros.reductions.kind import FeatureReduction
 
 _POINTS, _CELLS = 4, 2  # a thread of claim_voxels claims for, and one of write_voxels writes
 
@@ -23,8 +24,8 @@ def reduce_by_claims(clouds: CloudSource, grid: Grid, reduction: Reduction, out:
     device = clouds.device.index
     scale, limit = 2.0**reduction.fraction_bits, reduction.limit
     # A row for each point, which other points of its voxel may join: the features' terms and the number of points.
-    terms = torch.int32 if reduction.mode == "max" else torch.int64
-    rows = torch.empty(clouds.batch * clouds.count * (reduction.features + 1), dtype=terms, device=clouds.device)
+    row_bytes = (reduction.features + 1) * _term_bytes(reduction)
+    rows = torch.empty(clouds.batch * clouds.count * row_bytes, dtype=torch.uint8, device=clouds.device)
     pointers, sizes = (out.data_ptr(), rows.data_ptr()), (clouds.batch, grid.cells, scale, limit)
     clear(out[:, 0], tally, clouds.device)
     if clouds.count:
@@ -39,4 +40,15 @@ def reduce_by_claims(clouds: CloudSource, grid: Grid, reduction: Reduction, out:
 
 def claim_defines(reduction: Reduction) -> tuple[str, ...]:
     """The constants that claims.cu is compiled with, for clouds of any layout."""
-    return (*reduction_defines(reduction), f"POINTS={_POINTS}", f"CELLS={_CELLS}")
+    return (
+        *reduction_defines(reduction),
+        f"TERM_BYTES={_term_bytes(reduction)}",
+        f"THREADS={THREADS}",
+        f"POINTS={_POINTS}",
+        f"CELLS={_CELLS}",
+    )
+
+
+def _term_bytes(reduction: Reduction) -> int:
+    assert isinstance(reduction.kind, FeatureReduction)
+    return reduction.kind.term_bytes

@@ -111,5 +111,5 @@ def _cloud_numbers(
     """The numbers of Clouds, in order: the first seven; layout and byte order; the fields' offsets and types."""
     transform = tuple(matrix.reshape(-1).tolist()) if matrix is not None else (0.0,) * 12
     offsets, types = ((*values, *(0,) * (3 + MAX_FEATURES - len(values))) for values in fields)
-    flags = (*how, int(matrix is not None), reduction.features, int(listed), int(reduction.reads_features))
+    flags = (*how, int(matrix is not None), reduction.features, int(listed), int(reduction.kind.reads_features))
     return (*head, *transform, *grid.minimum, *grid.size, *grid.shape, *flags, *offsets, *types, *camera)
