@@ -13,6 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine, Ingest, offline
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
 
 pytestmark = pytest.mark.gpu
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 MS = 1_000_000
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2 * len(SPEC_REDUCTIONS)))
 def test_frames_are_those_of_the_cpu_bit_for_bit(mixture, seed, caplog):
     caplog.set_level(logging.ERROR)
     rng = np.random.default_rng(seed)

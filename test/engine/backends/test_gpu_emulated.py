@@ -11,10 +11,11 @@ from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import factory
 from robocache_ros.engine.backends.gpu import media_ring
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2 * len(SPEC_REDUCTIONS)))
 def test_frames_are_those_of_the_cpu_backend_bit_for_bit(mixture, emulated, seed, caplog):
     caplog.set_level(logging.ERROR)
     rng = np.random.default_rng(seed)

@@ -72,14 +72,14 @@ def test_bit_z_modulo_32_of_word_z_over_32_is_voxel_z():
     assert bits.tolist() == [[[1 - 2**31, 0], [0, 0b101]]]
 
 
-def test_mean_and_max_are_of_the_features_of_a_voxel_s_points_and_0_elsewhere():
+@pytest.mark.parametrize(("mode", "held"), [("mean", [1.5, -6]), ("max", [2, -5]), ("min", [1, -7])])
+def test_features_are_reduced_over_the_points_of_a_voxel_and_0_elsewhere(mode, held):
     points = cloud((0, 0, 0, 1, -5), (0, 0, 0, 2, -7), (1, 1, 1, 8, 8))
-    mean = voxelize_pointcloud(points, *UNIT, "mean").grid
-    highest = voxelize_pointcloud(points, *UNIT, "max").grid
-    assert mean.shape == (2, 2, 2, 2)
-    assert mean[:, 0, 0, 0].tolist() == [1.5, -6]
-    assert highest[:, 0, 0, 0].tolist() == [2, -5]
-    assert mean[:, 0, 0, 1].tolist() == highest[:, 0, 0, 1].tolist() == [0, 0]
+    grid = voxelize_pointcloud(points, *UNIT, mode).grid
+    assert grid.shape == (2, 2, 2, 2)
+    assert grid[:, 0, 0, 0].tolist() == held
+    assert grid[:, 1, 1, 1].tolist() == [8, 8]
+    assert grid[:, 0, 0, 1].tolist() == [0, 0]
 
 
 def test_a_mean_is_in_steps_of_the_fixed_point_and_saturates_at_its_range():
@@ -92,10 +92,11 @@ def test_a_mean_is_in_steps_of_the_fixed_point_and_saturates_at_its_range():
     assert coarse.grid[0, :, 0, 0].tolist() == [0.5, 300]
 
 
-def test_the_greatest_of_negative_zero_and_zero_is_zero():
+@pytest.mark.parametrize(("mode", "negative"), [("max", [False, True]), ("min", [True, True])])
+def test_negative_zero_is_less_than_zero(mode, negative):
     points = cloud((0, 0, 0, 0.0), (0, 0, 0, -0.0), (1, 0, 0, -0.0))
-    grid = voxelize_pointcloud(points, *UNIT, "max").grid
-    assert torch.signbit(grid[0, :, 0, 0]).tolist() == [False, True]
+    grid = voxelize_pointcloud(points, *UNIT, mode).grid
+    assert torch.signbit(grid[0, :, 0, 0]).tolist() == negative
 
 
 @pytest.mark.parametrize("mode", [name for name in REDUCTIONS if REDUCTIONS[name].reads_features])
