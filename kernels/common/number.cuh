@@ -39,6 +39,7 @@ HD float sub(float a, float b) { return __fsub_rn(a, b); }
 HD float mul(float a, float b) { return __fmul_rn(a, b); }
 HD float div(float a, float b) { return __fdiv_rn(a, b); }
 HD float root(float a) { return __fsqrt_rn(a); }
+HD float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }  // a * b + c, one rounding
 HD double ratio(int64 a, int64 b) { return __ddiv_rn((double)a, (double)b); }
 HD float nearest_whole(float a) { return rintf(a); }
 HD double nearest_whole(double a) { return rint(a); }
@@ -50,6 +51,7 @@ HD float sub(float a, float b) { return a - b; }
 HD float mul(float a, float b) { return a * b; }
 HD float div(float a, float b) { return a / b; }
 HD float root(float a) { return sqrtf(a); }
+HD float fused(float a, float b, float c) { return fmaf(a, b, c); }
 HD double ratio(int64 a, int64 b) { return (double)a / (double)b; }
 HD float nearest_whole(float a) { return rintf(a); }
 HD double nearest_whole(double a) { return rint(a); }

@@ -26,7 +26,7 @@ struct ConvertArguments {
   Affine affine;
   void* out;            // (channels, height, width)
   int width, height;    // of the result
-  int element;          // enum ElementKind of it
+  int element;          // enum ElementKind of it, for kernels that are not compiled for one
 };
 
 struct AreaImageArguments {
@@ -55,7 +55,6 @@ struct NormalizeArguments {
   void* out;
   long long planes, plane;
   int channels;
-  int element;  // enum ElementKind of the result
 };
 
 }  // namespace robocache

@@ -1,24 +1,22 @@
-// Images: bytes in device memory -> (channels, out_height, out_width), in one pass. Compiled for one FAMILY and one RESIZE.
+// Images: bytes in device memory -> (channels, out_height, out_width), in one pass.
+//
+// Compiled for one FAMILY, one RESIZE and one ELEMENT kind of the result, which keeps the code short and free of branches in the
+// loop over channels (a kernel of 3 us is limited by latency, and fetching its code counts); and for blocks of THREADS.
 #include "image/pixel.cuh"
 #include "common/dependent_launch.cuh"
-
-#ifndef FAMILY
-#define FAMILY PACKED
-#define RESIZE AREA
-#endif
 
 using namespace robocache;
 
 // One thread makes one output pixel.
-extern "C" __global__ void __launch_bounds__(128) convert_image(
+extern "C" __global__ void __launch_bounds__(THREADS) convert_image(
     const __grid_constant__ ConvertArguments arguments
 ) {
   const int out_width = arguments.width, out_height = arguments.height;
   let_next_begin();
   const int at = blockIdx.x * blockDim.x + threadIdx.x, y = quotient(at, out_width), x = at - y * out_width;
   wait_for_previous();
-  if (y < out_height) 
-    convert_pixel<FAMILY, RESIZE>(arguments.image, arguments.affine, x, y, out_width, out_height, arguments.out, arguments.element);
+  if (y < out_height)
+    convert_pixel<FAMILY, RESIZE>(arguments.image, arguments.affine, x, y, out_width, out_height, arguments.out, ELEMENT);
 }
 
 // Sums the bytes begin..end of a row over rows, BYTES of them (begin is aligned to that) in a thread. All rows but the first and
@@ -69,7 +67,7 @@ __device__ __forceinline__ void sum_rows(
 
 // A block makes `per_block` columns of one output row: first the weighted sum over the rows of each byte (PACKED) or of each
 // pixel's colours, read once and coalesced, into shared memory; then the sums over columns.
-extern "C" __global__ void __launch_bounds__(128) area_image(
+extern "C" __global__ void __launch_bounds__(THREADS) area_image(
     const __grid_constant__ AreaImageArguments arguments
 ) {
   const Image& image = arguments.convert.image;
@@ -118,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(128) area_image(
     if (inner >= 0)
       total += (unsigned long long)area_overlap(span.last, x, image.columns, out_width) * sum[(inner + 1) * stride];
     const int value = area_mean(total, image.rows, image.columns);
-    store_u8(arguments.convert.out, ((long long)channel * out_height + y) * out_width + x, value, arguments.convert.element,
-             arguments.convert.affine, channel);
+    store_u8(arguments.convert.out, ((long long)channel * out_height + y) * out_width + x, value, ELEMENT, arguments.convert.affine,
+             channel);
   }
 }
 
@@ -131,6 +129,6 @@ extern "C" __global__ void normalize_image(const __grid_constant__ NormalizeArgu
   for (long long which = blockIdx.y; which < planes; which += gridDim.y) {
     const int channel = which % arguments.channels;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < plane; i += step)
-      store_u8(arguments.out, which * plane + i, arguments.image[which * plane + i], arguments.element, arguments.affine, channel);
+      store_u8(arguments.out, which * plane + i, arguments.image[which * plane + i], ELEMENT, arguments.affine, channel);
   }
 }

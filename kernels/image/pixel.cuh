@@ -17,7 +17,6 @@ enum Family { PACKED, YUV422, NV12, BAYER, U16, F32 };
 enum Resize { NEAREST, BILINEAR, AREA };
 enum ElementKind { ELEMENT_U8, ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };  // of the result
 
-
 constexpr int WEIGHT_BITS = 11;
 
 // n / d for n and d >= 0 with a quotient of at most 2**20. A division by float, put right, takes a third of an integer's.
@@ -230,7 +229,12 @@ HD float normalized(float value, const Affine& affine, int channel) {
   return affine.given ? div(sub(value, affine.mean[channel]), affine.std[channel]) : value;
 }
 
-HD float unit_of_u8(int value) { return div(float(value), 255.0f); }
+// value / 255 of 0..255, to the bit (a test compares all 256), without a division: that has a branch for subnormal numbers,
+// which keeps the channels of a pixel from overlapping.
+HD float unit_of_u8(int value) {
+  const float whole = float(value), inverse = 1.0f / 255, near = mul(whole, inverse);
+  return fused(fused(near, -255.0f, whole), inverse, near);
+}
 
 HD void store(void* out, long long index, float value, int element) {
   if (element == ELEMENT_F32) static_cast<float*>(out)[index] = Rounded<float>::of(value);

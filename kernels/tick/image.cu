@@ -1,15 +1,10 @@
-// One image of a tick. Compiled for one FAMILY and one RESIZE.
+// One image of a tick. Compiled for one FAMILY and one RESIZE, and for blocks of THREADS.
 #include "tick/tasks.cuh"
-
-#ifndef FAMILY
-#define FAMILY PACKED
-#define RESIZE BILINEAR
-#endif
 
 using namespace robocache;
 
 // One thread computes one pixel.
-extern "C" __global__ void __launch_bounds__(128) tick_image(const __grid_constant__ ImageArguments arguments) {
+extern "C" __global__ void __launch_bounds__(THREADS) tick_image(const __grid_constant__ ImageArguments arguments) {
   __shared__ ImageTask task;
   for (int i = threadIdx.x; i < (int)(sizeof task / 4); i += blockDim.x)
     reinterpret_cast<int*>(&task)[i] = reinterpret_cast<const int*>(arguments.task)[i];

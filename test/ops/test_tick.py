@@ -10,6 +10,7 @@ from robocache_ros import ops
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
 from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.tick.image import image_defines
 from robocache_ros.ops.tick.tasks import RowTask
 
 ARCHITECTURES = ("sm_75", "sm_90")
@@ -23,7 +24,7 @@ def test_the_row_compiles_without_a_warning(nvrtc, architecture):
 @pytest.mark.parametrize("family", range(6))
 def test_images_compile_without_a_warning(nvrtc, family):
     for resize in range(3):
-        options = compile_options("sm_90", (f"FAMILY={family}", f"RESIZE={resize}"))
+        options = compile_options("sm_90", image_defines(family, resize))
         assert compile_cubin(nvrtc, load_source("tick/image.cu"), options)[1] == ""
 
 

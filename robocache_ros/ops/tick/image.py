@@ -38,9 +38,14 @@ def prepare_image(
     return Prepared(conversion.shape, conversion.dtype, variant, task)
 
 
+def image_defines(family: int, resize: int) -> tuple[str, ...]:
+    """The constants that tick/image.cu is compiled with."""
+    return (f"FAMILY={family}", f"RESIZE={resize}", f"THREADS={THREADS}")
+
+
 def launch_image(device: int, task: int, variant: ImageVariant) -> None:
     """Convert one image; `task` is the address of its ImageTask."""
     family, resize, pixels = variant
-    defines = (f"FAMILY={family}", f"RESIZE={resize}")
+    defines = image_defines(family, resize)
     launchable = kernel("tick/image.cu", "tick_image", packer(TaskArguments), device, defines)
     launchable.launch((-(-pixels // THREADS), 1, 1), THREADS, 0, task)

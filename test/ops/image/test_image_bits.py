@@ -11,8 +11,8 @@ from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load
 from robocache_ros.ops.cuda.structures import packer
 from robocache_ros.ops.image.conversion import FLOAT_DTYPES
 from robocache_ros.ops.image.cuda.arguments import ConvertArguments
-from robocache_ros.ops.image.cuda.convert import convert_arguments
-from robocache_ros.ops.image.formats import FORMATS
+from robocache_ros.ops.image.cuda.convert import convert_arguments, convert_defines
+from robocache_ros.ops.image.formats import FORMATS, PACKED, RESIZE
 
 from .frames import image_bytes, same_bits
 
@@ -171,6 +171,24 @@ def test_normalize_image_has_the_same_bits_on_the_gpu(normalize, dtype):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("family", range(6))
 def test_every_family_compiles_without_a_warning(nvrtc, architecture, family):
-    for resize in range(3):
-        options = compile_options(architecture, (f"FAMILY={family}", f"RESIZE={resize}"))
+    for number, resize in enumerate(RESIZE):
+        options = compile_options(architecture, convert_defines(family, resize, 1 + number))  # uint8: the next test
         assert compile_cubin(nvrtc, load_source("image/convert.cu"), options)[1] == ""
+
+
+@pytest.mark.parametrize("element", range(4))
+def test_every_element_kind_compiles_without_a_warning(nvrtc, element):
+    options = compile_options("sm_90", convert_defines(PACKED, "bilinear", element))
+    assert compile_cubin(nvrtc, load_source("image/convert.cu"), options)[1] == ""
+
+
+def test_every_level_divided_by_255_is_rounded_as_a_division_is(host_library):
+    text = """
+    #include "image/pixel.cuh"
+    extern "C" void units(float* out) { for (int i = 0; i < 256; ++i) out[i] = robocache::unit_of_u8(i); }
+    """
+    found = np.empty(256, np.float32)
+    host_library(text).units(found.ctypes.data_as(ctypes.c_void_p))
+    np.testing.assert_array_equal(
+        found.view(np.uint32), (np.arange(256, dtype=np.float32) / np.float32(255)).view(np.uint32)
+    )

@@ -71,5 +71,4 @@ class NormalizeArguments(Structure):
         ("planes", c_longlong),
         ("plane", c_longlong),
         ("channels", c_int),
-        ("element", c_int),
     )

@@ -14,7 +14,8 @@ from robocache_ros.ops.image.formats import PACKED, RESIZE, Format
 
 Numbers = tuple[int | float, ...]
 
-_THREADS = 128
+_THREADS = 128  # of a block
+_NORMALIZE_THREADS = 256
 _SUMS, _MAX_SUMS = 1024, 8192  # 32-bit sums in a block's shared memory: usual, two loads a thread; and at most
 
 
@@ -28,7 +29,7 @@ def convert(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
             return out
     out_height, out_width = out.shape[1:]
     grid = (-(-out_width * out_height // _THREADS), 1, 1)
-    defines = (f"FAMILY={fmt.family}", f"RESIZE={RESIZE[conversion.resize]}")
+    defines = convert_defines(fmt.family, conversion.resize, element_kind(out))
     launchable = kernel("image/convert.cu", "convert_image", packer(ConvertArguments), data.device.index, defines)
     launch_captured_dependent(launchable, grid, _THREADS, 0, *arguments)
     return out
@@ -50,11 +51,16 @@ def normalize(image: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
         return out
     planes = image.numel() // plane
     grid = (min((plane + 1023) // 1024, 1 << 16), min(planes, 65535), 1)
-    defines = ("FAMILY=0", "RESIZE=0")
+    defines = convert_defines(PACKED, "nearest", element_kind(out))
     launchable = kernel("image/convert.cu", "normalize_image", packer(NormalizeArguments), image.device.index, defines)
-    arguments = (image.data_ptr(), *_affine(affine), out.data_ptr(), planes, plane, image.shape[-3], element_kind(out))
-    launch_captured_dependent(launchable, grid, 256, 0, *arguments)
+    arguments = (image.data_ptr(), *_affine(affine), out.data_ptr(), planes, plane, image.shape[-3])
+    launch_captured_dependent(launchable, grid, _NORMALIZE_THREADS, 0, *arguments)
     return out
+
+
+def convert_defines(family: int, resize: str, element: int) -> tuple[str, ...]:
+    """The constants that convert.cu is compiled with."""
+    return (f"FAMILY={family}", f"RESIZE={RESIZE[resize]}", f"ELEMENT={element}", f"THREADS={_THREADS}")
 
 
 def _affine(affine: Affine | None) -> Numbers:
@@ -76,7 +82,7 @@ def _area_image(arguments: Numbers, data: Tensor, conversion: Conversion, out: T
     per_block, sums, vector = _area_blocks(fmt, conversion.crop[3], out_width, alignment)
     if not per_block:
         return False
-    defines = (f"FAMILY={fmt.family}", f"RESIZE={RESIZE['area']}")
+    defines = convert_defines(fmt.family, "area", element_kind(out))
     layout = packer(AreaImageArguments)
     launchable = kernel("image/convert.cu", "area_image", layout, data.device.index, defines)
     grid = (-(-out_width // per_block), out_height, 1)
