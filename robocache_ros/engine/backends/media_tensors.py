@@ -19,6 +19,7 @@ from robocache_ros.decode.payloads import (
     Matrix,
 )
 from robocache_ros.engine.backends.interface import TensorFormat
+from robocache_ros.ops.image.conversion import ImageOptions
 from robocache_ros.ops.image.convert import convert_layout
 from robocache_ros.ops.voxel.depth import voxelize_depth_layout
 from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
@@ -52,17 +53,15 @@ def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = F
     `normalized`: float32 of all, as `ops.normalize_image` makes it of the uint8 ones.
     """
     raw = decode_compressed(payload)
+    return convert_layout(borrow(raw.data), raw.layout, image_options(stream, normalized))
+
+
+def image_options(stream: StreamSpec, normalized: bool) -> ImageOptions:
+    """How an image stream's images become tensors; `normalized` as in `image_tensor`."""
     image = stream.image
     assert image is not None
-    return convert_layout(
-        borrow(raw.data),
-        raw.layout,
-        size=image.size,
-        crop=image.crop,
-        resize=image.resize,
-        normalize=image.normalize if normalized else None,
-        dtype=torch.float32 if normalized else None,
-    )
+    normalize, dtype = (image.normalize, torch.float32) if normalized else (None, None)
+    return ImageOptions(image.size, image.crop, image.resize, normalize, dtype)
 
 
 def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:

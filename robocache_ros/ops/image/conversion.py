@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,17 @@ Affine = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviat
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """How an image is processed, not checked; the fields are the arguments of `convert_image`."""
+
+    size: Sequence[int] | None = None
+    crop: Sequence[int] | None = None
+    resize: str = "bilinear"
+    normalize: Any = None
+    dtype: torch.dtype | None = None
+
+
 class Conversion(NamedTuple):
     """A checked conversion: every pixel of the source is inside its bytes, and the crop inside the image."""
 
@@ -32,25 +44,16 @@ class Conversion(NamedTuple):
     dtype: torch.dtype  # of the result
 
 
-def checked_conversion(
-    nbytes: int,
-    layout: ImageLayout,
-    *,
-    size: Sequence[int] | None,
-    crop: Sequence[int] | None,
-    resize: str,
-    normalize: Any,
-    dtype: torch.dtype | None,
-) -> Conversion:
-    """The conversion of an image of `nbytes` bytes; arguments and errors are those of `convert_image`."""
+def checked_conversion(nbytes: int, layout: ImageLayout, options: ImageOptions) -> Conversion:
+    """The conversion of an image of `nbytes` bytes; errors are those of `convert_image`."""
     fmt = image_format(layout.encoding)
     check_image(fmt, layout.width, layout.height, layout.step, nbytes)
-    box = _checked_crop(crop, layout.width, layout.height)
-    shape = _checked_size(size, box)
-    check_choice("resize", resize, RESIZE)
-    affine = mean_std(normalize, fmt.channels)
-    dtype = _checked_dtype(dtype, fmt, affine is not None)
-    return Conversion(layout, fmt, box, resize, affine, (fmt.channels, *shape), dtype)
+    box = _checked_crop(options.crop, layout.width, layout.height)
+    shape = _checked_size(options.size, box)
+    check_choice("resize", options.resize, RESIZE)
+    affine = mean_std(options.normalize, fmt.channels)
+    dtype = _checked_dtype(options.dtype, fmt, affine is not None)
+    return Conversion(layout, fmt, box, options.resize, affine, (fmt.channels, *shape), dtype)
 
 
 def mean_std(normalize: Any, channels: int) -> Affine | None:

@@ -11,12 +11,18 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.checks import checked_sizes
 from robocache_ros.ops.image import cpu as image_cpu
-from robocache_ros.ops.image.conversion import FLOAT_DTYPES, Affine, Conversion, checked_conversion, mean_std
+from robocache_ros.ops.image.conversion import (
+    FLOAT_DTYPES,
+    Affine,
+    Conversion,
+    ImageOptions,
+    checked_conversion,
+    mean_std,
+)
 from robocache_ros.ops.image.formats import ImageLayout
 from robocache_ros.ops.tensor_checks import check_bytes, check_dtype, check_tensor, checked_out, described
 
 
-# More than 50 lines for its signature and docstring; its steps are functions of their own.
 def convert_image(
     data: Tensor,
     *,
@@ -63,25 +69,13 @@ def convert_image(
     """
     width, height, step = checked_sizes(width=width, height=height, step=step)
     layout = ImageLayout(encoding, width, height, step, big_endian)
-    return convert_layout(data, layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype, out=out)
+    return convert_layout(data, layout, ImageOptions(size, crop, resize, normalize, dtype), out)
 
 
-def convert_layout(
-    data: Tensor,
-    layout: ImageLayout,
-    *,
-    size: tuple[int, int] | None,
-    crop: tuple[int, int, int, int] | None,
-    resize: str,
-    normalize: Any,
-    dtype: torch.dtype | None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """`convert_image` of bytes whose layout is an object."""
+def convert_layout(data: Tensor, layout: ImageLayout, options: ImageOptions, out: Tensor | None = None) -> Tensor:
+    """`convert_image` of bytes whose layout is an object, with its options as one."""
     check_bytes("data", data)
-    conversion = checked_conversion(
-        data.numel(), layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype
-    )
+    conversion = checked_conversion(data.numel(), layout, options)
     out = checked_out(out, conversion.shape, conversion.dtype, data.device)
     if data.is_cuda:
         from robocache_ros.ops.image.cuda import convert as image_cuda

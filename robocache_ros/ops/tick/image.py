@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from robocache_ros.ops.cuda.loader import kernel
 from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.image.conversion import checked_conversion
+from robocache_ros.ops.image.conversion import ImageOptions, checked_conversion
 from robocache_ros.ops.image.cuda.convert import convert_arguments
 from robocache_ros.ops.image.formats import RESIZE, ImageLayout
 from robocache_ros.ops.tick.prepared import NO_TARGET, ImageVariant, Prepared, nowhere
@@ -17,24 +15,13 @@ from robocache_ros.ops.tick.tasks import ImageTask, TaskArguments
 THREADS = 128  # of a block
 
 
-def prepare_image(
-    nbytes: int,
-    layout: ImageLayout,
-    *,
-    size: tuple[int, int] | None,
-    crop: tuple[int, int, int, int] | None,
-    resize: str,
-    normalize: Any,
-    dtype: torch.dtype | None,
-) -> Prepared:
-    """Prepare the launch for an image of `nbytes` bytes; arguments and errors are those of `convert_image`."""
-    conversion = checked_conversion(
-        nbytes, layout, size=size, crop=crop, resize=resize, normalize=normalize, dtype=dtype
-    )
+def prepare_image(nbytes: int, layout: ImageLayout, options: ImageOptions) -> Prepared:
+    """Prepare the launch for an image of `nbytes` bytes; errors are those of `convert_image`."""
+    conversion = checked_conversion(nbytes, layout, options)
     out = torch.empty(conversion.shape, dtype=conversion.dtype, device="meta")
     task = packer(ImageTask).pack(*NO_TARGET, *convert_arguments(nowhere(nbytes), conversion, out))
     _, rows, columns = conversion.shape
-    variant = ImageVariant(conversion.format.family, RESIZE[resize], rows * columns)
+    variant = ImageVariant(conversion.format.family, RESIZE[conversion.resize], rows * columns)
     return Prepared(conversion.shape, conversion.dtype, variant, task)
 
 

@@ -9,7 +9,7 @@ import torch
 from robocache_ros.ops import convert_image
 from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
 from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.image.conversion import checked_conversion
+from robocache_ros.ops.image.conversion import ImageOptions, checked_conversion
 from robocache_ros.ops.image.cuda.area import area_defines, area_tiles
 from robocache_ros.ops.image.cuda.arguments import AreaArguments
 from robocache_ros.ops.image.cuda.convert import convert_arguments
@@ -71,15 +71,8 @@ def test_area_means_of_sixteen_bytes_at_a_time_have_the_same_bits(host_library, 
     fmt, box = FORMATS[encoding], crop or (0, 0, source[1], source[0])
     out = torch.empty((size[0], fmt.channels, size[1]), dtype=torch.uint8)
     tiles = area_tiles(fmt.pixel_bytes, *box[2:], *size)
-    conversion = checked_conversion(
-        len(data),
-        ImageLayout(encoding, *source, layout["step"], False),
-        size=size,
-        crop=crop,
-        resize="area",
-        normalize=None,
-        dtype=None,
-    )
+    image = ImageLayout(encoding, *source, layout["step"], False)
+    conversion = checked_conversion(len(data), image, ImageOptions(size, crop, "area"))
     numbers = convert_arguments(aligned, conversion, out.view(fmt.channels, *size))
     packed = packer(AreaArguments).pack(*numbers, *tiles.across, *tiles.down, tiles.per_block)
     sums = np.empty(2 * layout["step"] + 64, np.uint8)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robocache_ros.decode.payloads import PlacedLayout
 from robocache_ros.engine.backends.gpu.allocation import allocate
-from robocache_ros.engine.backends.media_tensors import sensor_pose, voxelization_of
+from robocache_ros.engine.backends.media_tensors import image_options, sensor_pose, voxelization_of
 from robocache_ros.ops.image.formats import PACKED, RESIZE, ImageLayout
 from robocache_ros.ops.tick.cloud import prepare_cloud, prepare_depth
 from robocache_ros.ops.tick.image import prepare_image
@@ -68,17 +68,7 @@ class PreparedLayouts:
 
     def _prepare(self, nbytes: int, layout: Layout) -> Prepared:
         if isinstance(layout, ImageLayout):
-            image = self._stream.image
-            assert image is not None
-            return prepare_image(
-                nbytes,
-                layout,
-                size=image.size,
-                crop=image.crop,
-                resize=image.resize,
-                normalize=image.normalize if self._normalized else None,
-                dtype=torch.float32 if self._normalized else None,
-            )
+            return prepare_image(nbytes, layout, image_options(self._stream, self._normalized))
         pose, voxelization = sensor_pose(layout.transform, self._stream), voxelization_of(self._stream)
         if isinstance(layout.layout, DepthImageLayout):
             return prepare_depth(nbytes, layout.layout, pose, voxelization, self._sums)
