@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +12,6 @@ from robocache_ros.ops.checks import checked_sizes
 from robocache_ros.ops.image import cpu as image_cpu
 from robocache_ros.ops.image.conversion import (
     FLOAT_DTYPES,
-    Affine,
-    Conversion,
     ImageOptions,
     checked_conversion,
     mean_std,
@@ -81,7 +78,7 @@ def convert_layout(data: Tensor, layout: ImageLayout, options: ImageOptions, out
         from robocache_ros.ops.image.cuda import convert as image_cuda
 
         return image_cuda.convert(data, conversion, out)
-    return _convert_cpu(data, conversion, out)
+    return image_cpu.convert(data, conversion, out)
 
 
 def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -110,29 +107,4 @@ def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = t
         from robocache_ros.ops.image.cuda import convert as image_cuda
 
         return image_cuda.normalize(image, affine, out)
-    return _finish(image, affine, out)
-
-
-def _convert_cpu(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
-    pixels = image_cpu.decode(data.numpy(), conversion.format, conversion.layout)
-    top, left, rows, columns = conversion.crop
-    size = (out.shape[1], out.shape[2])
-    pixels = image_cpu.resize(pixels[top : top + rows, left : left + columns], size, conversion.resize)
-    return _finish(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), conversion.affine, out)
-
-
-def _finish(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
-    """Write (..., C, H, W) planes, normalised if `out` is a float tensor, into `out`."""
-    if planes.dtype == out.dtype == torch.uint8:
-        return out.copy_(planes)
-    value = planes
-    if planes.dtype == torch.uint8:
-        # Divisors are tensors: a division by a Python number may be done as a product with its reciprocal.
-        value = planes.to(torch.float32).div_(torch.tensor(255, dtype=torch.float32).expand(1))
-    if affine is not None:
-        mean, std = (torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine)
-        value = (value - mean).div_(std)
-    out.copy_(value)
-    if planes.dtype != torch.uint8:  # any NaN to the one canonical NaN, for processors differ in the one they make
-        out.masked_fill_(value != value, torch.nan)
-    return out
+    return image_cpu.normalize(image, affine, out)

@@ -1,4 +1,4 @@
-"""The CPU backend of images: bytes -> RGB uint8 (or float32 depth) -> crop -> resize, in NumPy.
+"""The CPU backend of images: bytes -> RGB uint8 (or float32 depth) -> crop -> resize -> normalise, in NumPy and torch.
 
 All of it on uint8 is integer arithmetic, so that any order of the operations gives the same bits:
 YUV by BT.601 with 20 fractional bits and Bayer by bilinear averages, both to the bit as OpenCV computes them (but for
@@ -12,8 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from robocache_ros.ops.image.conversion import Affine, Conversion
 from robocache_ros.ops.image.formats import BAYER, F32, NV12, PACKED, U16, Format, ImageLayout
 
 U8 = NDArray[np.uint8]
@@ -22,6 +25,32 @@ Array = NDArray[Any]  # (H, W, C) uint8 or float32
 WEIGHT_BITS = 11
 # BT.601, limited range, times 2**20: of Y, of V for R, of U and V for G, of U for B.
 CY, CVR, CUG, CVG, CUB = 1220542, 1673527, -409993, -852492, 2116026
+
+
+def convert(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
+    """Fill `out` (C, H, W) from the bytes."""
+    pixels = decode(data.numpy(), conversion.format, conversion.layout)
+    top, left, rows, columns = conversion.crop
+    size = (out.shape[1], out.shape[2])
+    pixels = resize(pixels[top : top + rows, left : left + columns], size, conversion.resize)
+    return normalize(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), conversion.affine, out)
+
+
+def normalize(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
+    """Fill `out` with (..., C, H, W) planes, normalised if `out` is a float tensor."""
+    if planes.dtype == out.dtype == torch.uint8:
+        return out.copy_(planes)
+    value = planes
+    if planes.dtype == torch.uint8:
+        # Divisors are tensors: a division by a Python number may be done as a product with its reciprocal.
+        value = planes.to(torch.float32).div_(torch.tensor(255, dtype=torch.float32).expand(1))
+    if affine is not None:
+        mean, std = (torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine)
+        value = (value - mean).div_(std)
+    out.copy_(value)
+    if planes.dtype != torch.uint8:  # any NaN to the one canonical NaN, for processors differ in the one they make
+        out.masked_fill_(value != value, torch.nan)
+    return out
 
 
 def decode(data: U8, fmt: Format, layout: ImageLayout) -> Array:

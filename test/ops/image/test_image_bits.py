@@ -55,7 +55,7 @@ def convert(request, monkeypatch):
 
     def host(data, **arguments):
         with monkeypatch.context() as patch:
-            patch.setattr("robocache_ros.ops.image.convert._convert_cpu", run)
+            patch.setattr("robocache_ros.ops.image.cpu.convert", run)
             return convert_image(data, **arguments)
 
     return host
