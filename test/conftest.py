@@ -6,7 +6,9 @@ import logging
 import os
 import shutil
 import signal
+import struct
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,3 +102,22 @@ def kernel_includes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text())
     return f"-I{ROOT / 'kernels'}", f"-I{folder}"
+
+
+@pytest.fixture(scope="session")
+def tf_message() -> Callable[..., bytes]:
+    """A tf2_msgs/msg/TFMessage in CDR of (stamp in ns, parent, child, position[, rotation]) tuples."""
+
+    def text(value: str) -> bytes:
+        data = value.encode() + b"\0"
+        return struct.pack("<I", len(data)) + data
+
+    def write(*transforms: tuple[object, ...]) -> bytes:
+        data = bytearray(struct.pack("<I", len(transforms)))
+        for stamp_ns, parent, child, position, *rotation in transforms:
+            data += bytes(-len(data) % 4) + struct.pack("<iI", *divmod(stamp_ns, 10**9)) + text(parent)
+            data += bytes(-len(data) % 4) + text(child)
+            data += bytes(-len(data) % 8) + struct.pack("<7d", *position, *(rotation or [(0, 0, 0, 1)])[0])
+        return b"\0\1\0\0" + bytes(data)
+
+    return write

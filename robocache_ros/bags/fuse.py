@@ -64,11 +64,10 @@ class BagRun:
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
-        for message in (
-            bag.messages([TF_STATIC]) if spec.framed else ()
-        ):  # first, because static transforms hold for all times
-            self._ingest.static_transforms(message.data)
-        topics = {feed.topic for feed in spec.feeds}
+        if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
+            for message in bag.messages([TF_STATIC]):  # first, because static transforms hold for all times
+                self._ingest.static_transforms(message.data)
+        topics = {feed.topic for feed in bag.feeds(spec)}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
@@ -141,7 +140,7 @@ class BagRun:
     def _messages(self) -> Iterator[tuple[str, int, bytes]]:
         """Each message once per stream that its topic feeds, or completes."""
         fed = defaultdict(list)
-        for feed in self.spec.feeds:
+        for feed in self.bag.feeds(self.spec):
             fed[feed.topic].append(feed.name)
         messages = read_ahead(self.bag.messages(fed, self.start_ns, self.stop_ns))
         for topic, log_ns, data in self._recorder.watch(messages):
@@ -167,6 +166,7 @@ class BagRun:
             for cause, count in self.counters[name].items()
             if cause.startswith(("dropped:", "unpaired:")) or cause in ("skewed", "unstamped", "corrupt")
         }
+        dropped |= {f"{name}: {text}" for name in silent if (text := self._ingest.engine.missing(name))}
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"
 

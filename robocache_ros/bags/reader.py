@@ -20,7 +20,7 @@ from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage
 from robocache_ros.bags.storage.ros1 import refuse_ros1
 from robocache_ros.bags.storage.sqlite import SqliteFile
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.spec import TF_STATIC, FusionSpec
+from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
 
@@ -102,22 +102,27 @@ class Bag:
 
     def require(self, spec: FusionSpec) -> None:
         """Refuse a spec whose topics or types this recording does not have, naming each and what is near."""
-        missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in spec.feeds if feed.topic not in self.topics]
+        feeds = self.feeds(spec)
+        missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in feeds if feed.topic not in self.topics]
         if missing:
             raise RoboCacheError(
                 f"{self.path}: does not hold {', '.join(dict.fromkeys(missing))}; it holds {', '.join(self.topics)}"
             )
-        for stream in spec.framed if TF_STATIC not in self.topics else ():
+        for stream in spec.framed if not {TF, TF_STATIC} & set(self.topics) else ():
             raise RoboCacheError(
                 f"streams.{stream.name}.voxels.frame: {self.path} does not hold {TF_STATIC}; give voxels.extrinsic"
             )
-        for feed in spec.feeds:
+        for feed in feeds:
             found = self.topics[feed.topic].type
             if found != feed.type:
                 key = f"{feed.name}.type" if "/" not in feed.name else feed.name.replace("/", ".")
                 raise RoboCacheError(
                     f"streams.{key}: {feed.type}, but {feed.topic} in {self.path} is {found}; change the spec"
                 )
+
+    def feeds(self, spec: FusionSpec) -> tuple[StreamSpec, ...]:
+        """The topics of a spec to read: all of them, but /tf for sensors that move only where there is one."""
+        return tuple(feed for feed in spec.feeds if feed.name != TF or TF in self.topics)
 
     def _near(self, topic: str) -> str:
         near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)

@@ -11,7 +11,7 @@ MAX_NAMES = 1024  # joint names or point fields of a message; a humanoid with ha
 # Of a joint name, a field name, a frame, an encoding or a format: the 256 characters that a spec may give a name.
 MAX_TEXT_BYTES = 1024
 MAX_ELEMENTS = 65_536  # of a sequence whose elements are read one by one, such as strings
-MAX_TRANSFORMS = 4096  # of a message of /tf_static
+MAX_TRANSFORMS = 4096  # of a message of /tf or /tf_static
 MAX_POINTS = 2**23  # of a cloud; a structured-light scanner of 5 megapixels is the largest known
 MAX_MEMORY = 8  # lists of names that a decoder remembers
 

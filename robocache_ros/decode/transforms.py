@@ -1,4 +1,4 @@
-"""Static transforms: tf2_msgs TFMessage to frames and poses."""
+"""Transforms: tf2_msgs TFMessage to frames and poses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import NamedTuple
 from robocache_ros.decode.cdr.wire import PADDING, START, byte_order, read_count, read_text, truncated
 from robocache_ros.decode.limits import MAX_TRANSFORMS
 from robocache_ros.decode.payloads import Buffer, DecodeError
+from robocache_ros.spec.units import NS_PER_S
 
-_STAMP_BYTES = 8
+_STAMP = {order: struct.Struct(f"{order}iI") for order in "<>"}
 _POSE = {order: struct.Struct(f"{order}7d") for order in "<>"}
 
 
 class Transform(NamedTuple):
-    """One transform, T_parent_child: the pose of the child frame in the parent's."""
+    """One transform, T_parent_child: the pose of the child frame in the parent's.
+
+    stamp_ns: of its header; 0 where it is not set or not valid.
+    """
 
     parent: str
     child: str
     translation_m: tuple[float, float, float]
     rotation_xyzw: tuple[float, float, float, float]
+    stamp_ns: int = 0
 
 
 def read_transforms(data: Buffer) -> list[Transform]:
@@ -30,16 +35,19 @@ def read_transforms(data: Buffer) -> list[Transform]:
         raise DecodeError("bad_length", f"message: {count} transforms; {MAX_TRANSFORMS} are allowed")
     transforms = []
     for _ in range(count):
-        pos += PADDING[4][pos & 7] + _STAMP_BYTES
-        parent, pos = read_text(data, min(pos, end), end, order)
+        pos += PADDING[4][pos & 7]
+        if pos + _STAMP[order].size > end:
+            raise truncated(pos + _STAMP[order].size, end)
+        seconds, nanoseconds = _STAMP[order].unpack_from(data, pos)
+        stamp_ns = seconds * NS_PER_S + nanoseconds if seconds >= 0 and nanoseconds < NS_PER_S else 0
+        parent, pos = read_text(data, pos + _STAMP[order].size, end, order)
         child, pos = read_text(data, pos, end, order)
         pos += PADDING[8][pos & 7]
         stop = pos + _POSE[order].size
         if stop > end:
             raise truncated(stop, end)
-        x, y, z, *rotation = _POSE[order].unpack_from(data, pos)
+        x, y, z, qx, qy, qz, qw = _POSE[order].unpack_from(data, pos)
         pos = stop
-        qx, qy, qz, qw = rotation
         # tf2 takes a leading slash, which ROS 1 wrote, off a frame's name.
-        transforms.append(Transform(parent.lstrip("/"), child.lstrip("/"), (x, y, z), (qx, qy, qz, qw)))
+        transforms.append(Transform(parent.lstrip("/"), child.lstrip("/"), (x, y, z), (qx, qy, qz, qw), stamp_ns))
     return transforms

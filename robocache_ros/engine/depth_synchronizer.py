@@ -17,7 +17,7 @@ import numpy as np
 from robocache_ros.decode import CameraPayload, DecodeError, DepthPayload, ImagePayload, Sample, decode_compressed
 from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
 from robocache_ros.engine.backends.interface import TooSlowError
-from robocache_ros.engine.engine import JUMP_BACK_NS
+from robocache_ros.engine.tick_grid import JUMP_BACK_NS
 from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)

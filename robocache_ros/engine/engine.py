@@ -14,7 +14,10 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.backends.factory import make_backend
 from robocache_ros.engine.backends.interface import MemoryRow, Options, Selections
 from robocache_ros.engine.frames import Frames
-from robocache_ros.engine.stream_samples import StreamSamples, slots_for
+from robocache_ros.engine.stream_samples import slots_for
+from robocache_ros.engine.tick_grid import JUMP_BACK_NS
+from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms.transform_samples import samples_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.spec.units import NS_PER_S
@@ -22,9 +25,6 @@ from robocache_ros.spec.units import NS_PER_S
 log = logging.getLogger(__name__)
 
 Int64 = NDArray[np.int64]
-
-JUMP_BACK_NS = NS_PER_S // 2  # a smaller step back is not a reset: a slewed clock, or messages of two topics crossed
-JUMP_AHEAD_NS = 10 * NS_PER_S  # after a larger step ahead the ticks in between are not made
 
 
 class Outcome(enum.Enum):
@@ -47,8 +47,7 @@ class FusionEngine:
 
     Args:
         spec: the streams and the timeline.
-        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU where one works, else the CPU, which is logged. Both
-            give the same bits.
+        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU where one works, else the CPU (logged). Both give the same.
         unbounded: keep every sample until `prune` (recordings, on the CPU) instead of a fixed number (robots).
         normalized: give images as float32, normalised as their spec declares; else 8-bit images as uint8.
         jpeg: where jpeg images are decoded: `cpu`, by the decoder that recordings use too; or `gpu`, by nvJPEG (needs
@@ -77,7 +76,8 @@ class FusionEngine:
         options = Options(normalized, jpeg, payload_bytes or {})
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
-        self._streams = {s.name: StreamSamples(s, capacities[s.name], unbounded) for s in spec.streams}
+        self.static_transforms = StaticTransforms()
+        self._streams = samples_of(spec, capacities, self.static_transforms, unbounded)
         self.device_clocks = {name: s.clock for name, s in self._streams.items() if s.clock}
         self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
@@ -92,7 +92,7 @@ class FusionEngine:
             stream: name of its stream.
             stamp_ns: the header's stamp, as it came; None where the message has none, 0 where it was not set.
             arrival_ns: when it was received, on the clock of `advance`.
-            value: (D,) float32 values, or an image or cloud payload.
+            value: (D,) float32 values, an image or cloud payload, or a transform (DecodeError: one frame too many).
         """
         if self._now_ns is not None and arrival_ns < self._now_ns - JUMP_BACK_NS:
             self.reset(f"the clock jumped back by {(self._now_ns - arrival_ns) / 1e9:.3f} s")
@@ -110,9 +110,8 @@ class FusionEngine:
             late = arrival_ns > tick_grid.tick_ns(tick, self.spec.rate_hz) + self._cut_ns
         if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
             return Outcome.LATE  # no later tick looks back that far
-        if stamp_ns in entry.index:
+        if not entry.add(self._backend, stamp_ns, arrival_ns, value):
             return Outcome.DUPLICATE
-        self._backend.put(stream, entry.insert(stamp_ns, arrival_ns), value)
         return Outcome.LATE if late else Outcome.ACCEPTED
 
     def extend(
@@ -154,7 +153,7 @@ class FusionEngine:
         rate_hz = self.spec.rate_hz
         if self._now_ns is not None and now_ns < self._now_ns - JUMP_BACK_NS:
             self.reset(f"the clock jumped back by {(self._now_ns - now_ns) / 1e9:.3f} s")
-        elif self._now_ns is not None and now_ns > self._now_ns + JUMP_AHEAD_NS:
+        elif self._now_ns is not None and now_ns > self._now_ns + tick_grid.JUMP_AHEAD_NS:
             self.reset(f"the clock jumped ahead by {(now_ns - self._now_ns) / 1e9:.3f} s")
         self._now_ns = now_ns
         if self._next is None:
@@ -187,8 +186,7 @@ class FusionEngine:
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
         shown: Int64 = np.max([stream.shown_ns(ticks_ns) for stream in self._streams.values()], axis=0)
-        due: Int64 = np.minimum(fixed, shown)
-        return due
+        return np.asarray(np.minimum(fixed, shown))
 
     def resolve(self, ticks_ns: Int64, deadlines_ns: Int64 | None = None) -> Frames:
         """The frames of any ticks.
@@ -199,25 +197,22 @@ class FusionEngine:
         """
         selections = Selections.empty(len(ticks_ns), len(self._streams))
         if len(ticks_ns):
-            for number, stream in enumerate(self._streams.values()):
-                stream.select(self._backend, ticks_ns, deadlines_ns, selections, number)
+            for number, samples in enumerate(self._streams.values()):
+                samples.select(self._backend, ticks_ns, deadlines_ns, selections, number)
         return self._backend.render(ticks_ns, selections)
 
     def prune(self, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""
-        for name, stream in self._streams.items():
-            slots = stream.prune(next_tick_ns)
-            if slots and not stream.vector:
-                self._backend.drop(name, slots)
+        for stream in self._streams.values():
+            stream.prune(self._backend, next_tick_ns)
 
     def reset(self, reason: str) -> None:
         """Drop every sample and start the timeline anew; `reason` is logged."""
         log.warning("the timeline starts anew: %s", reason)
         self.clock_jumps += 1
         self._next = self._now_ns = self._out_ns = None
-        for name, stream in self._streams.items():
-            self._backend.drop(name, stream.index.slots.tolist())
-            stream.clear()
+        for stream in self._streams.values():
+            stream.clear(self._backend)
         self._backend.restart()
 
     def lost(self, stream: str) -> dict[str, int]:
@@ -228,6 +223,10 @@ class FusionEngine:
         """
         entry = self._streams[stream]
         return {"overrun": entry.overrun, "corrupt": entry.corrupt, "too_slow": entry.too_slow}
+
+    def missing(self, stream: str) -> str:
+        """Why the newest tick at which a stream of poses is invalid has none; else empty."""
+        return self._streams[stream].missing
 
     def memory(self) -> list[MemoryRow]:
         """The memory that is held, by stream and purpose."""
@@ -246,5 +245,5 @@ class FusionEngine:
         past = tick_grid.last_at_or_before(now_ns - self._cut_ns, self.spec.rate_hz) + 1
         if self.spec.emit == "fixed":
             return past
-        newest = min(int(s.index.stamps_ns[-1]) if len(s.index) else 0 for s in self._streams.values())
+        newest = min(stream.newest_ns(now_ns) for stream in self._streams.values())
         return max(past, tick_grid.last_at_or_before(newest, self.spec.rate_hz) + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +14,9 @@ from robocache_ros.decode.numeric_fields import VectorDecoder
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.engine.depth_synchronizer import DepthSynchronizer
 from robocache_ros.engine.engine import FusionEngine, Outcome
-from robocache_ros.engine.static_transforms import StaticTransforms
-from robocache_ros.spec import FusionSpec
+from robocache_ros.engine.transforms.cloud_placement import CloudPlacement, Placed
+from robocache_ros.engine.transforms.transform_ingest import TransformIngest
+from robocache_ros.spec import TF, FusionSpec
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Ingest:
     others than those before). A depth image, its colour image and its camera_info are received by the names of
     `FusionSpec.feeds`; the outcomes are counted with the stream, and so are `unpaired` depth images and, by
     `unpaired:<key>`, the part that was missing.
-    A cloud whose frame /tf_static does not yet connect to `voxels.frame` is `dropped:no_transform`. A message that a
+    A cloud that no transform connects to `voxels.frame` in time is `dropped:no_transform`. A message that a
     stream by header stamps cannot use is `unstamped` (its stamp is not set) or `skewed` (too far from its arrival);
     `by_arrival` counts the unset ones of `stamp: header_or_receive`, `device_jumps` the jumps of a device's clock.
 
@@ -55,18 +56,24 @@ class Ingest:
         self.engine = engine
         self.counters: dict[str, Counter[str]] = {feed.name: Counter() for feed in spec.feeds}
         self.stamps_ns: dict[str, int | None] = {}  # of the newest decoded message, by feed
-        self._decoders = {feed.name: make_decoder(feed, definitions) for feed in spec.feeds}
-        self.transforms = StaticTransforms()
-        self._frames = {stream.name: stream.voxels.frame for stream in spec.framed if stream.voxels}
+        self._decoders = {f.name: make_decoder(f, definitions) for f in spec.feeds if not f.is_transform}
+        self.transforms = engine.static_transforms
+        self._tf = TransformIngest(engine, self.counters, self._count_pushed, self._dropped)
+        self._placement = CloudPlacement(spec, self.transforms)
         self._or_receive = {stream.name for stream in spec.streams if stream.stamp == "header_or_receive"}
         self._synchronizers: dict[str, DepthSynchronizer] = {}  # by feed
         for stream in spec.streams:
-            if stream.companions:
+            if stream.camera_info:
                 synchronizer = DepthSynchronizer(stream, live=live)
                 self._synchronizers |= {feed.name: synchronizer for feed in (stream, *stream.companions)}
 
     def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
         """Decode and push the CDR bytes of a message; those of an image or a cloud are kept without a copy."""
+        if stream in self._tf:
+            outcome, self.stamps_ns[stream] = self._tf.message(stream, data, arrival_ns)
+            return outcome
+        if stream == TF:
+            return self._take_transforms(data, arrival_ns)
         return self._take(stream, self._decoders[stream], data, arrival_ns)
 
     @property
@@ -126,6 +133,17 @@ class Ingest:
         except DecodeError as error:
             log.warning("/tf_static: a message is dropped: %s", error)
 
+    def _take_transforms(self, data: bytes | memoryview, arrival_ns: int) -> Outcome:
+        """Add the transforms of a message for the clouds of sensors that move, and push those that waited for it."""
+        self.counters[TF]["received"] += 1
+        try:
+            usable = [transform for transform, error in self._tf.decode(data) if error is None]
+        except DecodeError as error:
+            return self._dropped(TF, error)
+        self.counters[TF]["decoded"] += 1
+        self._push_placed(self._placement.add_transforms(usable, arrival_ns), arrival_ns)
+        return Outcome.ACCEPTED
+
     def _take(self, feed: str, decoder: Decoder, data: bytes | memoryview, arrival_ns: int) -> Outcome:
         counters = self.counters[feed]
         counters["received"] += 1
@@ -154,15 +172,31 @@ class Ingest:
         return outcome
 
     def _push(self, stream: str, sample: Sample, arrival_ns: int) -> Outcome:
-        value = sample.value
-        frame = self._frames.get(stream)
-        if frame and isinstance(value, (CloudPayload, DepthPayload)):
-            matrix = self.transforms.lookup(frame, sample.frame_id)
-            if matrix is None:
-                text = f"/tf_static leads from {sample.frame_id or 'no frame_id'} not to {frame}, or not yet"
-                return self._dropped(stream, DecodeError("no_transform", text))
-            value = replace(value, transform=matrix)
-        outcome = self._count(stream, self.engine.push(stream, sample.stamp_ns, arrival_ns, value), sample, arrival_ns)
+        if stream not in self._placement:
+            return self._push_value(stream, sample, arrival_ns)
+        placed = self._placement.add(stream, sample, arrival_ns)
+        return self._push_placed(placed, arrival_ns).get(stream, Outcome.WAITING)
+
+    def _push_placed(self, placed: Iterable[Placed], arrival_ns: int) -> dict[str, Outcome]:
+        """Push the clouds whose sensor's pose is known now; returns the last outcome by stream."""
+        outcomes = {}
+        for name, sample, pose in placed:
+            if isinstance(pose, DecodeError):
+                outcomes[name] = self._dropped(name, pose)
+            elif pose is None:
+                outcomes[name] = self._count(name, Outcome.UNSTAMPED, sample, arrival_ns)
+            else:
+                assert isinstance(sample.value, (CloudPayload, DepthPayload))
+                sample = sample._replace(value=replace(sample.value, transform=pose))
+                outcomes[name] = self._push_value(name, sample, arrival_ns)
+        return outcomes
+
+    def _push_value(self, stream: str, sample: Sample, arrival_ns: int) -> Outcome:
+        outcome = self.engine.push(stream, sample.stamp_ns, arrival_ns, sample.value)
+        return self._count_pushed(stream, outcome, sample, arrival_ns)
+
+    def _count_pushed(self, stream: str, outcome: Outcome, sample: Sample, arrival_ns: int) -> Outcome:
+        self._count(stream, outcome, sample, arrival_ns)
         self._count_clock(stream, sample)
         return outcome
 

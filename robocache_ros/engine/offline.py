@@ -12,6 +12,7 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
+from robocache_ros.engine.transforms.cloud_placement import WAIT_NS
 from robocache_ros.errors import RoboCacheError
 
 RUN_BYTES = 1 << 20  # of vectors' messages that are collected at most, to be decoded together
@@ -117,4 +118,4 @@ def _awaited_ns(engine: FusionEngine) -> int:
     """How far past a tick the log must be read until no later message can change the tick."""
     streams = engine.spec.streams
     ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) + s.pair_ns for s in streams)
-    return ahead + engine.spec.delay_ns
+    return ahead + engine.spec.delay_ns + (WAIT_NS if engine.spec.framed else 0)

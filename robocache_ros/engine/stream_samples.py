@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from robocache_ros.engine.backends.interface import Backend, Selections, TooSlowError
 from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.sample_index import SampleIndex
+from robocache_ros.engine.tick_grid import JUMP_AHEAD_NS
 from robocache_ros.ops.resample.selection import Rule, select, select_one
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.units import NS_PER_S
@@ -26,6 +28,8 @@ DEFAULT_RATE_HZ = {"vector": 1000.0, "image": 60.0, "cloud": 30.0}  # for the nu
 
 def slots_for(spec: StreamSpec, fusion: FusionSpec) -> int:
     """Slots that a stream needs: its rate over its reach and the delay, with some time for a tick that is late."""
+    if spec.is_transform:  # a pose for each of the ticks that are made at once
+        return math.ceil((JUMP_AHEAD_NS + fusion.delay_ns) * fusion.rate_hz / NS_PER_S)
     rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
     span_s = (_reach_ns(spec) + fusion.delay_ns) / NS_PER_S
     if spec.kind == "vector":
@@ -41,6 +45,8 @@ class StreamSamples:
         slots: samples that are kept.
         unbounded: add slots when all are in use instead of dropping the oldest sample.
     """
+
+    missing = ""
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
@@ -64,11 +70,22 @@ class StreamSamples:
             return None
         return self.clock.translate(stamp_ns, arrival_ns) if self.clock else stamp_ns
 
+    def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Any) -> bool:
+        """Add a sample; False where there is one of this stamp: the first one stays."""
+        if stamp_ns in self.index:
+            return False
+        backend.put(self.spec.name, self.insert(stamp_ns, arrival_ns), value)
+        return True
+
     def insert(self, stamp_ns: int, arrival_ns: int) -> int:
         """Add a sample to the index; returns the slot for its payload."""
         if self.index.full:
             self.overrun += 1
         return self.index.insert(stamp_ns, arrival_ns)
+
+    def newest_ns(self, _now_ns: int) -> int:
+        """The newest stamp; 0 where there is none."""
+        return int(self.index.stamps_ns[-1]) if len(self.index) else 0
 
     def extend(self, stamps_ns: Int64, arrivals_ns: Int64, cut_ns: int, rate_hz: int) -> tuple[Int64, int]:
         """Add the leading samples of a recording that are neither unset nor skewed, doubled nor out of order.
@@ -96,8 +113,9 @@ class StreamSamples:
         late = (arrivals - stamps > cut_ns) & (arrivals > ticks + cut_ns)
         return self.index.extend(stamps, arrivals), int(np.count_nonzero(late))
 
-    def clear(self) -> None:
+    def clear(self, backend: Backend) -> None:
         """Drop every sample: the timeline starts anew."""
+        backend.drop(self.spec.name, self.index.slots.tolist())
         self.index.clear()
         if self.clock:
             self.clock.restart()
@@ -119,13 +137,11 @@ class StreamSamples:
                 if all(self._usable(backend, row) for row in rows):
                     return selections.set(number, selected, index.slots)
 
-    def prune(self, next_tick_ns: int) -> list[int]:
-        """Drop the samples that no tick from `next_tick_ns` on can use; returns the slots that are free now."""
-        before_ns = next_tick_ns - self.reach_ns
-        if self.spec.on_invalid == "hold":  # the newest sample that every later tick sees is used without limit
-            arrived = np.flatnonzero(self.index.arrivals_ns <= before_ns)
-            before_ns = min(before_ns, int(self.index.stamps_ns[arrived[-1]])) if len(arrived) else NEVER_NS
-        return self.index.prune(before_ns)
+    def prune(self, backend: Backend, next_tick_ns: int) -> None:
+        """Drop the samples that no tick from `next_tick_ns` on can use."""
+        slots = prune(self.index, next_tick_ns - self.reach_ns, holds=self.spec.on_invalid == "hold")
+        if slots and not self.vector:
+            backend.drop(self.spec.name, slots)
 
     def shown_ns(self, ticks: Int64) -> Int64:
         """When the first sample at or after each tick arrived; the largest int64 where there is none."""
@@ -146,6 +162,17 @@ class StreamSamples:
             backend.drop(self.spec.name, [self.index.drop(row)])
             return False
         return True
+
+
+def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
+    """Drop the samples older than that; returns the slots that are free now.
+
+    holds: keep the newest one that every later tick sees, which is used without a limit on its age.
+    """
+    if holds:
+        arrived = np.flatnonzero(index.arrivals_ns <= before_ns)
+        before_ns = min(before_ns, int(index.stamps_ns[arrived[-1]])) if len(arrived) else NEVER_NS
+    return index.prune(before_ns)
 
 
 def _reach_ns(spec: StreamSpec) -> int:

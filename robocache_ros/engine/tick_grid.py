@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from robocache_ros.spec.units import NS_PER_S
 
+JUMP_BACK_NS = NS_PER_S // 2  # a smaller step back is not a reset: a slewed clock, or messages of two topics crossed
+JUMP_AHEAD_NS = 10 * NS_PER_S  # after a larger step of the clock the ticks in between are not made
+
 
 def tick_ns(index: int, rate_hz: int) -> int:
     """Time of tick `index` in nanoseconds since the epoch."""

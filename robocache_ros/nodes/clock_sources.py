@@ -12,7 +12,7 @@ from rclpy.node import Node
 from rosgraph_msgs.msg import Clock
 
 from robocache_ros.engine import Frames, FusionEngine
-from robocache_ros.engine.engine import JUMP_BACK_NS
+from robocache_ros.engine.tick_grid import JUMP_BACK_NS
 from robocache_ros.nodes.middleware import compat, qos
 from robocache_ros.nodes.sim_timeline import SimTimeline, read_clock
 from robocache_ros.nodes.subscriptions.arrivals import Arrivals

@@ -3,7 +3,15 @@
 from robocache_ros.spec.fusion import FusionSpec, json_schema, load_spec
 from robocache_ros.spec.layout import Column, Layout
 from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
-from robocache_ros.spec.message_types import CAMERA_INFO_TYPE, CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC
+from robocache_ros.spec.message_types import (
+    CAMERA_INFO_TYPE,
+    CLOUD_TYPE,
+    IMAGE_TYPES,
+    JOINT_TYPE,
+    TF,
+    TF_STATIC,
+    TF_TYPE,
+)
 from robocache_ros.spec.stream import QosSpec, StreamSpec
 from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
 
@@ -15,7 +23,9 @@ __all__ = [
     "JOINT_TYPE",
     "NS_PER_MS",
     "NS_PER_S",
+    "TF",
     "TF_STATIC",
+    "TF_TYPE",
     "Column",
     "Extrinsic",
     "FusionSpec",

@@ -12,7 +12,15 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import keys, strict_yaml
 from robocache_ros.spec.keys import choice, integer, key, number
 from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
-from robocache_ros.spec.message_types import CAMERA_INFO_TYPE, CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_STATIC
+from robocache_ros.spec.message_types import (
+    CAMERA_INFO_TYPE,
+    CLOUD_TYPE,
+    IMAGE_TYPES,
+    JOINT_TYPE,
+    TF,
+    TF_STATIC,
+    TF_TYPE,
+)
 from robocache_ros.spec.patterns import pattern
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
 from robocache_ros.spec.stream import QosSpec, StreamSpec
@@ -24,7 +32,9 @@ __all__ = [
     "IMAGENET",
     "IMAGE_TYPES",
     "JOINT_TYPE",
+    "TF",
     "TF_STATIC",
+    "TF_TYPE",
     "Extrinsic",
     "FusionSpec",
     "ImageSpec",
@@ -113,13 +123,20 @@ class FusionSpec:
 
     @property
     def feeds(self) -> tuple[StreamSpec, ...]:
-        """Every topic to subscribe to or read: the streams, each followed by its companions."""
-        return tuple(feed for s in self.streams for feed in (s, *s.companions))
+        """Every topic to subscribe to or read: the streams, each followed by its companions, then that of `framed`."""
+        frames = tuple((s.voxels.frame, f"{s.name}/sensor") for s in self.framed if s.voxels)
+        tf = (StreamSpec(TF, TF, TF_TYPE, frames=frames[0]),) if frames else ()
+        return (*(feed for s in self.streams for feed in (s, *s.companions)), *tf)
 
     @property
     def framed(self) -> tuple[StreamSpec, ...]:
-        """The streams whose sensor's pose comes from /tf_static."""
+        """The streams whose sensor's pose comes from /tf_static, or from /tf, which is then a feed of that name."""
         return tuple(s for s in self.streams if s.voxels and s.voxels.frame)
+
+    @property
+    def transforms(self) -> tuple[StreamSpec, ...]:
+        """The streams of poses from the tree of transforms."""
+        return tuple(s for s in self.streams if s.is_transform)
 
     @property
     def vectors(self) -> tuple[StreamSpec, ...]:

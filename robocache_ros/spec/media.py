@@ -114,7 +114,9 @@ class VoxelSpec:
     )
     extrinsic: Extrinsic | None = key(nested(Extrinsic), "pose of the sensor in the grid's frame", default=None)
     frame: str = key(
-        text("a frame such as base_link"), "the grid's frame; the sensor's pose in it comes from /tf_static", default=""
+        text("a frame such as base_link"),
+        "the grid's frame; the sensor's pose in it comes from /tf_static and /tf",
+        default="",
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,10 @@ IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
-TF_STATIC = "/tf_static"
+TF_TYPE = "tf2_msgs/msg/TFMessage"
+TF, TF_STATIC = "/tf", "/tf_static"
+TRANSFORM_ALIGNMENTS = ("linear", "hold", "nearest")  # of linear: the position, and the orientation on the sphere
+POSE_COMPONENTS = ("px", "py", "pz", "qx", "qy", "qz", "qw")
 # NumPy types of PointField.datatype, which counts from 1.
 POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 

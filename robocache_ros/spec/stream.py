@@ -13,6 +13,8 @@ from robocache_ros.spec.message_types import (
     CLOUD_TYPE,
     FIELD_COMPONENTS,
     IMAGE_TYPES,
+    POSE_COMPONENTS,
+    TF_TYPE,
 )
 from robocache_ros.spec.patterns import field_path, message_type, topic_name
 from robocache_ros.spec.problems import SpecError
@@ -31,6 +33,10 @@ class QosSpec:
     depth: int = key(integer(1, 10_000), "samples that the middleware queues", default=10)
 
 
+DEFAULT_QOS = QosSpec()  # compared by identity: a spec that writes these values out means them
+TRANSFORM_QOS = QosSpec(reliability="reliable", depth=100)  # tf2's profile for /tf
+
+
 @dataclass(frozen=True)
 class StreamSpec:
     """One stream: a field of a topic's messages, how it is stamped and how it is aligned."""
@@ -41,6 +47,9 @@ class StreamSpec:
     field: str = key(field_path, "path of the numeric field; known for joint states and arrays", default="")
     names: tuple[str, ...] = key(
         many(text("a joint's name"), unique=True), "joints to read, by name and in this order", default=()
+    )
+    frames: tuple[str, ...] = key(
+        many(text("a frame"), length=2), "of /tf: the pose of the second frame in the first", default=()
     )
     dim: int = key(integer(1, 65536), "values per sample; known for joints, poses and the like", default=0)
     align: str = key(
@@ -79,7 +88,7 @@ class StreamSpec:
     )
     role: str = key(choice("observation", "action"), "whether a policy reads it or produces it", default="observation")
     unit: str = key(text("a unit such as rad"), "unit of the values, carried in the layout", default="")
-    qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=QosSpec())
+    qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=DEFAULT_QOS)
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
     voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a point cloud is reduced to", default=None)
     camera_info: str = key(
@@ -96,6 +105,8 @@ class StreamSpec:
         rules = StreamRules(self)
         for name in ("field", "dim", "align", "stamp", "image"):
             object.__setattr__(self, name, getattr(rules, name)())
+        if self.qos is DEFAULT_QOS and self.is_transform:
+            object.__setattr__(self, "qos", TRANSFORM_QOS)
         if not rules.problems:
             rules.check()
         if rules.problems:
@@ -120,6 +131,11 @@ class StreamSpec:
         return (info, color) if color else (info,)
 
     @property
+    def is_transform(self) -> bool:
+        """Whether its values are the pose of a frame in another one."""
+        return self.type == TF_TYPE and not self.field
+
+    @property
     def width(self) -> int:
         """Columns in the fused tensor: `dim` of a vector, 0 of an image or a cloud."""
         return self.dim if self.kind == "vector" else 0
@@ -128,8 +144,8 @@ class StreamSpec:
     def components(self) -> tuple[str, ...]:
         """A label for each value: joint names, axes, or the index."""
         known = FIELD_COMPONENTS.get(self.field.rpartition(".")[2], ())
-        if self.names:
-            return self.names
+        if self.names or self.is_transform:
+            return self.names or POSE_COMPONENTS
         return known if len(known) == self.dim else tuple(str(i) for i in range(self.width))
 
     @property

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from robocache_ros.alignments import NAMES, alignment, default_alignment
 from robocache_ros.spec.media import ImageSpec
-from robocache_ros.spec.message_types import FIELD_COMPONENTS, IMAGE_TYPES, JOINT_TYPE
+from robocache_ros.spec.message_types import (
+    FIELD_COMPONENTS,
+    IMAGE_TYPES,
+    JOINT_TYPE,
+    POSE_COMPONENTS,
+    TF_STATIC,
+    TF_TYPE,
+    TRANSFORM_ALIGNMENTS,
+)
 from robocache_ros.spec.problems import Problem, show_value
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ class StreamRules:
 
     def field(self) -> str:
         """The numeric field: given, or implied by the type."""
-        if self.s.field or not self.is_vector:
+        if self.s.field or not self.is_vector or self.s.is_transform:
             return self.s.field
         known = "position" if self.s.type == JOINT_TYPE else "data" if self.is_array else ""
         if not known:
@@ -38,8 +46,8 @@ class StreamRules:
 
     def dim(self) -> int:
         """Values per sample: given, or implied by names, field or type."""
-        if not self.is_vector:
-            return self.s.dim
+        if not self.is_vector or self.s.is_transform:
+            return self.s.dim or self.s.is_transform * len(POSE_COMPONENTS)
         scalar = self.is_array and not self.s.type.endswith("MultiArray")
         known = len(self.s.names) or len(FIELD_COMPONENTS.get(self.s.field.rpartition(".")[2], ())) or int(scalar)
         if self.s.type == JOINT_TYPE and not self.s.names:
@@ -65,6 +73,8 @@ class StreamRules:
     def check(self) -> None:
         """Check the keys against the type and against each other."""
         s = self.s
+        if s.is_transform or s.frames:
+            self.check_transform()
         self.check_align()
         if s.names and s.type != JOINT_TYPE:
             self.refuse("names", f"only {JOINT_TYPE} has joint names, not {self.type}; use field and dim")
@@ -83,6 +93,20 @@ class StreamRules:
             self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
         if not self.is_vector and (s.field or s.dim):
             self.refuse("field" if s.field else "dim", f"does not apply to {self.type}; leave it out")
+
+    def check_transform(self) -> None:
+        """Check the keys of a pose from the tree of transforms."""
+        s = self.s
+        if not s.is_transform:
+            self.refuse("frames", f"goes with {TF_TYPE}, and with no field; leave it out")
+        elif len({frame.lstrip("/") for frame in s.frames} - {""}) != 2:
+            self.refuse("frames", "expected two frames; name them, as in [base_link, tool0]")
+        elif s.dim != len(POSE_COMPONENTS):
+            self.refuse("dim", f"{s.dim} where a pose has {len(POSE_COMPONENTS)}; leave dim out")
+        elif s.align not in TRANSFORM_ALIGNMENTS:
+            self.refuse("align", f"{s.align!r} is for other vectors; use {', '.join(TRANSFORM_ALIGNMENTS)}")
+        if s.topic == TF_STATIC:
+            self.refuse("topic", f"{TF_STATIC} is read with /tf; give the topic of the moving frames, /tf")
 
     def check_align(self) -> None:
         """Check that the alignment accepts the stream's values."""

@@ -13,7 +13,7 @@ from rosbags.typesys import Stores, get_typestore
 from std_msgs.msg import String
 
 from robocache_ros.decode.transforms import read_transforms
-from robocache_ros.engine.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes.middleware import compat
 from robocache_ros.nodes.middleware.qos import latched

@@ -12,6 +12,7 @@ import threading
 
 from robocache_ros.decode.payloads import Matrix
 from robocache_ros.decode.transforms import Transform
+from robocache_ros.engine.transforms.pose import Pose, pose_of
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import Extrinsic
 
@@ -30,6 +31,8 @@ class StaticTransforms:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a node receives transforms and clouds in different threads
         self._parents: dict[str, tuple[str, Matrix]] = {}
+        self._edges: dict[str, tuple[str, Pose]] = {}
+        self.version = 0  # rises with each transform
         self._full = False  # a transform was refused because there are MAX_FRAMES, and this was logged
         self._found: dict[tuple[str, str], Matrix | None] = {}
 
@@ -56,8 +59,14 @@ class StaticTransforms:
                 self._full = True
                 return False
             self._parents[transform.child] = (transform.parent, matrix)
+            self._edges[transform.child] = (transform.parent, pose_of(transform))
+            self.version += 1
             self._found.clear()
         return True
+
+    def edge(self, child: str) -> tuple[str, Pose] | None:
+        """The parent of a frame and T_parent_child; None where /tf_static does not name one."""
+        return self._edges.get(child)  # a tuple or None, also while another thread adds one
 
     def lookup(self, target: str, source: str) -> Matrix | None:
         """T_target_source, the pose of the frame `source` in `target`; None while they are not connected."""

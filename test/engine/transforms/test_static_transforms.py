@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robocache_ros.decode.payloads import DecodeError
 from robocache_ros.decode.transforms import Transform, read_transforms
-from robocache_ros.engine.static_transforms import MAX_FRAMES, StaticTransforms
+from robocache_ros.engine.transforms.static_transforms import MAX_FRAMES, StaticTransforms
 
 HALF = math.sqrt(0.5)
 UP = Transform("base", "mast", (0.0, 0.0, 1.5), (0.0, 0.0, 0.0, 1.0))
@@ -128,8 +128,10 @@ def serialized():
 
     def write(transforms, little=True):
         entries = []
-        for parent, child, translation, rotation in transforms:
-            header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](7, 9), parent)
+        for parent, child, translation, rotation, stamp_ns in transforms:
+            header = types["std_msgs/msg/Header"](
+                types["builtin_interfaces/msg/Time"](*divmod(stamp_ns, 10**9)), parent
+            )
             moved = types["geometry_msgs/msg/Transform"](
                 types["geometry_msgs/msg/Vector3"](*translation), types["geometry_msgs/msg/Quaternion"](*rotation)
             )
@@ -142,7 +144,8 @@ def serialized():
 
 @pytest.mark.parametrize("little", [True, False])
 def test_what_rosbags_writes_is_read(serialized, little):
-    assert read_transforms(serialized([UP, LEFT, TOOL], little)) == [UP, LEFT, TOOL]
+    sent = [UP, LEFT._replace(stamp_ns=7_000_000_009), TOOL]
+    assert read_transforms(serialized(sent, little)) == sent
 
 
 def test_a_message_cut_anywhere_is_refused(serialized):

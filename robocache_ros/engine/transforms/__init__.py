@@ -1,0 +1,1 @@
+"""The tree of transforms: poses of frames in other frames, at any time."""

@@ -1,0 +1,188 @@
+"""Messages of /tf into the engine: decoded once for all streams, counted for those whose chain a transform is in."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from robocache_ros.decode import DecodeError, Sample
+from robocache_ros.decode.transforms import Transform, read_transforms
+from robocache_ros.engine.engine import FusionEngine, Outcome
+from robocache_ros.engine.transforms.frame_tree import MAX_CHAIN, MAX_FRAMES
+from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms.transform_samples import groups
+from robocache_ros.spec import StreamSpec
+
+log = logging.getLogger(__name__)
+
+MAX_POSITION_M = 1e9  # further than any frame on earth is from another one
+QUATERNION_TOLERANCE = 0.01  # of the squared length, as in tf2
+MAX_LOGGED = 8  # changes of parents that are logged for a stream
+_NO_VALUE = np.empty(0, np.float32)
+
+
+class Checked(NamedTuple):
+    """A transform of a message, and why it cannot be used."""
+
+    transform: Transform
+    error: DecodeError | None
+
+
+class TransformIngest:
+    """Pushes the transforms of /tf messages.
+
+    `received` and `decoded` count messages. The outcomes, `dropped:<cause>`, `static_frame` (of a frame that /tf_static
+    names: that one counts) and `reparented` (another parent than in the transform before) count the transforms of a
+    stream's own chain.
+
+    Args:
+        engine: receives the transforms; its spec names the streams.
+        counters: by feed.
+        count: counts and logs an outcome of `push`.
+        dropped: counts and logs an error.
+    """
+
+    def __init__(
+        self,
+        engine: FusionEngine,
+        counters: dict[str, Counter[str]],
+        count: Callable[[str, Outcome, Sample, int], Outcome],
+        dropped: Callable[[str, DecodeError], Outcome],
+    ) -> None:
+        self._counters, self._count, self._dropped = counters, count, dropped
+        self._groups: dict[str, _Group] = {}
+        for streams in groups(engine.spec):
+            group = _Group(streams, engine)
+            self._groups |= {stream.name: group for stream in streams}
+        self._data: object = None
+        self._checked: list[Checked] = []
+        self._logged: Counter[str] = Counter()
+
+    def __contains__(self, feed: str) -> bool:
+        return feed in self._groups
+
+    def decode(self, data: bytes | memoryview) -> list[Checked]:
+        """The transforms of a message; DecodeError. Streams get one message in a row: it is decoded once."""
+        if self._data is not data:
+            self._data, self._checked = None, [Checked(t, _problem(t)) for t in read_transforms(data)]
+            self._data = data
+        return self._checked
+
+    def message(self, feed: str, data: bytes | memoryview, arrival_ns: int) -> tuple[Outcome, int | None]:
+        """Push a message for a stream; returns the outcome, and the stamp of its last transform of the chain."""
+        counters, group = self._counters[feed], self._groups[feed]
+        counters["received"] += 1
+        try:
+            checked = self.decode(data)
+        except DecodeError as error:
+            return self._dropped(feed, error), None
+        counters["decoded"] += 1
+        outcome, stamp_ns = Outcome.ACCEPTED, None
+        for transform, result, before in group.push(feed, data, checked, arrival_ns):
+            if isinstance(result, DecodeError):
+                if transform.child in group.chain(feed) or result.cause == "frames":
+                    outcome = self._dropped(feed, result)
+            elif transform.child in group.chain(feed):
+                if before:
+                    self._note_parent(feed, transform, before)
+                stamp_ns = transform.stamp_ns
+                if result is None:
+                    counters["static_frame"] += 1
+                else:
+                    outcome = self._count(feed, result, Sample(stamp_ns, _NO_VALUE), arrival_ns)
+        return outcome, stamp_ns
+
+    def _note_parent(self, feed: str, transform: Transform, before: str) -> None:
+        self._counters[feed]["reparented"] += 1
+        self._logged[feed] += 1
+        if self._logged[feed] <= MAX_LOGGED:
+            text = "%s: the parent of %s is now %s, not %s; the transform from there ends"
+            log.warning(text, feed, transform.child, transform.parent, before)
+
+
+# A transform, what the engine did with it (None: it is static), and the frame's parent before, where it changed.
+_Pushed = tuple[Transform, "Outcome | DecodeError | None", str]
+
+
+class _Group:
+    """The streams that share a tree: each message is pushed once for all of them."""
+
+    def __init__(self, streams: Sequence[StreamSpec], engine: FusionEngine) -> None:
+        self._leader = streams[0].name
+        self._ends = {s.name: tuple(frame.lstrip("/") for frame in s.frames) for s in streams}
+        self._engine = engine
+        self._static: StaticTransforms = engine.static_transforms
+        self._parents: dict[str, str] = {}  # of each frame, in the transform that came last
+        self._chains: dict[str, frozenset[str]] = {}
+        self._known = -1  # version of the static transforms that the chains are of
+        self._pushed: tuple[object, int, list[_Pushed]] = (None, 0, [])
+        self._served: set[str] = set()  # streams that have counted `_pushed`
+
+    def push(self, feed: str, data: object, checked: Sequence[Checked], arrival_ns: int) -> list[_Pushed]:
+        """Push a message, unless another stream of the group just did."""
+        if self._pushed[0] is not data or self._pushed[1] != arrival_ns or feed in self._served:
+            self._pushed = data, arrival_ns, [self._push(*one, arrival_ns) for one in checked]
+            self._served = set()
+        self._served.add(feed)
+        return self._pushed[2]
+
+    def chain(self, feed: str) -> frozenset[str]:
+        """The frames whose transforms lead from one end to the other, or up from either end, by what came last."""
+        if self._known != self._static.version:
+            self._known = self._static.version
+            self._chains.clear()
+        if feed not in self._chains:
+            target, source = (self._upwards(frame) for frame in self._ends[feed])
+            common = set(target) & set(source)
+            self._chains[feed] = frozenset((*target, *source)) - common if common else frozenset((*target, *source))
+        return self._chains[feed]
+
+    def _push(self, transform: Transform, error: DecodeError | None, arrival_ns: int) -> _Pushed:
+        child = transform.child
+        if error:
+            return transform, error, ""
+        before = self._parents.pop(child, "")
+        self._parents[child] = transform.parent  # the frames stay in the order of their last transform
+        if before != transform.parent:
+            self._chains.clear()
+            if len(self._parents) > MAX_FRAMES:
+                del self._parents[next(iter(self._parents))]
+        changed = before if before != transform.parent else ""
+        if self._static.edge(child):
+            return transform, None, ""
+        try:
+            return transform, self._engine.push(self._leader, transform.stamp_ns, arrival_ns, transform), changed
+        except DecodeError as too_many:
+            return transform, too_many, ""
+
+    def _upwards(self, frame: str) -> list[str]:
+        path = [frame]
+        while len(path) <= MAX_CHAIN:
+            static = self._static.edge(path[-1])
+            parent = static[0] if static else self._parents.get(path[-1])
+            if parent is None or parent in path:
+                break
+            path.append(parent)
+        return path
+
+
+def _problem(transform: Transform) -> DecodeError | None:
+    """Why a transform cannot be used, as tf2 refuses it; None where it can."""
+    parent, child = transform.parent, transform.child
+    length = math.fsum(value * value for value in transform.rotation_xyzw if math.isfinite(value))
+    if not parent or not child:
+        return DecodeError("no_frame", "a transform does not name both of its frames")
+    if parent == child:
+        return DecodeError("one_frame", f"a transform from {child} to itself")
+    if not all(map(math.isfinite, (*transform.translation_m, *transform.rotation_xyzw))):
+        return DecodeError("not_finite", f"the transform from {parent} to {child} is not finite")
+    if max(map(abs, transform.translation_m)) > MAX_POSITION_M:
+        return DecodeError("too_far", f"{child} is more than {MAX_POSITION_M:g} m from {parent}")
+    if abs(length - 1) > QUATERNION_TOLERANCE:
+        return DecodeError("rotation", f"the rotation from {parent} to {child} is no unit quaternion")
+    return None

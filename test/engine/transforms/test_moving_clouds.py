@@ -1,0 +1,214 @@
+"""Clouds of sensors that move: placed by the transforms of their stamp, which they wait for."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.engine import FusionEngine, Ingest, Outcome, offline
+from robocache_ros.engine.transforms.cloud_placement import WAIT_NS, WAITING
+from robocache_ros.spec import load_spec
+
+MS = 1_000_000
+T0 = 1_760_000_000 * 10**9  # a tick
+HALF = math.sqrt(0.5)
+WAIT_MS = WAIT_NS // MS
+
+
+def at(ms):
+    return T0 + ms * MS
+
+
+def cloud(stamp_ns, point=(0.0, 0.0, 1.0), frame="camera"):
+    """A PointCloud2 of one point, in CDR."""
+    data = bytearray()
+
+    def number(form, *values):
+        data.extend(bytes(-len(data) % struct.calcsize(form[-1])))
+        data.extend(struct.pack(f"<{form}", *values))
+
+    def text(value):
+        number("I", len(value) + 1)
+        data.extend(value.encode() + b"\0")
+
+    number("iI", *divmod(stamp_ns, 10**9))
+    text(frame)
+    number("II", 1, 1)
+    number("I", 3)
+    for axis, name in enumerate("xyz"):
+        text(name)
+        number("I", 4 * axis)
+        number("B", 7)
+        number("I", 1)
+    number("B", 0)
+    number("II", 12, 12)
+    number("I", 12)
+    data.extend(struct.pack("<3f", *point))
+    number("B", 1)
+    return b"\0\1\0\0" + bytes(data)
+
+
+def spec(**keys):
+    voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [8, 8, 8], "frame": "base"}
+    scan = {"topic": "/scan", "type": "sensor_msgs/msg/PointCloud2", "voxels": voxels, "max_age_ms": 200, **keys}
+    return load_spec({"robocache": 1, "delay_ms": 100, "streams": {"scan": scan}})
+
+
+def ingest(**keys):
+    fusion = spec(**keys)
+    return Ingest(fusion, FusionEngine(fusion))
+
+
+def push(into, feed, data, ms):
+    return into.serialized(feed, data, at(ms))
+
+
+def cell(into, ms):
+    """The voxel that is occupied at a time."""
+    grid = into.engine.resolve(np.array([at(ms)])).media["scan"][0]
+    return [index.tolist() for index in grid.nonzero()]
+
+
+@pytest.fixture
+def moving(tf_message):
+    """The camera's transform: 10 ms apart it moves by one metre along x, and always looks along x."""
+    turn = (0.0, HALF, 0.0, HALF)  # the camera's z is the base's x
+    return lambda ms: tf_message((at(ms), "base", "camera", (ms / 10 + 0.5, 2.5, 3.5), turn))
+
+
+def test_a_cloud_is_placed_by_the_pose_at_its_stamp(moving):
+    into = ingest()
+    for ms in (0, 10, 30):
+        push(into, "/tf", moving(ms), ms)
+    assert push(into, "scan", cloud(at(20)), 32) is Outcome.ACCEPTED
+    assert cell(into, 40) == [[3, 2, 3]]  # at 2.5 m, and the point is 1 m ahead
+
+
+def test_a_cloud_waits_for_the_transform_after_its_stamp(moving):
+    into = ingest()
+    push(into, "/tf", moving(0), 0)
+    assert push(into, "scan", cloud(at(20)), 21) is Outcome.WAITING
+    push(into, "/tf", moving(10), 22)
+    assert not cell(into, 40)
+    push(into, "/tf", moving(30), 35)
+    assert cell(into, 40) == [[3, 2, 3]]
+    assert dict(into.counters["scan"]) == {"received": 1, "decoded": 1, "accepted": 1}
+    assert dict(into.counters["/tf"]) == {"received": 3, "decoded": 3}
+
+
+def test_the_latency_of_the_sensor_is_taken_off_its_stamp(moving):
+    into = ingest(latency_ms=10)
+    for ms in (0, 10, 30):
+        push(into, "/tf", moving(ms), ms)
+    push(into, "scan", cloud(at(20)), 32)
+    assert cell(into, 40) == [[2, 2, 3]]
+
+
+def test_static_transforms_are_part_of_the_way(moving, tf_message):
+    into = ingest()
+    into.static_transforms(tf_message((0, "camera", "optical", (0, 0, 2))))
+    for ms in (0, 10):
+        push(into, "/tf", moving(ms), ms)
+    push(into, "scan", cloud(at(0), frame="/optical"), 12)
+    assert cell(into, 20) == [[3, 2, 3]]
+
+
+def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(moving, caplog):
+    into = ingest()
+    push(into, "/tf", moving(0), 0)
+    push(into, "scan", cloud(at(20)), 21)
+    push(into, "/tf", moving(10), 21 + WAIT_MS)
+    assert not into.counters["scan"]["dropped"]
+    push(into, "/tf", moving(11), 22 + WAIT_MS)
+    assert into.counters["scan"]["dropped:no_transform"] == 1
+    assert "scan: a message is dropped: no transform leads from camera to base" in caplog.text
+    push(into, "/tf", moving(30), 23 + WAIT_MS)
+    assert not into.counters["scan"]["accepted"]
+
+
+def test_a_bounded_number_of_clouds_waits(moving):
+    into = ingest()
+    push(into, "/tf", moving(0), 0)
+    for k in range(WAITING + 3):
+        push(into, "scan", cloud(at(20 + k)), 21 + k)
+    assert into.counters["scan"]["dropped:no_transform"] == 3
+    push(into, "/tf", moving(10), 40)
+    push(into, "/tf", moving(60), 61)
+    assert into.counters["scan"]["accepted"] == WAITING
+
+
+def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(moving):
+    into = ingest(max_gap_ms=25)
+    for ms in (0, 30):
+        push(into, "/tf", moving(ms), ms)
+    assert push(into, "scan", cloud(at(20)), 32) is Outcome.WAITING
+    push(into, "/tf", moving(10), 33)  # late, and just what was missing
+    assert cell(into, 40) == [[3, 2, 3]]
+
+
+def test_without_moving_frames_a_cloud_is_dropped_at_once(tf_message):
+    into = ingest()
+    assert push(into, "scan", cloud(at(0)), 1) is Outcome.DROPPED
+    assert into.counters["scan"]["dropped:no_transform"] == 1
+
+
+def test_a_cloud_without_a_stamp_cannot_be_placed(moving):
+    into = ingest(stamp="receive")
+    push(into, "/tf", moving(0), 0)
+    assert push(into, "scan", cloud(0), 1) is Outcome.UNSTAMPED
+
+
+def test_a_jump_back_of_the_stamps_forgets_the_time_before(moving):
+    into = ingest()
+    for ms in (5000, 5010):
+        push(into, "/tf", moving(ms), ms)
+    push(into, "scan", cloud(at(5020)), 5021)
+    for ms in (0, 10):
+        push(into, "/tf", moving(ms), ms)
+    assert into.counters["scan"]["dropped:no_transform"] == 1
+    assert push(into, "scan", cloud(at(10)), 12) is Outcome.ACCEPTED
+    assert cell(into, 20) == [[2, 2, 3]]
+
+
+def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(moving):
+    rng = np.random.default_rng(4)
+    stamps = np.cumsum(rng.integers(2, 18, 120))
+    log = [(at(int(ms + rng.integers(0, 40))), "/tf", _shifted(moving, int(ms))) for ms in stamps]
+    log += [(at(int(ms + rng.integers(0, 60))), "scan", cloud(at(int(ms)))) for ms in range(5, 1000, 33)]
+    log.sort(key=lambda entry: entry[0])
+    messages = [(feed, arrival, data) for arrival, feed, data in log]
+    fusion = spec()
+    recorded = list(
+        offline.run(
+            messages, Ingest(fusion, FusionEngine(fusion, unbounded=True)), at(1), at(900), visibility="deployed"
+        )
+    )
+    grids = torch.cat([f.media["scan"] for f in recorded])
+    rows = torch.cat([f.rows() for f in recorded])
+    ticks = np.concatenate([f.ticks_ns for f in recorded]).tolist()
+    assert len({grid.numpy().tobytes() for grid in grids}) > 4
+
+    live = ingest()
+    made = [live.engine.advance(at(0))]
+    for feed, arrival, data in messages:
+        while len(frames := live.engine.advance(arrival - 1, limit=1)):
+            made.append(frames)
+        live.serialized(feed, data, arrival)
+    same = 0
+    for f in made:
+        if len(f) and int(f.ticks_ns[0]) in ticks:
+            k = ticks.index(int(f.ticks_ns[0]))
+            assert torch.equal(f.media["scan"][0], grids[k])
+            assert f.rows()[0].numpy().tobytes() == rows[k].numpy().tobytes()
+            same += 1
+    assert same > 35
+    assert live.counters["scan"]["accepted"] > 20
+
+
+def _shifted(moving, ms):
+    """The camera goes back and forth over 6 m."""
+    data = bytearray(moving(ms % 60))
+    data[8:16] = struct.pack("<iI", *divmod(at(ms), 10**9))
+    return bytes(data)

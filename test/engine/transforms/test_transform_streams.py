@@ -1,0 +1,193 @@
+"""Streams of poses through the engine, from the bytes of /tf: what they hold, and every problem counted."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from robocache_ros.engine import FusionEngine, Ingest, Outcome
+from robocache_ros.engine.transforms import transform_ingest
+from robocache_ros.engine.transforms.frame_tree import MAX_FRAMES
+from robocache_ros.spec import load_spec
+
+MS = 1_000_000
+T0 = 1_760_000_000 * 10**9  # a tick
+TF = {"topic": "/tf", "type": "tf2_msgs/msg/TFMessage"}
+
+
+def spec(frames=("base", "tool"), more=None, timeline=None, **keys):
+    streams = {"ee": {**TF, "frames": list(frames), **keys}, **(more or {})}
+    return load_spec({"robocache": 1, "delay_ms": 40, **(timeline or {}), "streams": streams})
+
+
+def ingest(fusion=None, **options):
+    return Ingest(fusion, FusionEngine(fusion, **options)) if fusion else ingest(spec(), **options)
+
+
+def push(into, data, at_ms, stream="ee"):
+    return into.serialized(stream, data, T0 + at_ms * MS)
+
+
+def frame(into, at_ms):
+    return into.engine.resolve(np.array([T0 + at_ms * MS]))
+
+
+def at(ms):
+    return T0 + ms * MS
+
+
+def test_a_pose_is_seven_columns_at_the_tick(tf_message):
+    into = ingest(spec(("/base", "tool")))
+    push(into, tf_message((at(0), "base", "/arm", (1, 0, 0)), (at(0), "arm", "tool", (0, 1, 0))), 1)
+    push(into, tf_message((at(20), "/base", "arm", (2, 0, 0)), (at(20), "/arm", "tool", (0, 1, 0))), 21)
+
+    made = frame(into, 10)
+
+    assert [c.name for c in into.engine.layout.columns][:7] == [
+        f"ee.{c}" for c in ("px", "py", "pz", "qx", "qy", "qz", "qw")
+    ]
+    assert made.fused[0].tolist() == [1.5, 1, 0, 0, 0, 0, 1]
+    assert (made.valid[0, 0], made.age_ns[0, 0]) == (1, 10 * MS)
+    assert dict(into.counters["ee"]) == {"received": 2, "decoded": 2, "accepted": 4}
+
+
+def test_a_message_is_decoded_and_pushed_once_for_all_streams_of_its_topic(tf_message, monkeypatch):
+    decoded, read = [], transform_ingest.read_transforms
+    monkeypatch.setattr(transform_ingest, "read_transforms", lambda data: decoded.append(data) or read(data))
+    into = ingest(
+        spec(more={"arm": {**TF, "frames": ["base", "arm"]}, "old": {**TF, "frames": ["base", "arm"], "latency_ms": 5}})
+    )
+    data = tf_message((at(5), "base", "arm", (1, 0, 0)), (at(5), "arm", "tool", (0, 1, 0)))
+    for stream in ("ee", "arm", "old"):
+        assert push(into, data, 6, stream) is Outcome.ACCEPTED
+    assert len(decoded) == 1
+    assert [into.counters[name]["accepted"] for name in ("ee", "arm", "old")] == [2, 1, 1]  # those of its chain
+    assert frame(into, 5).valid.tolist() == [[1, 1, 2]]  # the stamps of `old` are 5 ms earlier
+    assert push(into, data, 7) is Outcome.DUPLICATE  # the same bytes again are another message
+
+
+def test_static_transforms_complete_a_chain(tf_message):
+    into = ingest()
+    into.static_transforms(tf_message((0, "arm", "/tool", (0, 0, 3))))
+    push(into, tf_message((at(0), "base", "arm", (1, 0, 0))), 0)
+    assert frame(into, 0).fused[0, :3].tolist() == [1, 0, 3]
+    push(into, tf_message((at(20), "arm", "tool", (0, 0, 9))), 20)
+    assert into.counters["ee"]["static_frame"] == 1
+    assert frame(into, 0).fused[0, :3].tolist() == [1, 0, 3]
+
+
+def test_a_chain_of_static_transforms_alone_is_valid_at_every_tick(tf_message):
+    into = ingest(spec(timeline={"emit": "eager"}))
+    into.static_transforms(tf_message((0, "base", "tool", (0, 0, 3))))
+    into.engine.advance(at(0))
+    made = into.engine.advance(at(100))
+    assert len(made) >= 5
+    assert made.valid.all()
+    assert not made.age_ns.any()
+
+
+@pytest.mark.parametrize(
+    ("transform", "at_ms", "counter"),
+    [
+        ((0, "base", "tool", (1, 0, 0)), 0, "unstamped"),
+        ((at(0), "base", "tool", (1, 0, 0)), 6000, "skewed"),
+        ((at(0), "base", "tool", (math.nan, 0, 0)), 0, "dropped:not_finite"),
+        ((at(0), "base", "tool", (0, 0, 0), (math.inf, 0, 0, 0)), 0, "dropped:not_finite"),
+        ((at(0), "base", "tool", (1e10, 0, 0)), 0, "dropped:too_far"),
+        ((at(0), "base", "tool", (0, 0, 0), (0, 0, 0, 0.9)), 0, "dropped:rotation"),
+        ((at(0), "tool", "tool", (0, 0, 0)), 0, "dropped:one_frame"),
+        ((at(0), "/", "tool", (0, 0, 0)), 0, "dropped:no_frame"),
+    ],
+)
+def test_a_transform_that_cannot_be_used_is_counted_and_logged(tf_message, caplog, transform, at_ms, counter):
+    into = ingest()
+    push(into, tf_message(transform), at_ms)
+    push(into, tf_message(transform), at_ms)
+    assert into.counters["ee"][counter] == 2
+    assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1
+    assert not frame(into, 0).valid.any()
+
+
+def test_transforms_of_other_frames_are_not_counted(tf_message):
+    into = ingest()
+    push(into, tf_message((at(0), "base", "tool", (1, 0, 0)), (0, "base", "wheel", (math.nan, 0, 0))), 0)
+    assert dict(into.counters["ee"]) == {"received": 1, "decoded": 1, "accepted": 1}
+
+
+def test_a_stream_by_receive_time_takes_the_arrival_for_the_stamp(tf_message):
+    into = ingest(spec(stamp="receive"))
+    push(into, tf_message((0, "base", "tool", (1, 0, 0))), 20)
+    push(into, tf_message((7 * 10**9, "base", "tool", (3, 0, 0))), 40)
+    assert frame(into, 30).fused[0, 0] == 2
+
+
+def test_a_new_parent_is_counted_and_logged_and_ends_the_old_transform(tf_message, caplog):
+    into = ingest(spec(("base", "cube"), max_age_ms=15))
+    for ms, parent in ((0, "table"), (20, "table"), (40, "gripper")):
+        push(
+            into,
+            tf_message(
+                (at(ms), parent, "cube", (1, 0, 0)),
+                (at(ms), "base", "table", (0, 1, 0)),
+                (at(ms), "base", "gripper", (0, 0, 1)),
+            ),
+            ms,
+        )
+    assert into.counters["ee"]["reparented"] == 1
+    assert "the parent of cube is now gripper, not table" in caplog.text
+    ticks = np.array([at(ms) for ms in (10, 30, 38, 40)])
+    made = into.engine.resolve(ticks)
+    assert made.valid[:, 0].tolist() == [1, 2, 0, 1]
+    assert made.fused[[1, 3], :3].tolist() == [[1, 1, 0], [1, 0, 1]]
+
+
+def test_a_missing_transform_is_logged_once_after_a_second_of_ticks(tf_message, caplog):
+    into = ingest()
+    push(into, tf_message((at(0), "base", "arm", (1, 0, 0))), 0)
+    into.engine.advance(at(0))
+    for ms in range(20, 4000, 20):
+        push(into, tf_message((at(ms), "base", "arm", (1, 0, 0))), ms)
+        into.engine.advance(at(ms))
+        assert ("no pose" in caplog.text) == (ms >= 40 + 49 * 20)  # at the 50th tick
+    assert caplog.text.count("ee: no pose: no transform leads from tool to base") == 1
+    assert "tool" in into.engine.missing("ee")
+
+
+def test_ever_new_frames_are_refused_from_a_limit_on(tf_message, caplog):
+    into = ingest()
+    for first in range(0, MAX_FRAMES + 100, 100):
+        push(into, tf_message(*((at(1), "base", f"f{first + k}", (0, 0, 0)) for k in range(100))), 1)
+    count = 100 * len(range(0, MAX_FRAMES + 100, 100)) - MAX_FRAMES
+    assert into.counters["ee"]["dropped:frames"] == count
+    assert caplog.text.count(f"more than {MAX_FRAMES} frames") == 1
+
+
+def test_frames_that_come_and_go_do_not_use_up_the_limit(tf_message):
+    into = ingest()
+    into.engine.advance(at(0))
+    for k in range(3 * MAX_FRAMES // 100):
+        ms = 200 * k
+        new = [(at(ms), "base", f"tag_{100 * k + i}", (0, 0, 0)) for i in range(100)]
+        push(into, tf_message((at(ms), "base", "tool", (1, 0, 0)), *new), ms)
+        into.engine.advance(at(ms))
+    assert not into.counters["ee"]["dropped:frames"]
+    assert frame(into, ms).valid.all()
+
+
+def test_a_message_that_is_cut_short_is_dropped_for_each_stream(tf_message):
+    into = ingest(spec(more={"arm": {**TF, "frames": ["base", "arm"]}}))
+    data = tf_message((at(0), "base", "tool", (1, 0, 0)))[:-1]
+    for stream in ("ee", "arm"):
+        assert push(into, data, 0, stream) is Outcome.DROPPED
+        assert into.counters[stream]["dropped:truncated"] == 1
+
+
+def test_a_jump_of_the_clock_empties_the_tree_and_keeps_static_transforms(tf_message):
+    into = ingest()
+    into.static_transforms(tf_message((0, "arm", "tool", (0, 0, 3))))
+    push(into, tf_message((at(10_000), "base", "arm", (1, 0, 0))), 10_000)
+    into.engine.advance(at(10_000))
+    push(into, tf_message((at(0), "base", "arm", (2, 0, 0))), 0)
+    assert frame(into, 0).fused[0, :3].tolist() == [2, 0, 3]
+    assert not frame(into, 10_000).valid.any()
