@@ -1,9 +1,8 @@
-"""Read rosbag2 recordings (mcap or sqlite3, compressed or not) with no ROS installed."""
+"""Read recordings with no ROS installed: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags."""
 
 from __future__ import annotations
 
 import difflib
-import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,17 +13,15 @@ from robocache_ros.bags.log_times import joined, window_of
 from robocache_ros.bags.source import RawMessage, Source
 from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
-from robocache_ros.bags.storage.mcap import McapFile
+from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
 from robocache_ros.bags.storage.merge import merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
-from robocache_ros.bags.storage.ros1 import refuse_ros1
-from robocache_ros.bags.storage.sqlite import SqliteFile
+from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
 
-SUFFIXES = (".mcap", ".db3")
 CHECKED = "every message is covered by a checksum that is verified"
 UNCHECKED = "not every message has a checksum: altered contents cannot be detected"
 _SHOWN = 5  # topics that a note names
@@ -40,7 +37,7 @@ class Bag:
         start_ns, stop_ns: log time of the first message that is used, and past that of the last one.
 
     Args:
-        path: a rosbag2 folder, or one .mcap or .db3 file.
+        path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file.
 
     Errors:
         RoboCacheError: not a recording, or nothing in it can be read.
@@ -59,8 +56,8 @@ class Bag:
             sources = [source for _, source in self._sources]
             self.topics = merged_topics(sources)
             if not any(topic.count for topic in self.topics.values()):
-                notes = "; ".join(self.notes[-1:])
-                raise RoboCacheError(f"{self.path}: holds no messages{f' ({notes})' if notes else ''}; record it again")
+                why = self.notes[-1].partition(": ")[2] if self.notes else "holds no messages"
+                raise RoboCacheError(f"{self.path}: {why}; record it again")
             self._hold_against(metadata)
             try:
                 window = window_of(joined(group for source in sources for group in source.log_times()))
@@ -132,7 +129,8 @@ class Bag:
         """Refuse what is not a recording, from its files' names and kinds."""
         check_files(self.path)
         metadata = read_metadata(self.path) if self.path.is_dir() else Metadata()
-        if self.path.is_dir() and not (self.path / "metadata.yaml").exists():
+        ros1 = all(file.suffix not in (".mcap", ".db3", ".zstd") for file in storage_files(self.path))
+        if self.path.is_dir() and not ros1 and not (self.path / "metadata.yaml").exists():
             self._notes.append(
                 f"{printable(self.path.name)}: has no metadata.yaml, as after a crash of the recorder; "
                 "its files were read"
@@ -150,10 +148,12 @@ class Bag:
     def _open(self, metadata: Metadata) -> None:
         for file in self.files:
             name = printable(file.name)
-            source = self._unpack(file) if file.suffix == ".zstd" else _storage(file)
+            source = self._unpack(file) if file.suffix == ".zstd" else open_storage(file)
             self._stack.callback(source.close)
             if metadata.compression == "message":
                 source = CompressedMessages(source)
+            if any(topic.encoding == "ros1" for topic in source.topics):
+                source = AsRos2(source)
             self._sources.append((name, source))
 
     def _unpack(self, file: Path) -> Source:
@@ -162,7 +162,7 @@ class Bag:
         if wrong:
             self._notes.append(f"{printable(file.name)}: {wrong}")
         try:
-            return _storage(unpacked)
+            return open_storage(unpacked)
         except RoboCacheError as error:
             reason = wrong or str(error).removeprefix(f"{unpacked}: ")
             raise RoboCacheError(f"{file}: {reason}; copy it again") from None
@@ -189,36 +189,6 @@ class Bag:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _storage(file: Path) -> Source:
-    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
-
-
-def check_files(path: Path) -> None:
-    """Refuse what is not a recording by its files' names and kinds, without reading a message.
-
-    Errors:
-        RoboCacheError: nothing there, another kind of file, or a storage file that is missing or empty.
-    """
-    if not path.exists():
-        raise RoboCacheError(f"{path}: no such recording; give a rosbag2 folder or its .mcap or .db3 file")
-    refuse_ros1(path)
-    if not path.is_dir() and path.suffix not in (*SUFFIXES, ".zstd"):
-        raise RoboCacheError(f"{path}: neither a rosbag2 folder nor a .mcap or .db3 file; give a recording")
-    files = storage_files(path)
-    if not files:
-        raise RoboCacheError(f"{path}: not a rosbag2 recording, it has no .mcap and no .db3 file; give a recording")
-    missing = [printable(file.name) for file in files if not file.exists()]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise RoboCacheError(f"{path}: its file {printable(missing[0], 60)}{more} is missing; copy the complete folder")
-    for file in files:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise RoboCacheError(f"{file}: not a regular file; give a recording")
-        if not status.st_size:
-            raise RoboCacheError(f"{file}: empty; record it again")
 
 
 def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:

@@ -27,6 +27,7 @@ class Topic:
     count: int
     definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
     latched: bool = False  # a publisher keeps messages for late subscribers (durability transient_local)
+    encoding: str = "cdr"  # of its messages as the file has them: cdr, or ros1, which is read as cdr
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""Write rosbag2 recordings with no ROS installed: synthetic ones, and cuts of others."""
+"""Write recordings with no ROS installed, of ROS 2 and ROS 1: synthetic ones, and cuts of others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 
 STORAGES = ("mcap", "sqlite3")
+ROS1_COMPRESSIONS = ("none", "lz4", "bz2")
 COMPRESSIONS = ("none", "message", "file", "storage")  # of each message, of the files, of mcap's chunks
 
 
@@ -55,6 +56,45 @@ def write_bag(
         for topic, log_ns, data in messages:
             writer.write(topics[topic], log_ns, data)
     return path
+
+
+def write_ros1_bag(
+    path: str | Path,
+    types: Mapping[str, str],
+    messages: Iterable[RawMessage | tuple[str, int, bytes]],
+    *,
+    compression: str = "none",
+    chunk_bytes: int = 1 << 20,
+    latched: Collection[str] = (),
+) -> Path:
+    """Write messages into a new ROS 1 bag.
+
+    Args:
+        path: its file, new.
+        types: message type of each topic, as `sensor_msgs/msg/Imu`; one that rosbags knows in ROS 1 and in ROS 2.
+        messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
+        compression: of its chunks: none, lz4 or bz2.
+        chunk_bytes: a chunk that is larger ends.
+        latched: topics whose publishers keep messages for late subscribers.
+    """
+    if compression not in ROS1_COMPRESSIONS:
+        raise RoboCacheError(f"compression: {compression!r} is not one of {', '.join(ROS1_COMPRESSIONS)}")
+    rosbag1 = need("rosbags.rosbag1", "bags")
+    typesys = need("rosbags.typesys", "bags")
+    ros1: Any = typesys.get_typestore(typesys.Stores.ROS1_NOETIC)
+    ros2: Any = typesys.get_typestore(typesys.Stores.LATEST)
+    writer = rosbag1.Writer(path)
+    writer.chunk_threshold = chunk_bytes
+    if compression != "none":
+        writer.set_compression(rosbag1.Writer.CompressionFormat[compression.upper()])
+    with writer:
+        topics = {
+            name: writer.add_connection(name, kind, typestore=ros1, latching=int(name in latched))
+            for name, kind in types.items()
+        }
+        for topic, log_ns, data in messages:
+            writer.write(topics[topic], log_ns, ros2.cdr_to_ros1(data, types[topic]))
+    return Path(path)
 
 
 def _kept() -> list[Any]:

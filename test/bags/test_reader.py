@@ -142,13 +142,13 @@ def test_a_recording_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match="not a rosbag2 recording"):
+    with pytest.raises(RoboCacheError, match="not a recording, it has no"):
         Bag(tmp_path)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(RoboCacheError, match=r"neither a rosbag2 folder nor a \.mcap or \.db3 file"):
+    with pytest.raises(RoboCacheError, match=r"neither a rosbag2 folder nor a \.mcap, \.db3 or \.bag file"):
         Bag(tmp_path / "notes.txt")
 
 

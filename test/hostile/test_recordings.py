@@ -10,7 +10,7 @@ from robocache_ros.bags.reader import CHECKED
 from robocache_ros.bench.hostile.damage import MCAP_VARIANTS, VARIANTS
 from robocache_ros.bench.hostile.recordings import BAD, Judge, cases
 
-SAMPLE = 360  # every kind of damage 10 times for each variant
+SAMPLE = 480  # every kind of damage 10 times for each variant
 
 
 @pytest.fixture(scope="module")

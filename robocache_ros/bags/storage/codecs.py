@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -22,7 +23,7 @@ def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
     """The decompressed bytes.
 
     Args:
-        codec: as MCAP names it: `` (none), `lz4` or `zstd`.
+        codec: as MCAP and ROS 1 name it: `` (none), `lz4`, `zstd` or `bz2`.
         data: compressed bytes.
         size: how many bytes must come out; None: as many as there are, at most MAX_BYTES.
 
@@ -104,11 +105,11 @@ def _lz4() -> Any:
     return need("lz4.frame", "bags").LZ4FrameDecompressor()
 
 
-_CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd}
+_CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd, "bz2": bz2.BZ2Decompressor}
 
 
 @cache
 def _errors() -> tuple[type[Exception], ...]:
     """What the libraries raise on damaged data."""
     zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
-    return (zstd_error, RuntimeError, EOFError, ValueError, MemoryError)
+    return (zstd_error, OSError, RuntimeError, EOFError, ValueError, MemoryError)

@@ -6,9 +6,7 @@ A pass over a chunk copies each wanted message once and skips the others, which 
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Collection, Iterator
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +16,17 @@ from robocache_ros.bags.source import RawMessage, Topic, is_latched
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.mcap_contents import read_contents
 from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, messages_indexed
+from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
 
-_PROFILES = "offered_qos_profiles"
-MAX_WAITING = 1 << 30  # bytes of chunks that overlap in time, which are in memory together
+READ = ("cdr", "ros1")  # encodings of messages
 
 
 class McapFile:
     """An open MCAP file.
 
     Attributes:
-        topics: those whose messages are CDR.
+        topics: those whose messages are CDR, or of ROS 1.
         start_ns: a log time that no message is before.
 
     Errors:
@@ -49,18 +47,18 @@ class McapFile:
             raise
         found = self._contents
         self._read_notes: dict[str, None] = {}  # found while reading, in order
-        others = {c.key: c.encoding for c in found.channels.values() if c.encoding != "cdr" and found.counts[c.key]}
+        others = {c.key: c.encoding for c in found.channels.values() if c.encoding not in READ and found.counts[c.key]}
         if others:
             count, encodings = (
                 sum(found.counts[key] for key in others),
                 printable(", ".join(sorted(set(others.values())))),
             )
-            found.notes.append(f"{count:,} messages are not CDR but {encodings} and were not read")
+            found.notes.append(f"{count:,} messages are not of ROS (cdr, ros1) but {encodings!r}, and were not read")
         self.start_ns = min((part.first_ns for part in found.parts), default=0)
         self.topics = tuple(
-            Topic(c.topic, kind, found.counts[c.key], definition, is_latched(c.metadata.get(_PROFILES, "")))
+            Topic(c.topic, kind, found.counts[c.key], definition, _is_latched(c), c.encoding)
             for c in found.channels.values()
-            if c.encoding == "cdr"
+            if c.encoding in READ
             for kind, definition in [found.schemas.get(c.schema, ("", ""))]
         )
 
@@ -100,28 +98,21 @@ class McapFile:
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
         """Messages in log order; chunks that overlap in time are merged."""
         found = self._contents
-        names = {key: c.topic for key, c in found.channels.items() if c.encoding == "cdr" and c.topic in topics}
+        names = {key: c.topic for key, c in found.channels.items() if c.encoding in READ and c.topic in topics}
         wanted = [part for part in found.parts if not part.channels or names.keys() & part.channels]
         parts = sorted(part for part in wanted if part.last_ns >= start_ns and part.first_ns < stop_ns)
-        log_ns = attrgetter("log_ns")
-        waiting: list[RawMessage] = []
-        waiting_bytes = seen = 0
-        for part, after in zip(parts, [*parts[1:], None], strict=True):
+        seen = 0
+
+        def read(part: Part) -> tuple[int, list[RawMessage]]:
+            nonlocal seen
             content = self._content(part)
             count, messages = self._messages(content, names, start_ns, stop_ns)
             seen += count
             if count != len(messages) and start_ns <= part.first_ns and part.last_ns < stop_ns:
                 self._read_notes["some messages were left out, for their times are not those in its index"] = None
-            waiting += messages
-            waiting.sort(key=log_ns)
-            if waiting and waiting[0].log_ns < part.first_ns:
-                self._read_notes["the times in its index are wrong; some messages come out of order"] = None
-            ready = bisect_left(waiting, after.first_ns, key=log_ns) if after else len(waiting)
-            yield from waiting[:ready]
-            del waiting[:ready]
-            waiting_bytes = waiting_bytes + len(content) if waiting else 0
-            if waiting_bytes > MAX_WAITING:
-                raise RoboCacheError(f"its chunks overlap in time by more than {MAX_WAITING:,} bytes; sort it first")
+            return len(content), messages
+
+        yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
         promised = sum(found.counts[key] for key in names)
         if len(parts) == len(wanted) and seen != promised and not found.damaged:
             self._read_notes[f"{seen:,} of {promised:,} messages of its topics were found"] = None
@@ -166,3 +157,7 @@ class McapFile:
             complete = max((stop for _, _, stop in mcap.records(content)), default=0)
             return self._messages(content[:complete], names, low, high)
         return count, found
+
+
+def _is_latched(channel: mcap.Channel) -> bool:
+    return is_latched(channel.metadata.get("offered_qos_profiles", "")) or channel.metadata.get("latching") == "1"

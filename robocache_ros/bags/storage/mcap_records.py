@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -29,11 +30,16 @@ _WINDOW = 1 << 20
 class StoredFile:
     """A regular file that is read at positions; a file that becomes shorter meanwhile gives fewer bytes.
 
+    Args:
+        path: the file.
+        window: bytes that are read at once for small reads.
+
     Errors:
         RoboCacheError: not a regular file, or not readable.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, window: int = _WINDOW) -> None:
+        self._window_bytes = window
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
         except OSError as error:
@@ -47,11 +53,11 @@ class StoredFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes of [start, stop), or fewer where the file ends before; OSError where the disk fails."""
-        if stop - start >= _WINDOW // 4:
+        if stop - start >= self._window_bytes // 4:
             return self._all(start, min(stop, self.size) - start)
         at = start - self._window_at
         if at < 0 or at + stop - start > len(self._window):
-            self._window, self._window_at, at = os.pread(self._fd, _WINDOW, start), start, 0
+            self._window, self._window_at, at = os.pread(self._fd, self._window_bytes, start), start, 0
         return self._window[at : at + stop - start]
 
     def _all(self, start: int, size: int) -> bytes:
@@ -123,11 +129,14 @@ def read_footer(data: bytes) -> tuple[int, int]:
 
 
 def read_schema(body: bytes) -> tuple[int, str, str]:
-    """Key, type name and message definition (empty where it is not .msg text)."""
+    """Key, type name and message definition (empty where it is neither .msg text nor IDL)."""
     (key,) = struct.unpack_from("<H", body)
     name, at = text(body, 2)
     encoding, at = text(body, at)
-    return key, name, text(body, at)[0] if encoding == "ros2msg" else ""
+    if encoding not in ("ros1msg", "ros2msg", "ros2idl"):
+        return key, name, ""
+    definition = text(body, at)[0]
+    return key, name, msg_of_idl(name, definition) if encoding == "ros2idl" else definition
 
 
 def read_channel(body: bytes) -> Channel:

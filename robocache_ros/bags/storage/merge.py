@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Protocol, TypeVar
 
 from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.decode.cdr.definitions import full_name
 from robocache_ros.errors import RoboCacheError, printable
+
+MAX_WAITING = 1 << 30  # bytes of chunks that overlap in time, which are in memory together
 
 
 def merged_messages(
@@ -44,6 +49,41 @@ def merged_messages(
             if not alone or (later and message.log_ns >= later[-1][0]):
                 heapq.heapreplace(heap, (message.log_ns, index, message, messages))
                 break
+
+
+class _Span(Protocol):
+    @property
+    def first_ns(self) -> int: ...
+
+
+_Part = TypeVar("_Part", bound=_Span)
+
+
+def merged_parts(
+    parts: Sequence[_Part], read: Callable[[_Part], tuple[int, list[RawMessage]]], note: Callable[[str], None]
+) -> Iterator[RawMessage]:
+    """The messages of a file's parts in log order; parts that overlap in time are in memory together.
+
+    Args:
+        parts: in the order of their first log times.
+        read: a part's messages, and the bytes that they keep in memory.
+        note: receives what is wrong with the parts' times.
+    """
+    log_ns = attrgetter("log_ns")
+    waiting: list[RawMessage] = []
+    waiting_bytes = 0
+    for part, after in zip(parts, [*parts[1:], None], strict=True):
+        size, messages = read(part)
+        waiting += messages
+        waiting.sort(key=log_ns)
+        if waiting and waiting[0].log_ns < part.first_ns:
+            note("the times in its index are wrong; some messages come out of order")
+        ready = bisect_left(waiting, after.first_ns, key=log_ns) if after else len(waiting)
+        yield from waiting[:ready]
+        del waiting[:ready]
+        waiting_bytes = waiting_bytes + size if waiting else 0
+        if waiting_bytes > MAX_WAITING:
+            raise RoboCacheError(f"its chunks overlap in time by more than {MAX_WAITING:,} bytes; sort it first")
 
 
 def merged_topics(sources: Sequence[Source]) -> dict[str, Topic]:

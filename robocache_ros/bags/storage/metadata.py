@@ -12,7 +12,9 @@ import yaml
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32
 _SPLIT = re.compile(r"_[0-9]+(?=\.)")  # the number of a split: bag_0.mcap, bag_1.mcap
-_STORED = re.compile(r"[^.].*\.(mcap|db3)(\.zstd)?", re.IGNORECASE)  # not ._x.mcap, x.mcap.bak or x.mcap.sha256
+# Not ._x.mcap, x.mcap.bak or x.mcap.sha256.
+_STORED = re.compile(r"[^.].*\.((mcap|db3)(\.zstd)?|bag|bag\.active)", re.IGNORECASE)
+_ROS1 = (".bag", ".active")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def storage_files(path: Path) -> tuple[Path, ...]:
 
 
 def _stored(folder: Path) -> tuple[Path, ...]:
-    files = [f for f in folder.iterdir() if _STORED.fullmatch(f.name)]
+    files = [f for f in folder.iterdir() if _STORED.fullmatch(f.name) and not f.is_dir()]
+    files = [f for f in files if f.suffix not in _ROS1] or files  # a ROS 1 bag beside them is what they were made of
     numbered = {f: [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", f.name)] for f in files}
     return tuple(sorted(files, key=numbered.__getitem__))
 

@@ -17,10 +17,11 @@ import numpy as np
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of
 from robocache_ros.bags.source import RawMessage, Topic, is_latched
 from robocache_ros.bags.storage.mcap_records import StoredFile
+from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
 
 CHECK_BYTES = 1 << 30  # up to here a file is compared with its index too, which costs a second pass over its pages
-_HEADER = b"SQLite format 3\0"
+HEADER = b"SQLite format 3\0"
 
 
 class SqliteFile:
@@ -130,9 +131,9 @@ class SqliteFile:
     def _definitions(self) -> dict[str, str]:
         rows = self._rows("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
         return {
-            kind: text
+            kind: msg_of_idl(kind, text) if encoding == "ros2idl" else text
             for kind, encoding, text in rows
-            if encoding == "ros2msg" and isinstance(kind, str) and isinstance(text, str)
+            if encoding in ("ros2msg", "ros2idl") and isinstance(kind, str) and isinstance(text, str)
         }
 
     def _wal(self, path: Path) -> None:
@@ -158,7 +159,7 @@ def _check_length(path: Path) -> int:
     page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
     length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
     current = head[24:28] == head[92:96]  # else an old SQLite wrote last, which does not keep the count
-    if head.startswith(_HEADER) and current and size < length:
+    if head.startswith(HEADER) and current and size < length:
         raise RoboCacheError(
             f"{path}: cut short, {size:,} of {length:,} bytes are there; copy it again, "
             f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache_ros.decode.cdr import types
-from robocache_ros.decode.cdr.definitions import HEADER
+from robocache_ros.decode.cdr.definitions import EMPTY_FIELD, HEADER
 from robocache_ros.decode.cdr.types import Array, Primitive, Struct, Type
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.keys import keys_of
@@ -27,7 +27,7 @@ NO_STREAMS = {  # start of a type -> why no stream is suggested
     **dict.fromkeys(("visualization_msgs/", "moveit_msgs/msg/Display"), "drawings for a display"),
 }
 _TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
-_NO_MEASUREMENTS = ("time", "timestamp", "stamp", "seq", "sequence", "structure_needs_at_least_one_member")
+_NO_MEASUREMENTS = ("time", "timestamp", "stamp", "seq", "sequence", EMPTY_FIELD)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _accepts = keys_of(StreamSpec)["field"].metadata["type"].accepts
 

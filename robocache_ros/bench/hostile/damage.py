@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from robocache_ros.bags.write import write_bag
+from robocache_ros.bags.write import write_bag, write_ros1_bag
 from robocache_ros.bench.hostile.mcap_writer import McapLayout, write_mcap
 from robocache_ros.spec import FusionSpec, load_spec
 
@@ -31,7 +31,9 @@ BAG_VARIANTS = {
     "sqlite3, zstd file": ("sqlite3", "file"),
     "sqlite3, zstd messages": ("sqlite3", "message"),
 }
-VARIANTS = (*MCAP_VARIANTS, *BAG_VARIANTS)
+ROS1_VARIANTS = {"ROS 1 bag": "none", "ROS 1 bag, lz4 chunks": "lz4", "ROS 1 bag, bz2 chunks": "bz2"}
+ROS1_CHUNK_BYTES = 2000
+VARIANTS = (*MCAP_VARIANTS, *BAG_VARIANTS, *ROS1_VARIANTS)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ def make(variant: str, folder: Path) -> Recording:
         file = folder / "lift.mcap"
         file.write_bytes(write_mcap({t: (kind, "") for t, kind in TYPES.items()}, messages(), MCAP_VARIANTS[variant]))
         return Recording(file, file, file.read_bytes())
+    if variant in ROS1_VARIANTS:
+        folder.mkdir(parents=True)
+        file = folder / "lift.bag"
+        write_ros1_bag(file, TYPES, messages(), compression=ROS1_VARIANTS[variant], chunk_bytes=ROS1_CHUNK_BYTES)
+        return Recording(file, file, file.read_bytes())
     storage, compression = BAG_VARIANTS[variant]
     write_bag(folder, TYPES, messages(), storage=storage, compression=compression)
     file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
@@ -93,7 +100,7 @@ def _zero(data: bytearray, rng: random.Random) -> None:
 
 
 def _summary(data: bytearray, rng: random.Random) -> None:
-    """Flip one bit of what describes the rest: the end of an mcap file, the first pages of an SQLite file."""
+    """Flip one bit of what describes the rest: the end of an mcap file or a bag, the first pages of an SQLite file."""
     if data.startswith(b"SQLite"):
         place = rng.randrange(min(6 * SQLITE_PAGE, len(data)))
     else:

@@ -21,6 +21,8 @@ class McapLayout:
     checksums: bool = True
     message_indexes: bool = True
     loose_every: int = 0  # with chunks: every n-th chunk's messages are written outside of a chunk
+    encoding: str = "cdr"  # of the messages
+    definitions: str = "ros2msg"  # encoding of the message definitions
 
 
 @dataclass
@@ -48,7 +50,7 @@ def write_mcap(
     layout = layout or McapLayout()
     given = list(messages)
     keys = {topic: index + 1 for index, topic in enumerate(types)}
-    declarations = b"".join(_declared(keys[topic], topic, *kind) for topic, kind in types.items())
+    declarations = b"".join(_declared(keys[topic], topic, *kind, layout) for topic, kind in types.items())
     out = bytearray(mcap.MAGIC + _record(0x01, _text("ros2") + _text("robocache_ros")) + declarations)
     chunks: list[_Chunk] = []
     size = layout.chunk_messages or len(given) or 1
@@ -99,9 +101,9 @@ def _compressed(compression: str, content: bytes) -> bytes:
     return content
 
 
-def _declared(key: int, topic: str, kind: str, definition: str) -> bytes:
-    schema = struct.pack("<H", key) + _text(kind) + _text("ros2msg") + _text(definition)
-    channel = struct.pack("<HH", key, key) + _text(topic) + _text("cdr") + struct.pack("<I", 0)
+def _declared(key: int, topic: str, kind: str, definition: str, layout: McapLayout) -> bytes:
+    schema = struct.pack("<H", key) + _text(kind) + _text(layout.definitions) + _text(definition)
+    channel = struct.pack("<HH", key, key) + _text(topic) + _text(layout.encoding) + struct.pack("<I", 0)
     return _record(mcap.SCHEMA, schema) + _record(mcap.CHANNEL, channel)
 
 

@@ -13,6 +13,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 TIME = "builtin_interfaces/msg/Time"
 HEADER = "std_msgs/msg/Header"
+EMPTY_FIELD = "structure_needs_at_least_one_member"  # what ROS 2 gives a message without fields
 
 PRIMITIVES: dict[str, Type] = {
     **{f"int{8 * size}": Primitive(f"int{8 * size}", "i", size) for size in (1, 2, 4, 8)},
@@ -104,7 +105,7 @@ class _Builder:
             raise RoboCacheError(f"definition of {shown}: two fields have one name; rename one")
         self.open.pop()
         # ROS 2 gives a message without fields one byte on the wire.
-        empty = (("structure_needs_at_least_one_member", PRIMITIVES["uint8"]),)
+        empty = ((EMPTY_FIELD, PRIMITIVES["uint8"]),)
         struct = Struct(name, fields or empty)
         sizes = [self._size(t) for _, t in struct.fields]
         leaves, nbytes = sum(size[0] for size in sizes), sum(size[1] for size in sizes)

@@ -19,7 +19,7 @@ from robocache_ros.bags.storage.merge import merged_topics
 from robocache_ros.bags.storage.metadata import read_metadata, storage_files
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.suggest.suggested_fields import numeric_fields
-from robocache_ros.bags.write import write_bag
+from robocache_ros.bags.write import write_bag, write_ros1_bag
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
@@ -185,11 +185,16 @@ def test_one_message_a_topic_is_refused_in_a_complete_sentence(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
-def test_a_bag_of_ros_1_is_refused_with_its_converter(as_folder: bool, tmp_path: Path) -> None:
-    file = tmp_path / "x.bag"
-    file.write_bytes(b"#ROSBAG V2.0\n")
-    with pytest.raises(RoboCacheError, match=r"a ROS 1 bag; convert it: rosbags-convert --src x.bag --dst x"):
-        describe(tmp_path if as_folder else file)
+def test_the_spec_suggested_for_a_bag_of_ros_1_is_that_of_the_same_recording_of_ros_2(
+    as_folder: bool, tmp_path: Path
+) -> None:
+    messages = [("/pose", START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS)) for k in range(100)]
+    file = tmp_path / "ros1" / "ros2"
+    file.parent.mkdir()
+    write_ros1_bag(file.with_suffix(".bag"), {"/pose": POSE}, messages)
+    expected = suggest_spec(describe(write_bag(tmp_path / "ros2", {"/pose": POSE}, messages)))
+    found = suggest_spec(describe(file.parent if as_folder else file.with_suffix(".bag")))
+    assert found.splitlines()[1:] == expected.splitlines()[1:]  # the first line names the recording
 
 
 def test_a_topic_of_a_few_moments_is_an_event(tmp_path: Path) -> None:

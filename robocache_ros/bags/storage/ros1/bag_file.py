@@ -1,0 +1,119 @@
+"""Read ROS 1 bags of format 2.0: complete ones, and what is left of those that were cut or damaged.
+
+A bag keeps no checksums of its messages, but each chunk is held against the index behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
+from robocache_ros.bags.source import RawMessage, Topic
+from robocache_ros.bags.storage.mcap_records import StoredFile
+from robocache_ros.bags.storage.merge import merged_parts
+from robocache_ros.bags.storage.ros1.bag_chunks import Chunk, chunk_content, chunk_entries
+from robocache_ros.bags.storage.ros1.bag_contents import read_contents
+from robocache_ros.errors import RoboCacheError
+
+_WALKED = 1 << 16  # bytes read at once while chunks are skipped
+
+
+class _Part(NamedTuple):
+    first_ns: int
+    last_ns: int
+    number: int
+    keys: frozenset[int]
+
+
+class Ros1Bag:
+    """An open ROS 1 bag; its messages are in the serialization of ROS 1.
+
+    Attributes:
+        topics: all of them.
+        start_ns: a log time that no message is before.
+
+    Errors:
+        RoboCacheError: not a ROS 1 bag of format 2.0.
+    """
+
+    has_checksums = False
+
+    def __init__(self, path: Path) -> None:
+        self._file = StoredFile(path, _WALKED)
+        try:
+            self._contents = read_contents(self._file)
+        except RoboCacheError as error:
+            self._file.close()
+            raise RoboCacheError(f"{path}: {error}") from None
+        except BaseException:
+            self._file.close()
+            raise
+        self._lost: dict[int, int] = {}  # messages of damaged chunks, by the chunk's start
+        self._read_notes: dict[str, None] = {}
+        self._parts = sorted(
+            _Part(
+                min(int(times.min()) for times in chunk.times_ns if len(times)),
+                max(int(times.max()) for times in chunk.times_ns if len(times)),
+                number,
+                chunk.connections,
+            )
+            for number, chunk in enumerate(self._contents.chunks)
+            if chunk.listed
+        )
+        self.start_ns = min((part.first_ns for part in self._parts), default=0)
+        self.topics = tuple(
+            Topic(c.topic, c.type, self._contents.counts[key], c.definition, c.latched, "ros1")
+            for key, c in self._contents.connections.items()
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is lost or damaged; complete once the messages have been read."""
+        lost = []
+        if self._lost:
+            chunks = f"{len(self._lost):,} of {len(self._contents.chunks):,} chunks are damaged"
+            lost.append(f"{chunks}; {sum(self._lost.values()):,} messages could not be read")
+        return [*self._contents.notes, *lost, *self._read_notes]
+
+    def log_times(self) -> list[Group]:
+        """The log times of the file, as groups that are far from each other."""
+        groups = joined(Group(part.first_ns, part.last_ns, 1) for part in self._parts)
+        if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in self._parts):
+            return [groups[0]._replace(size=sum(self._contents.counts.values()))]
+        times = [times for chunk in self._contents.chunks for times in chunk.times_ns]
+        return groups_of(np.concatenate(times)) if times else []
+
+    def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
+        """Messages in log order; chunks that overlap in time are merged."""
+        names = {key: c.topic for key, c in self._contents.connections.items() if c.topic in topics}
+        wanted = [part for part in self._parts if names.keys() & part.keys]
+
+        def read(part: _Part) -> tuple[int, list[RawMessage]]:
+            return self._messages(self._contents.chunks[part.number], names, start_ns, stop_ns)
+
+        parts = [part for part in wanted if part.last_ns >= start_ns and part.first_ns < stop_ns]
+        yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _messages(self, chunk: Chunk, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
+        try:
+            content = chunk_content(self._file, chunk)
+        except RoboCacheError:
+            self._lost[chunk.start] = chunk.listed
+            return 0, []
+        entries, good = chunk_entries(content, chunk, self._contents)
+        if not good and not chunk.is_cut:
+            self._read_notes["some chunks do not hold the messages or topics that its index lists"] = None
+        found = [
+            RawMessage(names[entry.key], entry.log_ns, content[entry.data_at : entry.stop])
+            for entry in entries
+            if entry.key in names and low <= entry.log_ns < high
+        ]
+        return len(content), found
