@@ -67,6 +67,10 @@ class DatasetWriter(Protocol):
 
     def __init__(self, folder: Path, layout: Layout, options: ExportOptions) -> None: ...
 
+    @property
+    def stored(self) -> dict[str, str]:
+        """How each stream of images or voxels is stored, in words; complete once an episode has frames."""
+
     def begin_episode(self) -> None:
         """Start an episode."""
 

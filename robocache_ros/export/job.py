@@ -81,8 +81,9 @@ def export(
             with closing(writer_of(new.folder, Layout(spec), options)) as writer:
                 recordings = tuple(_convert(path, spec, options, writer, progress) for path in paths)
                 writer.finish(_provenance(spec, options, recordings, checksums.result()))
+                stored = writer.stored
             if report:
-                write_report(recordings, new.folder / "report.html", dataset=target.name, media=options.media)
+                write_report(recordings, new.folder / "report.html", dataset=target.name, stored=stored)
     return ExportResult(Path(out), recordings, time.perf_counter() - begun, tuple(new.notes))
 
 

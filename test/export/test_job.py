@@ -18,7 +18,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.spec import FusionSpec, ImageSpec
+from robocache_ros.spec import FusionSpec
 
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"
@@ -137,13 +137,6 @@ def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: Fusio
     )
     with pytest.raises(RoboCacheError, match="span no tick"):
         export([short], joint, tmp_path / "set", ExportOptions())
-
-
-def test_an_odd_image_size_is_refused_with_the_way_out(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    front = replace(spec.stream("front"), image=ImageSpec(size=(101, 100)))
-    odd = replace(spec, streams=tuple(front if s.name == "front" else s for s in spec.streams))
-    with pytest.raises(RoboCacheError, match=r"observation\.images\.front: 101x100 frames; video needs even sizes"):
-        export(bags[:1], odd, tmp_path / "out", ExportOptions(media="video"))
 
 
 def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:

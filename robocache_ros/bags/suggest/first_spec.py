@@ -32,7 +32,7 @@ SPARSE_HZ = 0.5  # a topic with fewer messages is an event, not a stream
 FEW_MESSAGES = 2  # and so is one with fewer in all
 MIN_SHARE = 0.15  # or with messages in a smaller part of the recording
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
-MIN_SIDE, MAX_SIDE = 16, 4096  # of an image: the AV1 encoder takes no smaller one
+MAX_SIDE = 4096  # of an image
 GRID = 64  # voxels along the longest side
 VECTORS = {  # type -> (path, what it is, unit); a quaternion is interpolated on the sphere
     "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
@@ -179,9 +179,8 @@ def _array(name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
 
 def _image(name: str, topic: TopicInfo) -> SuggestedStream:
     height, width = image_size(topic.messages[0]) or (224, 224)
-    scale = max(min(1.0, IMAGE_HEIGHT / height), MIN_SIDE / min(height, width))
-    # Even, as video needs it.
-    size = [min(max(MIN_SIDE, 2 * round(side * scale / 2)), MAX_SIDE) for side in (height, width)]
+    scale = min(1.0, IMAGE_HEIGHT / height, MAX_SIDE / max(height, width))
+    size = [height, width] if scale == 1 else [max(2, 2 * round(side * scale / 2)) for side in (height, width)]
     keys = {"image": {"size": size}, **_limits(topic, "hold")}
     return SuggestedStream(_base(name), _keys(name, topic, keys), f"{width}x{height} in the recording")
 

@@ -61,6 +61,11 @@ class LeRobotWriter:
         self._episode = -1
         self._first = self._total = 0  # rows before this episode, and with it
 
+    @property
+    def stored(self) -> dict[str, str]:
+        """How each stream of images or voxels is stored, in words."""
+        return {name: media.stored for name, media in self._media.items()}
+
     def begin_episode(self) -> None:
         """Start an episode."""
         self._episode += 1
@@ -110,7 +115,7 @@ class LeRobotWriter:
         self.close(complete=True)
         meta_folder.write_tasks(meta, self._options.task)
         arrays = {k: v for media in self._media.values() for k, v in media.described().items()}
-        images = meta_folder.image_contract(self._layout.spec, {name: m.stored for name, m in self._media.items()})
+        images = meta_folder.image_contract(self._layout.spec, self.stored)
         meta_folder.write_json(meta / "robocache.json", {**extra, "images": images, "arrays": arrays})
         meta_folder.write_json(meta / "stats.json", stats)
         meta_folder.write_json(meta / "info.json", self._info())

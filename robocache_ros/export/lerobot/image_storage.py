@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.lerobot.statistics import Histogram, Stats
-from robocache_ros.export.lerobot.video import PIXEL_FORMAT, VideoFile
+from robocache_ros.export.lerobot.video import Encoder, VideoFile, encoder_of
 from robocache_ros.extras import need
 
 STATS_STRIDE = 4  # every so many distinct images count into the statistics: neighbours are much alike
@@ -24,7 +24,9 @@ Used = NDArray[np.int64]  # (T,) stamp of the sample that a tick used, -1 where 
 class MediaColumn(Protocol):
     """One stream of images or voxels in a dataset."""
 
-    stored: str  # how its values are stored, in words
+    @property
+    def stored(self) -> str:
+        """How its values are stored, in words."""
 
     def begin_episode(self) -> None:
         """Start an episode."""
@@ -106,16 +108,23 @@ class _Pictures:
 class VideoColumn(_Pictures):
     """8-bit images as video; episodes follow each other in a file until it is large."""
 
-    stored = "8-bit RGB as video, lossy"
-
     def __init__(self, folder: Path, key: str, rate_hz: int, path: str, file_mb: int) -> None:
         super().__init__(key)
         self._folder, self._path, self._rate_hz = folder, path, rate_hz
         self._file_bytes = file_mb * 1_000_000
         self._video: VideoFile | None = None
         self._files = 0
-        self._codec = ""
         self._from = 0
+
+    @property
+    def stored(self) -> str:
+        """How the images are stored, in words."""
+        encoder = self._encoder
+        return f"8-bit RGB as {encoder.codec} video ({encoder.pixel_format}), lossy"
+
+    @property
+    def _encoder(self) -> Encoder:
+        return encoder_of((self.shape[0], self.shape[1]))
 
     def begin_episode(self) -> None:
         """Start an episode, in a new file where the last one is large."""
@@ -150,8 +159,8 @@ class VideoColumn(_Pictures):
         info = {
             "video.height": self.shape[0],
             "video.width": self.shape[1],
-            "video.codec": self._codec,
-            "video.pix_fmt": PIXEL_FORMAT,
+            "video.codec": self._encoder.codec,
+            "video.pix_fmt": self._encoder.pixel_format,
             "video.is_depth_map": False,
             "video.fps": self._rate_hz,
             "video.channels": 3,
@@ -170,7 +179,6 @@ class VideoColumn(_Pictures):
         path = self._path.format(video_key=self.key, chunk_index=chunk, file_index=file)
         video = VideoFile(self._folder / path, self.shape, self._rate_hz)
         self._files += 1
-        self._codec = video.codec
         return video
 
 

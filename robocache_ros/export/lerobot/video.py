@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,40 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 
+
+class Encoder(NamedTuple):
+    """An encoder and its settings."""
+
+    codec: str  # as info.json names it
+    name: str  # as FFmpeg names it
+    pixel_format: str
+    options: dict[str, str]
+
+
 # LeRobot's own settings: a key frame every second frame, so that a random access decodes two frames at most.
-ENCODERS: dict[str, tuple[str, dict[str, str]]] = {
-    "libsvtav1": ("av1", {"g": "2", "crf": "30", "preset": "12", "svtav1-params": "lp=2"}),
-    "libx264": ("h264", {"g": "2", "crf": "23", "preset": "veryfast"}),
-}
-PIXEL_FORMAT = "yuv420p"
+_AV1 = Encoder("av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "svtav1-params": "lp=2"})
+_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast"})
+_H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
+MIN_SIDE = 64  # SVT-AV1 refuses frames below 4 pixels, and never ends some that are narrow, such as 16x640 and 4000x4
+
+
+def encoder_of(size: tuple[int, int]) -> Encoder:
+    """The encoder for frames of a height and width, each of 1 pixel or more.
+
+    AV1, or h264 where this PyAV lacks it. Both halve the colour's resolution, which takes even sizes. Frames of odd
+    or small sizes are h264 with colour in full resolution, which takes any.
+
+    Errors:
+        RoboCacheError: this PyAV has neither.
+    """
+    available = need("av", "export").codecs_available
+    usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)
+    for encoder in (_AV1, _H264) if usual else (_H264_ANY_SIZE,):
+        if encoder.name in available:
+            return encoder
+    raise RoboCacheError(
+        f"video: this PyAV has no encoder for {size[0]}x{size[1]} frames; use its wheel, or export with media image"
+    )
 
 
 class VideoFile:
@@ -26,27 +54,23 @@ class VideoFile:
 
     Args:
         path: the file, new.
-        size: height and width of the frames, both even (yuv420p halves the colour's).
+        size: height and width of the frames.
         rate_hz: frames a second.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate_hz: int) -> None:
         height, width = size
-        if height % 2 or width % 2:
-            raise RoboCacheError(
-                f"{path.parent.parent.name}: {height}x{width} frames; video needs even sizes: "
-                "give the stream an image size, or export with media image"
-            )
         av = need("av", "export")
         av.logging.set_level(av.logging.ERROR)
         os.environ.setdefault("SVT_LOG", "0")  # fatal errors alone: PyAV raises the others, with what the user can do
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.frames = 0
-        self.codec, encoder, options = _encoder(av)
+        self.encoder = encoder_of(size)
         self._container = av.open(str(path), "w")
-        self._stream: Any = self._container.add_stream(encoder, rate_hz, options=options)
-        self._stream.width, self._stream.height, self._stream.pix_fmt = width, height, PIXEL_FORMAT
+        self._stream: Any = self._container.add_stream(self.encoder.name, rate_hz, options=self.encoder.options)
+        self._stream.width, self._stream.height = width, height
+        self._stream.pix_fmt = self.encoder.pixel_format
         self._time_base = Fraction(1, rate_hz)
         self._make_frame = av.VideoFrame.from_ndarray
 
@@ -63,12 +87,3 @@ class VideoFile:
         if complete:
             self._container.mux(self._stream.encode())
         self._container.close()
-
-
-def _encoder(av: Any) -> tuple[str, str, dict[str, str]]:
-    for encoder, (codec, options) in ENCODERS.items():
-        if encoder in av.codecs_available:
-            return codec, encoder, options
-    raise RoboCacheError(
-        f"video: this PyAV has none of {', '.join(ENCODERS)}; use its wheel, or export with media image"
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def write_report(
     out: Path,
     *,
     dataset: str | None = None,
-    media: str | None = None,
+    stored: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write the report of some recordings.
@@ -53,7 +53,7 @@ def write_report(
         recordings: what the recordings gave.
         out: the file; it is complete or not there.
         dataset: the name of what was made of them, if anything was.
-        media: how the dataset stores its images: video, image or none.
+        stored: how the dataset stores each stream of images or voxels, in words.
         overwrite: replace a report in `out`.
 
     Errors:
@@ -67,14 +67,14 @@ def write_report(
         try:
             with open(handle, "w", encoding="utf-8") as file:
                 os.fchmod(handle, 0o644)
-                file.write(_html(recordings, dataset, media))
+                file.write(_html(recordings, dataset, stored or {}))
             os.replace(draft, out)
         except BaseException:
             os.unlink(draft)
             raise
 
 
-def _html(recordings: Sequence[ExportedRecording], dataset: str | None, media: str | None) -> str:
+def _html(recordings: Sequence[ExportedRecording], dataset: str | None, stored: Mapping[str, str]) -> str:
     jinja2 = need("jinja2", "export")
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -87,7 +87,7 @@ def _html(recordings: Sequence[ExportedRecording], dataset: str | None, media: s
         overview=pages if len(pages) > 1 else [],
         spec=recordings[0].spec,
         visibility=recordings[0].visibility,
-        lossy=media == "video" and any(stream.kind == "image" for stream in recordings[0].spec.streams),
+        lossy={name: how for name, how in stored.items() if how.endswith("lossy")},
         version=robocache_ros.__version__,
     )
 

@@ -1,0 +1,85 @@
+"""Video of frames of any size: what is decoded has the size that the dataset declares."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("av", reason="needs the `export` extra")
+
+import av
+
+from robocache_ros.bags.describe import describe
+from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.write import write_bag
+from robocache_ros.export.job import ExportOptions, export
+from robocache_ros.export.lerobot.video import VideoFile, encoder_of
+from robocache_ros.spec import load_spec
+
+START_NS = 1_700_000_000_000_000_000
+SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62), (63, 65), (4, 4000), (4000, 4)]
+
+
+@pytest.mark.parametrize("size", [*SMALL_OR_ODD, (64, 64), (64, 1024)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.timeout(30)  # an encoder that is given a size that it cannot take may never end
+def test_frames_of_any_size_are_decoded_in_that_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    height, width = size
+    ramp = np.linspace(0, 255, width, dtype=np.uint8)
+    image = np.broadcast_to(ramp, (3, height, width))
+    video = VideoFile(tmp_path / "observation.images.x" / "chunk-000" / "file-000.mp4", size, 50)
+    for _ in range(5):
+        video.write(image)
+    video.close()
+    with av.open(str(video.path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.codec.canonical_name, stream.pix_fmt) == (
+            video.encoder.codec,
+            video.encoder.pixel_format,
+        )
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert [frame.shape for frame in frames] == [(height, width, 3)] * 5
+    # Lossy, and on so small a frame more than elsewhere; a picture of another layout would be off by 80.
+    assert abs(frames[0].astype(int) - image.transpose(1, 2, 0)).mean() < 12
+
+
+def test_even_frames_from_64_pixels_on_are_av1() -> None:
+    assert encoder_of((64, 64)).codec == "av1"
+    assert {encoder_of(size).pixel_format for size in SMALL_OR_ODD} == {"yuv444p"}
+
+
+@pytest.mark.parametrize("size", [(2, 2), (63, 65)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    height, width = size
+    pixels = bytes(range(256)) * (1 + 3 * height * width // 256)
+
+    def image(stamp_ns: int) -> bytes:
+        head = struct.pack("<IIII", *divmod(stamp_ns, 10**9), 1, 0) + struct.pack("<II", height, width)
+        encoding = struct.pack("<I", 5) + b"rgb8\0" + b"\0"  # and is_bigendian
+        body = struct.pack("<2xII", 3 * width, 3 * height * width) + pixels[: 3 * height * width]
+        return b"\0\1\0\0" + head + encoding + body
+
+    stamps = [START_NS + 50_000_000 * k for k in range(20)]
+    topic = {"/camera/image_raw": "sensor_msgs/msg/Image"}
+    bag = write_bag(tmp_path / "bag", topic, [("/camera/image_raw", stamp, image(stamp)) for stamp in stamps])
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(suggest_spec(describe(bag)), encoding="utf-8")
+
+    export([bag], load_spec(spec), tmp_path / "out", ExportOptions(task="look"))
+
+    info = json.loads((tmp_path / "out/meta/info.json").read_text(encoding="utf-8"))
+    feature = info["features"]["observation.images.camera"]
+    assert feature["shape"] == [height, width, 3]
+    assert (feature["info"]["video.codec"], feature["info"]["video.pix_fmt"]) == ("h264", "yuv444p")
+    (file,) = (tmp_path / "out/videos").rglob("*.mp4")
+    with av.open(str(file)) as container:
+        assert next(container.decode(video=0)).to_ndarray(format="rgb24").shape == (height, width, 3)
+    how = "8-bit RGB as h264 video (yuv444p), lossy"
+    described = json.loads((tmp_path / "out/meta/robocache.json").read_text(encoding="utf-8"))
+    assert described["images"]["camera"]["stored"] == how
+    assert f"camera: {how}." in (tmp_path / "out/report.html").read_text(encoding="utf-8")
