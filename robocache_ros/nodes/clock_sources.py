@@ -27,6 +27,8 @@ FLOOD_NS = 1_500_000  # for the messages of a step in a flood, so that it leaves
 FLOOD_PAUSE_NS = 2_500_000  # between two such steps
 CALM_NS = 1_000_000_000  # after a flood, before a step may take `PUSH_NS` again: a flood has pauses
 PAUSED_NS = 2_000_000_000  # without /clock for so long, messages stay in the middleware's bounded queues
+# Messages of a topic that wait for the next /clock message; further ones stay in the middleware's bounded queues.
+MOST_WAITING = {"small": 4096, "large": 64}
 
 
 class ClockSource(Protocol):
@@ -142,6 +144,7 @@ class SimClockSource:
         self._timeline = SimTimeline()
         # Messages published after the newest received /clock message.
         self._pending: list[tuple[Topic, ReceivedMessage]] = []
+        self._waiting: Counter[int] = Counter()  # how many of them each topic has, by its id
         self._clock = compat.NodeClock(node)
         self._raw_subscriber = RawSubscriber()
         self._subscription: Any = node.create_subscription(
@@ -157,12 +160,13 @@ class SimClockSource:
         # The clock first: messages published before the newest /clock message are then among those received.
         clocks = self._take_clocks()
         if not self._paused:
-            self._pending += self._subscriptions.take()
+            self._take_messages()
         if not clocks:
             return
         until_ns = clocks[-1][0]
         ready = [entry for entry in self._pending if entry[1].source_ns <= until_ns]
         self._pending = [entry for entry in self._pending if entry[1].source_ns > until_ns]
+        self._waiting = Counter(id(topic) for topic, _ in self._pending)
         ready.sort(key=lambda entry: entry[1].source_ns)
         for source_ns, sim_ns in clocks:
             now_ns = self._timeline.now_ns
@@ -186,13 +190,24 @@ class SimClockSource:
         yield from due_ticks(self._engine, now_ns)
 
     def wait(self) -> None:
-        """Return at the next message."""
-        self._waiter.wait(IDLE_NS, [self._subscription] if self._paused else None)
+        """Return at the next message that can be taken."""
+        topics = [] if self._paused else [topic for topic in self._subscriptions.topics if self._space(topic)]
+        self._waiter.wait(IDLE_NS, [self._subscription, *(topic.subscription for topic in topics)])
 
     def destroy(self) -> None:
         """Release the wait set and the subscription of /clock."""
         self._waiter.destroy()
         self._node.destroy_subscription(self._subscription)
+
+    def _space(self, topic: Topic) -> int:
+        return MOST_WAITING["large" if topic.large else "small"] - self._waiting[id(topic)]
+
+    def _take_messages(self) -> None:
+        self._subscriptions.provide_buffers()
+        for topic in self._subscriptions.topics:
+            found = self._subscriptions.take_from(topic, min(topic.qos.depth, self._space(topic)))
+            self._pending += found
+            self._waiting[id(topic)] += len(found)
 
     @property
     def _paused(self) -> bool:

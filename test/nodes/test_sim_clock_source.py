@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,13 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
-from robocache_ros.nodes import frame_messages
+from robocache_ros.engine import FusionEngine
+from robocache_ros.nodes import clock_sources, frame_messages
+from robocache_ros.nodes.clock_sources import SimClockSource
+from robocache_ros.nodes.middleware import compat
 from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_clock
+from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
+from robocache_ros.spec import QosSpec, load_spec
 
 S = 1_000_000_000
 
@@ -68,6 +75,52 @@ class Simulation:
 
     def until_tick(self, tick_ns: int) -> None:
         self.wait(lambda: tick_ns in self.ticks(), f"tick {tick_ns}")
+
+
+class EndlessTopics:
+    """A small and a large topic that always have a message."""
+
+    def __init__(self, rig: Any) -> None:
+        self.topics = [self._topic(rig, large) for large in (False, True)]
+        self.pushed: list[Any] = []
+
+    def _topic(self, rig: Any, large: bool) -> Any:
+        subscription = rig.node.create_subscription(
+            JointState, f"/{large}", lambda _: None, 5, raw=True, callback_group=compat.ManualCallbackGroup()
+        )
+        return SimpleNamespace(large=large, subscription=subscription, qos=QosSpec(depth=50))
+
+    def provide_buffers(self) -> None:
+        pass
+
+    def take_from(self, topic: Any, limit: int) -> list[tuple[Any, ReceivedMessage]]:
+        return [(topic, ReceivedMessage(b"", 1, 1))] * limit
+
+    def push(self, topic: Any, message: ReceivedMessage, arrival_ns: int) -> None:
+        self.pushed.append(topic.large)
+
+
+def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_sources, "MOST_WAITING", {"small": 120, "large": 60})
+    endless = EndlessTopics(rig)
+    engine = FusionEngine(
+        load_spec({"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "dim": 1}}})
+    )
+    source = SimClockSource(rig.node, endless, engine, Counter())  # type: ignore[arg-type]
+    among: list[Any] = []
+    monkeypatch.setattr(source._waiter, "wait", lambda timeout_ns, topics: among.append(len(topics)))
+
+    for _ in range(4):
+        source.wait()
+        assert not list(source.step())
+
+    assert Counter(topic.large for topic, _ in source._pending) == {False: 120, True: 60}
+    assert among == [3, 3, 2, 1]  # subscriptions that it waits for: of /clock alone in the end
+    monkeypatch.setattr(source, "_take_clocks", lambda: [(2, 5 * S)])
+    list(source.step())
+    assert Counter(endless.pushed) == {False: 120, True: 60}
+    assert not source._pending
+    source.destroy()
 
 
 @pytest.fixture
