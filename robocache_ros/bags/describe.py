@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.stats import Recorder, TopicStats, clock_notes
 from robocache_ros.decode import decode_compressed
+from robocache_ros.decode.cdr.definitions import message_type
+from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.extras import need
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE
+from robocache_ros.spec.message_types import POINT_DATATYPES
 
+_FLOAT32 = POINT_DATATYPES.index("f4") + 1
 SAMPLES = 8  # messages of a topic looked into, evenly spread
 
 
@@ -26,7 +29,7 @@ class TopicInfo:
     """A topic: its statistics, a few of its messages, and one line on what is in them."""
 
     stats: TopicStats
-    messages: tuple[Any, ...] = field(repr=False)  # as rosbags deserializes them; none where the type is unknown
+    messages: tuple[Any, ...] = field(repr=False)  # as `read_message` gives them; none where the type is unknown
     content: str
 
 
@@ -57,10 +60,9 @@ def describe(path: str | Path) -> BagInfo:
         strides = {name: max(1, topic.count // SAMPLES) for name, topic in bag.topics.items()}
         for _ in _sampled(recorder.watch(bag.messages()), kept, strides):
             pass
-        store = _typestore(bag)
         topics = {}
         for name, stats in recorder.stats().items():
-            messages = tuple(_messages(store, bag.topics[name].type, kept[name]))
+            messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
             topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
         size = sum(file.stat().st_size for file in bag.files)
         notes = (*bag.notes, *clock_notes(topic.stats for topic in topics.values()))
@@ -81,7 +83,7 @@ def image_size(message: Any) -> tuple[int, int] | None:
 
 def cloud_points(message: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     """(N, 3) float32 finite x, y, z of a PointCloud2 message, rows without padding alone; else (0, 3)."""
-    offsets = {f.name: f.offset for f in message.fields if f.datatype == f.FLOAT32}
+    offsets = {f.name: f.offset for f in message.fields if f.datatype == _FLOAT32}
     data = np.asarray(message.data)
     count = message.width * message.height
     unpadded = message.row_step == message.width * message.point_step and len(data) == count * message.point_step
@@ -107,27 +109,15 @@ def _sampled(
         yield message
 
 
-def _typestore(bag: Bag) -> Any:
-    """The types of rosbags, with those that the recording brings."""
-    typesys = need("rosbags.typesys", "bags")
-    store = typesys.get_typestore(typesys.Stores.LATEST)
-    for name, definition in bag.definitions.items():
-        if name not in store.fielddefs:
-            try:
-                types = typesys.get_types_from_msg(definition, name)
-                store.register({k: v for k, v in types.items() if k not in store.fielddefs})
-            except Exception:  # a definition that rosbags cannot read: the topic is shown without content
-                continue
-    return store
-
-
-def _messages(store: Any, name: str, kept: list[bytes]) -> Iterator[Any]:
-    if name not in store.fielddefs:
+def _messages(definitions: Mapping[str, str], name: str, kept: list[bytes]) -> Iterator[Any]:
+    try:
+        message = message_type(name, definitions)
+    except RoboCacheError:  # not known, or a definition that cannot be read: the topic is shown without content
         return
     for data in kept:
         try:
-            yield store.deserialize_cdr(data, name)
-        except Exception:  # a damaged message is nothing to describe a topic by
+            yield read_message(message, data)
+        except RoboCacheError:  # a damaged message is nothing to describe a topic by
             continue
 
 
@@ -148,7 +138,7 @@ def _content(kind: str, messages: tuple[Any, ...]) -> str:
         return f"{len(first.name)} joints: {' '.join(values)}"
     if kind.startswith("std_msgs/msg/") and kind.endswith("MultiArray"):
         return f"{len(first.data)} values"
-    names = [name for name in vars(first) if name not in ("header", "__msgtype__")]
+    names = [name for name in vars(first) if name != "header"]
     return " ".join(names[:4])
 
 

@@ -79,7 +79,7 @@ def spec_table(spec: FusionSpec) -> Table:
     table.add_column("at a tick", no_wrap=True)
     for stream in spec.streams:
         slot = layout.slots.get(stream.name)
-        source = f"{stream.topic} {stream.field}\n{stream.type.replace('/msg/', '/')}"
+        source = f"{stream.topic} {', '.join(stream.paths)}\n{stream.type.replace('/msg/', '/')}"
         rate = f"\n{stream.rate_hz:g} Hz" if stream.rate_hz else ""
         latency = f" - {stream.latency_ms:g} ms" if stream.latency_ms else ""
         table.add_row(

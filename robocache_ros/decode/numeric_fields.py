@@ -47,9 +47,11 @@ class VectorDecoder(Decoder):
 
     def __init__(self, stream: StreamSpec, message: Struct, first: Wanted | None = None) -> None:
         """Compile the stream's field; `first` are paths wanted before it."""
-        path = _numeric_path(stream, message)
-        super().__init__(stream, message, [*(first or []), (path, numbers)], near=path)
-        self._field, self._width = stream.field, stream.width
+        paths = _numeric_paths(stream, message)
+        super().__init__(stream, message, [*(first or []), *((path, numbers) for path in paths)], near=_shared(paths))
+        self._field, self._width = printable(", ".join(stream.paths), 60), stream.width
+        self._paths = paths
+        self._offset = np.array(stream.offset, np.float64) if stream.offset else None
         self._finite = alignment(stream.align).blends
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
@@ -68,7 +70,9 @@ class VectorDecoder(Decoder):
         view: Numbers = values[-1]
         order = self._order_of(values)
         at = _address(view) - _address(np.frombuffer(first, np.uint8))
-        if order is None or view.dtype.kind != "f" or not 0 <= at <= len(first) - view.nbytes:  # else it is no view
+        if (
+            order is None or len(self._paths) > 1 or view.dtype.kind != "f" or not 0 <= at <= len(first) - view.nbytes
+        ):  # else it is no view
             return None
         structure = Structure(self._message, first, self._stamp_path or ())
         if not structure.known:
@@ -78,6 +82,8 @@ class VectorDecoder(Decoder):
         where = np.concatenate([np.arange(*span) for span in structure.spans])
         good = (rows[:, where] == np.frombuffer(first, np.uint8)[where]).all(axis=1)
         numbers_of = np.ascontiguousarray(rows[:, at : at + view.nbytes]).view(view.dtype)[:, order.take]
+        if self._offset is not None:
+            numbers_of = numbers_of.astype(np.float64) - self._offset
         with np.errstate(invalid="ignore", over="ignore"):  # in float32 the limit is infinite
             good &= (np.abs(numbers_of) < _TOO_LARGE).all(axis=1)  # also false of NaN
         stamps = None
@@ -96,13 +102,15 @@ class VectorDecoder(Decoder):
         return _ALL if len(values[-1]) == self._width else None
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
-        view: Numbers = values[0]
+        view: Numbers = values[0] if len(values) == 1 else np.concatenate(values)
         if len(view) != self._width:
             cause = "dim" if len(view) else "empty"
             raise DecodeError(cause, f"{self._field}: {len(view)} values, the stream has {self._width}")
         return Sample(stamp_ns, self._value(view))
 
     def _value(self, view: Numbers) -> Vector:
+        if self._offset is not None:
+            view = view.astype(np.float64) - self._offset
         if view.dtype.kind == "f" and self._width <= _FEW:
             # So few values are rounded and checked faster as Python's floats: of 7 joints in a third of the time.
             few = view.tolist()
@@ -131,8 +139,8 @@ class JointDecoder(VectorDecoder):
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
         super().__init__(stream, message, [(("name",), remembered(read_text))])
-        if not isinstance(resolve(message, parse_path(stream.field)), Sequence):
-            raise RoboCacheError(f"field: {stream.field!r} is not one value a joint; use position, velocity or effort")
+        if not isinstance(resolve(message, self._paths[0]), Sequence):
+            raise RoboCacheError(f"field: {self._field!r} is not one value a joint; use position, velocity or effort")
         self._names = stream.names
         self._orders: dict[tuple[str, ...], JointOrder] = {}
         self._before: frozenset[str] | None = None
@@ -187,14 +195,30 @@ def _listed(names: Iterable[str]) -> str:
     return printable(", ".join(names), 70)
 
 
-def _numeric_path(stream: StreamSpec, message: Struct) -> Path:
-    """The path of a stream's field; RoboCacheError where it is not numeric or not as wide as the stream."""
-    path = parse_path(stream.field)
-    t = resolve(message, path)
-    if "header" in path:
-        raise RoboCacheError(f"field: {stream.field!r} is part of the header, which stamps the sample; name another")
-    fixed = runs(t)
-    width = sum(count for _, count in fixed) if fixed is not None else stream.width
-    if width != stream.width:
-        raise RoboCacheError(f"dim: {stream.width}, but {stream.field} of {message.name} ({describe(t)}) holds {width}")
-    return path
+def _numeric_paths(stream: StreamSpec, message: Struct) -> tuple[Path, ...]:
+    """The paths of a stream's fields; RoboCacheError where one is not numeric, or all are not as wide as the stream."""
+    paths = tuple(parse_path(path) for path in stream.paths)
+    types = [resolve(message, path) for path in paths]
+    for path, text in zip(paths, stream.paths, strict=True):
+        if "header" in path:
+            raise RoboCacheError(f"field: {text!r} is part of the header, which stamps the sample; name another")
+        if sum(path == other[: len(path)] for other in paths) > 1:
+            raise RoboCacheError(f"field: {text!r} holds another field of the list; name one of the two")
+    fixed = [runs(t) for t in types]
+    width = sum(count for parts in fixed for _, count in parts or ())
+    if width > stream.width or (None not in fixed and width != stream.width):
+        kind = describe(types[0]) if len(types) == 1 else f"{len(types)} fields"
+        fields = printable(", ".join(stream.paths), 60)
+        raise RoboCacheError(f"dim: {stream.width}, but {fields} of {message.name} ({kind}) holds {width}")
+    if stream.offset and any(len(parts or ()) > 1 for parts in fixed):
+        raise RoboCacheError("offset: goes with numbers of one type; list the fields one by one")
+    return paths
+
+
+def _shared(paths: Listed[Path]) -> Path:
+    """The path of the innermost message that holds all of them; of a single one that path."""
+    shared = paths[0]
+    for path in paths[1:]:
+        alike = (one == other for one, other in zip(shared, path, strict=False))
+        shared = shared[: next((index for index, same in enumerate(alike) if not same), min(len(shared), len(path)))]
+    return shared

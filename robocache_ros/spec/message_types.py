@@ -1,7 +1,7 @@
 """The message types that a spec knows, and what a type or a field implies."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
@@ -23,8 +23,19 @@ FIELD_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     **{axis: (axis,) for axis in _XYZW},
 }
 
+ROUNDED = ("latitude", "longitude")  # float32 has steps of a metre in these; they need an offset
+
+
+def components_of(paths: Sequence[str]) -> tuple[str, ...] | None:
+    """Labels of the values at some fields, by their names; of an unknown field one. None: one field, not known."""
+    known = [FIELD_COMPONENTS.get(path.rpartition(".")[2], ()) for path in paths]
+    if len(paths) == 1:
+        return known[0] or None
+    labels = ((path, part) for path, parts in zip(paths, known, strict=True) for part in parts or ("",))
+    return tuple(f"{path}.{part}" if part and part != path.rpartition(".")[2] else path for path, part in labels)
+
 
 def full_type_hint(name: str) -> str:
     """What to write for a type that is not of the form package/msg/Name."""
     package, _, rest = name.partition("/")
-    return f"write {package}/msg/{rest}" if re.fullmatch(r"[a-z]\w*/[A-Z]\w*", name) else "change it"
+    return f"write {package}/msg/{rest}" if re.fullmatch(r"[A-Za-z]\w*/[A-Za-z]\w*", name) else "change it"

@@ -7,9 +7,10 @@ import re
 from robocache_ros.spec import keys
 from robocache_ros.spec.message_types import full_type_hint
 
-_TOPIC = r"^/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$"
-_TYPE = r"^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$"
-_FIELD = r"^[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?(\.[a-z][a-z0-9_]*(\[[0-9]{1,6}\])?)*$"
+_TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 lets a part begin with a digit
+_TYPE = r"^[A-Za-z][A-Za-z0-9_]*/msg/[A-Za-z][A-Za-z0-9_]*$"
+# ROS 2 has fields in lower case alone; ROS 1 and IDL do not.
+_FIELD = r"^[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?(\.[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?)*$"
 
 
 def pattern(wanted: str, expression: str, hint: keys.Hint = keys.change_it) -> keys.KeyType:

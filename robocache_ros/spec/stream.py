@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.spec.keys import choice, integer, key, many, nested, number, text
+from robocache_ros.spec.keys import choice, either, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
     CLOUD_TYPE,
-    FIELD_COMPONENTS,
     IMAGE_TYPES,
     POSE_COMPONENTS,
     TF_TYPE,
+    components_of,
 )
 from robocache_ros.spec.patterns import field_path, message_type, topic_name
 from robocache_ros.spec.problems import SpecError
@@ -44,7 +44,11 @@ class StreamSpec:
     name: str
     topic: str = key(topic_name, "the topic to subscribe to")
     type: str = key(message_type, "the topic's message type")
-    field: str = key(field_path, "path of the numeric field; known for joint states and arrays", default="")
+    field: str | tuple[str, ...] = key(
+        either(field_path, many(field_path, unique=True)),
+        "path of the numeric field, or a list of several; known for joint states and arrays",
+        default="",
+    )
     names: tuple[str, ...] = key(
         many(text("a joint's name"), unique=True), "joints to read, by name and in this order", default=()
     )
@@ -52,6 +56,11 @@ class StreamSpec:
         many(text("a frame"), length=2), "of /tf: the pose of the second frame in the first", default=()
     )
     dim: int = key(integer(1, 65536), "values per sample; known for joints, poses and the like", default=0)
+    offset: tuple[float, ...] = key(
+        many(number(-1e15, 1e15)),
+        "subtracted from the values in float64, before they become float32; one for each value",
+        default=(),
+    )
     align: str = key(
         choice(*NAMES),
         "how the value at a tick is computed, see Alignments below; else the default of its kind",
@@ -143,10 +152,15 @@ class StreamSpec:
     @property
     def components(self) -> tuple[str, ...]:
         """A label for each value: joint names, axes, or the index."""
-        known = FIELD_COMPONENTS.get(self.field.rpartition(".")[2], ())
+        known = components_of(self.paths)
         if self.names or self.is_transform:
             return self.names or POSE_COMPONENTS
-        return known if len(known) == self.dim else tuple(str(i) for i in range(self.width))
+        return known if known and len(known) == self.dim else tuple(str(i) for i in range(self.width))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the numeric fields, one or several."""
+        return (self.field,) if isinstance(self.field, str) else self.field
 
     @property
     def max_gap_ns(self) -> int:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from robocache_ros.alignments import NAMES, alignment, default_alignment
 from robocache_ros.spec.media import ImageSpec
 from robocache_ros.spec.message_types import (
-    FIELD_COMPONENTS,
     IMAGE_TYPES,
     JOINT_TYPE,
     POSE_COMPONENTS,
+    ROUNDED,
     TF_STATIC,
     TF_TYPE,
     TRANSFORM_ALIGNMENTS,
+    components_of,
 )
 from robocache_ros.spec.problems import Problem, show_value
 
@@ -35,7 +36,7 @@ class StreamRules:
         """Collect a problem with a key."""
         self.problems.append(Problem(tuple(key.split(".")), text))
 
-    def field(self) -> str:
+    def field(self) -> str | tuple[str, ...]:
         """The numeric field: given, or implied by the type."""
         if self.s.field or not self.is_vector or self.s.is_transform:
             return self.s.field
@@ -49,7 +50,7 @@ class StreamRules:
         if not self.is_vector or self.s.is_transform:
             return self.s.dim or self.s.is_transform * len(POSE_COMPONENTS)
         scalar = self.is_array and not self.s.type.endswith("MultiArray")
-        known = len(self.s.names) or len(FIELD_COMPONENTS.get(self.s.field.rpartition(".")[2], ())) or int(scalar)
+        known = len(self.s.names) or len(components_of(self.s.paths) or ()) or int(scalar)
         if self.s.type == JOINT_TYPE and not self.s.names:
             self.refuse("names", "missing; joint states are read by joint name, list the joints in your order")
         elif not (self.s.dim or known) and self.s.field:
@@ -91,8 +92,22 @@ class StreamRules:
             self.check_depth()
         elif s.color:
             self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
-        if not self.is_vector and (s.field or s.dim):
-            self.refuse("field" if s.field else "dim", f"does not apply to {self.type}; leave it out")
+        if self.is_vector:
+            self.check_numbers()
+        for name in ("field", "dim", "offset") if not self.is_vector else ():
+            if getattr(s, name):
+                self.refuse(name, f"does not apply to {self.type}; leave it out")
+
+    def check_numbers(self) -> None:
+        """Check the keys of a vector's values."""
+        s = self.s
+        rounded = [path for path in s.paths if path.rpartition(".")[2] in ROUNDED]
+        if s.names and len(s.paths) > 1:
+            self.refuse("field", "several, where names reads one field by joint name; give one")
+        if s.offset and len(s.offset) != s.dim:
+            self.refuse("offset", f"{len(s.offset)} values where the stream has {s.dim}; give one for each")
+        elif rounded and not s.offset:
+            self.refuse("offset", f"missing; float32 rounds {rounded[0]} to about a metre; give a place nearby")
 
     def check_transform(self) -> None:
         """Check the keys of a pose from the tree of transforms."""

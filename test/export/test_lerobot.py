@@ -238,7 +238,10 @@ def test_row_groups_are_bounded_and_change_no_value(
 
 
 def test_a_dataset_states_how_its_images_are_stored(made: Made) -> None:
-    for media, stored in (("video", "8-bit RGB as av1 video (yuv420p), lossy"), ("image", "8-bit RGB as PNG, lossless")):
+    for media, stored in (
+        ("video", "8-bit RGB as av1 video (yuv420p), lossy"),
+        ("image", "8-bit RGB as PNG, lossless"),
+    ):
         front = meta(made(media), "robocache.json")["images"]["front"]
         assert (front["stored"], front["normalized"]) == (stored, False)
         assert front["normalize"] == {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

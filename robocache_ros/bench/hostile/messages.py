@@ -82,7 +82,7 @@ def _targets() -> list[tuple[str, list[bytes], Callable[[bytes], Any]]]:
         if one.stream.names:
             names = [f"joint_{i}" for i in range(900)]
             messages += [serialize(one.stream.type, {"name": [*one.stream.names, *names], "position": [0.0] * 903})]
-        targets.append((f"{one.stream.type}.{one.stream.field}", messages, _acceptor(one)))
+        targets.append((f"{one.stream.type}.{one.stream.paths[0]}", messages, _acceptor(one)))
     return targets
 
 

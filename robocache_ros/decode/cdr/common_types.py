@@ -22,6 +22,7 @@ _TEXTS = {
     "std_msgs": {
         "Header": "builtin_interfaces/Time stamp; string frame_id",
         "Bool": "bool data",
+        "Empty": "",
         "ColorRGBA": "float32 r; float32 g; float32 b; float32 a",
         "String": "string data",
         "MultiArrayDimension": "string label; uint32 size; uint32 stride",
@@ -41,6 +42,8 @@ _TEXTS = {
         "Accel": "Vector3 linear; Vector3 angular",
         "Wrench": "Vector3 force; Vector3 torque",
         "Polygon": "Point32[] points",
+        "Inertia": "float64 m; Vector3 com; float64 ixx; float64 ixy; float64 ixz; float64 iyy; float64 iyz; "
+        "float64 izz",
         "PoseWithCovariance": f"Pose pose; {_COVARIANCE}",
         "TwistWithCovariance": f"Twist twist; {_COVARIANCE}",
         "AccelWithCovariance": f"Accel accel; {_COVARIANCE}",
@@ -49,7 +52,7 @@ _TEXTS = {
         "Vector3Stamped": f"{_HEADER}Vector3 vector",
         **{
             f"{name}Stamped": f"{_HEADER}{name} {name.lower()}"
-            for name in ("Point", "Quaternion", "Pose", "Twist", "Accel", "Wrench", "Polygon")
+            for name in ("Point", "Quaternion", "Pose", "Twist", "Accel", "Wrench", "Polygon", "Inertia")
         },
         **{
             f"{name}WithCovarianceStamped": f"{_HEADER}{name}WithCovariance {name.lower()}"
@@ -66,6 +69,21 @@ _TEXTS = {
         "MagneticField": f"{_HEADER}geometry_msgs/Vector3 magnetic_field; float64[9] magnetic_field_covariance",
         "Temperature": f"{_HEADER}float64 temperature; float64 variance",
         "FluidPressure": f"{_HEADER}float64 fluid_pressure; float64 variance",
+        "RelativeHumidity": f"{_HEADER}float64 relative_humidity; float64 variance",
+        "Illuminance": f"{_HEADER}float64 illuminance; float64 variance",
+        # From Iron on a variance follows, which comes with its definition.
+        "Range": f"{_HEADER}uint8 radiation_type; float32 field_of_view; float32 min_range; float32 max_range; "
+        "float32 range",
+        "NavSatStatus": "int8 status; uint16 service",
+        "NavSatFix": f"{_HEADER}NavSatStatus status; float64 latitude; float64 longitude; float64 altitude; "
+        "float64[9] position_covariance; uint8 position_covariance_type",
+        "BatteryState": f"{_HEADER}float32 voltage; float32 temperature; float32 current; float32 charge; "
+        "float32 capacity; float32 design_capacity; float32 percentage; uint8 power_supply_status; "
+        "uint8 power_supply_health; uint8 power_supply_technology; bool present; float32[] cell_voltage; "
+        "float32[] cell_temperature; string location; string serial_number",
+        "TimeReference": f"{_HEADER}builtin_interfaces/Time time_ref; string source",
+        "ChannelFloat32": "string name; float32[] values",
+        "PointCloud": f"{_HEADER}geometry_msgs/Point32[] points; ChannelFloat32[] channels",
         "Joy": f"{_HEADER}float32[] axes; int32[] buttons",
         "LaserScan": f"{_HEADER}float32 angle_min; float32 angle_max; float32 angle_increment; float32 time_increment; "
         "float32 scan_time; float32 range_min; float32 range_max; float32[] ranges; float32[] intensities",
@@ -83,6 +101,16 @@ _TEXTS = {
         "Odometry": f"{_HEADER}string child_frame_id; geometry_msgs/PoseWithCovariance pose; "
         "geometry_msgs/TwistWithCovariance twist",
         "Path": f"{_HEADER}geometry_msgs/PoseStamped[] poses",
+    },
+    "ackermann_msgs": {
+        "AckermannDrive": "float32 steering_angle; float32 steering_angle_velocity; float32 speed; "
+        "float32 acceleration; float32 jerk",
+        "AckermannDriveStamped": f"{_HEADER}AckermannDrive drive",
+    },
+    "control_msgs": {
+        "GripperCommand": "float64 position; float64 max_effort",
+        "InterfaceValue": "string[] interface_names; float64[] values",
+        "DynamicJointState": f"{_HEADER}string[] joint_names; InterfaceValue[] interface_values",
     },
     "trajectory_msgs": {
         "JointTrajectoryPoint": "float64[] positions; float64[] velocities; float64[] accelerations; float64[] effort; "

@@ -197,20 +197,22 @@ def _skip_numbers(t: Sequence, one_kind: Run, order: str) -> Step:
 
 
 def _indexed(t: Array | Sequence, wanted: list[Wanted], order: str) -> Step:
-    """Read within one element of an array or a sequence, and skip the others."""
-    indices = {path[0] for path, _, _ in wanted}
-    index = next(iter(indices))
-    if len(indices) != 1 or not isinstance(index, int):
-        raise RoboCacheError(f"field: name one element of {describe(t)}, such as [0]")
+    """Read within some elements of an array or a sequence, and skip the others."""
+    by_index: dict[int, list[Wanted]] = {}
+    for (index, *rest), reader, slot in wanted:
+        if not isinstance(index, int):
+            raise RoboCacheError(f"field: name one element of {describe(t)}, such as [0]")
+        by_index.setdefault(index, []).append((tuple(rest), reader, slot))
+    last = max(by_index)
     skip = tuple(_linked(_skipped(t.element, order)))
-    read = tuple(_linked(_walk(t.element, [(path[1:], reader, slot) for path, reader, slot in wanted], order)))
+    read = {index: tuple(_linked(_walk(t.element, inner, order))) for index, inner in by_index.items()}
 
     def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
         count, pos = _begin(t, None, data, pos, end, order)
-        if index >= count:
-            raise DecodeError("too_short", f"message: no element [{index}] among {count} of {describe(t)}")
+        if last >= count:
+            raise DecodeError("too_short", f"message: no element [{last}] among {count} of {describe(t)}")
         for i in range(count):
-            for one in read if i == index else skip:
+            for one in read.get(i, skip):
                 pos = one(data, pos, end, values)
         return pos
 
