@@ -13,6 +13,7 @@ import yaml
 
 from robocache_ros.alignments import alignment
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
+from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
 from robocache_ros.bags.suggest.silence import hold_where_silent
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
@@ -34,32 +35,7 @@ MIN_SHARE = 0.15  # or with messages in a smaller part of the recording
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
 MAX_SIDE = 4096  # of an image
 GRID = 64  # voxels along the longest side
-VECTORS = {  # type -> (path, what it is, unit); a quaternion is interpolated on the sphere
-    "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
-    "geometry_msgs/msg/PoseWithCovarianceStamped": (
-        ("pose.pose.position", "position", "m"),
-        ("pose.pose.orientation", "orientation", ""),
-    ),
-    "geometry_msgs/msg/Pose": (("position", "position", "m"), ("orientation", "orientation", "")),
-    "geometry_msgs/msg/TransformStamped": (
-        ("transform.translation", "position", "m"),
-        ("transform.rotation", "orientation", ""),
-    ),
-    "geometry_msgs/msg/TwistStamped": (("twist.linear", "linear", "m/s"), ("twist.angular", "angular", "rad/s")),
-    "geometry_msgs/msg/Twist": (("linear", "linear", "m/s"), ("angular", "angular", "rad/s")),
-    "geometry_msgs/msg/WrenchStamped": (("wrench.force", "force", "N"), ("wrench.torque", "torque", "N m")),
-    "nav_msgs/msg/Odometry": (
-        ("pose.pose.position", "position", "m"),
-        ("pose.pose.orientation", "orientation", ""),
-        ("twist.twist.linear", "linear", "m/s"),
-        ("twist.twist.angular", "angular", "rad/s"),
-    ),
-    "sensor_msgs/msg/Imu": (
-        ("orientation", "orientation", ""),
-        ("angular_velocity", "angular_velocity", "rad/s"),
-        ("linear_acceleration", "linear_acceleration", "m/s^2"),
-    ),
-}
+_OFFSET = "the offset is subtracted before values become float32, whose steps would be coarse"
 _SCALARS = re.compile(r"^std_msgs/msg/(Float|U?Int)(8|16|32|64)(MultiArray)?$|^std_msgs/msg/Bool$")
 
 
@@ -98,13 +74,14 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
     if reason:
         return [], reason
     if not topic.messages:
-        return [], "its type is not known here, the recording does not define it"
+        return [], "its type is not known here, the recording does not define it (those in mcap do)"
     seconds = (stats.stop_ns - stats.start_ns) / 1e9
     if stats.count < FEW_MESSAGES or stats.rate_hz < SPARSE_HZ or seconds < MIN_SHARE * info.duration_s:
         messages = f"{stats.count} message{'s' if stats.count > 1 else ''} only"
         return [], f"{messages}, in {seconds:.1f} s of the recording: an event rather than a stream"
     if kind == JOINT_TYPE:
-        return list(_joints(name, topic)), ""
+        streams = [stream for names in _joint_sets(topic) for stream in _joints(name, topic, names)]
+        return streams, "" if streams else "no message has joint names, each with a value"
     if kind in IMAGE_TYPES:
         return [_image(name, topic)], ""
     if kind == CLOUD_TYPE:
@@ -121,31 +98,41 @@ def _custom(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedS
     """The numeric fields of a type that is not known by name."""
     try:
         message = message_type(topic.stats.type, info.definitions)
-        found, others = numeric_fields(message, topic.messages)
-    except (RoboCacheError, TypeError, ValueError):  # rosbags and the recording disagree on the type
-        return [], "its definition cannot be read"
+    except RoboCacheError as error:
+        return [], printable(error, 120)
+    found, others = numeric_fields(message, topic.messages)
     streams = []
     for field in found:
-        smooth = field.is_float and not _is_action(name) and bool(np.isfinite(field.values).all())
+        smooth = field.is_smooth and not _is_action(name)
         align = "hold" if not smooth else "slerp" if field.is_quaternion else "linear"
         keys: dict[str, Any] = {"field": field.path, "dim": field.dim, **_limits(topic, align)}
-        if nearest_header(message, parse_path(field.path)) != ("header",):
+        if nearest_header(message, parse_path(field.paths[0])) != ("header",):
             keys["stamp"] = "receive"
-        part = re.sub(r"[^a-z0-9]+", "_", field.path).strip("_")
-        part = "" if part == "data" else f"_{part}"
-        streams.append(SuggestedStream(f"{_base(name)}{part}", _keys(name, topic, keys)))
-    if not streams:
-        return [], "it has no number, and no list of numbers of one length"
+        if offset := field.offset:
+            keys["offset"] = offset
+        if unit := UNITS.get((topic.stats.type, field.paths[0])):
+            keys["unit"] = unit
+        part = re.sub(r"[^a-z0-9]+", "_", field.name.lower()).strip("_")
+        part = f"_{part}" if part and part != "data" and part not in _base(name) else ""
+        streams.append(SuggestedStream(f"{_base(name)}{part}", _keys(name, topic, keys), _OFFSET if offset else ""))
     more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-    return streams, f"its fields {', '.join(others[:6])}{more}, constant or small" if others else ""
+    left_out = f"its fields {', '.join(others[:6])}{more}" if others else ""
+    if not streams:
+        return [], left_out or "it has no number"
+    return streams, left_out
 
 
-def _joints(name: str, topic: TopicInfo) -> Iterator[SuggestedStream]:
-    first = topic.messages[0]
-    joints = list(dict.fromkeys(first.name))
+def _joint_sets(topic: TopicInfo) -> list[list[str]]:
+    """The joints that are published together; an arm and its gripper often share a topic."""
+    sets = [dict.fromkeys(message.name) for message in topic.messages if len(message.name)]
+    return [list(names) for index, names in enumerate(sets) if names.keys() not in [n.keys() for n in sets[:index]]]
+
+
+def _joints(name: str, topic: TopicInfo, joints: list[str]) -> Iterator[SuggestedStream]:
+    messages = [message for message in topic.messages if set(message.name) == set(joints)]
     for field, unit in (("position", "rad"), ("velocity", "rad/s"), ("effort", "N m")):
-        values = [np.asarray(getattr(m, field)) for m in topic.messages]
-        if joints and all(len(v) == len(m.name) for v, m in zip(values, topic.messages, strict=True)):
+        values = [np.asarray(getattr(m, field)) for m in messages]
+        if all(len(v) == len(m.name) for v, m in zip(values, messages, strict=True)):
             if field != "position" and not any(v.any() for v in values):
                 continue  # zeros, from drivers that do not measure it
             if not all(np.isfinite(v).all() for v in values):

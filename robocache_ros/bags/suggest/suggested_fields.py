@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from robocache_ros.decode.cdr import types
 from robocache_ros.decode.cdr.definitions import EMPTY_FIELD, HEADER
-from robocache_ros.decode.cdr.types import Array, Primitive, Struct, Type
+from robocache_ros.decode.cdr.types import Array, Primitive, Struct, Type, parse_path
+from robocache_ros.decode.decoder import nearest_header
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.keys import keys_of
+from robocache_ros.spec.message_types import ROUNDED
 
-MOST = 16  # fields of one topic
+MOST = 16  # streams of one topic
+COARSE = 1e-3  # share of the span of a field's values that a step of float32 may be
 LONGEST = 1024  # values of one field
-ELEMENTS = 8  # messages in a list that are read one by one
+ELEMENTS = 64  # messages in a list that are read one by one
 BYTES = 64  # a longer list of bytes is a file or an image, not a vector
 NO_STREAMS = {  # start of a type -> why no stream is suggested
     "tf2_msgs/msg/TFMessage": "a tree of transforms, which no stream reads; /tf_static is read for voxels.frame",
@@ -27,21 +31,33 @@ NO_STREAMS = {  # start of a type -> why no stream is suggested
     **dict.fromkeys(("visualization_msgs/", "moveit_msgs/msg/Display"), "drawings for a display"),
 }
 _TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
-_NO_MEASUREMENTS = ("time", "timestamp", "stamp", "seq", "sequence", EMPTY_FIELD)
+_NO_MEASUREMENTS = ("variance", "time", "timestamp", "stamp", "seq", "sequence", EMPTY_FIELD)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _accepts = keys_of(StreamSpec)["field"].metadata["type"].accepts
 
 
 class NumericField(NamedTuple):
-    """A field and what was seen of it.
+    """One or several fields that become one stream, and what was seen of them.
 
     values: (K, D) float64, of K messages. is_float: every value is a floating-point number.
     """
 
-    path: str
+    paths: tuple[str, ...]
     values: np.ndarray[Any, np.dtype[np.float64]]
     is_float: bool
-    is_quaternion: bool
+    is_quaternion: bool = False
+
+    @property
+    def path(self) -> str | list[str]:
+        """What a spec has as the field."""
+        return self.paths[0] if len(self.paths) == 1 else list(self.paths)
+
+    @property
+    def name(self) -> str:
+        """The part of the path that all of them have, without numbers of elements."""
+        parts = [re.sub(r"\[\d+\]", "", path).split(".") for path in self.paths]
+        shared = [names[0] for names in zip(*parts, strict=False) if len(set(names)) == 1]
+        return "_".join(shared)
 
     @property
     def dim(self) -> int:
@@ -51,77 +67,137 @@ class NumericField(NamedTuple):
     @property
     def is_constant(self) -> bool:
         """Whether all messages that were looked at have the same values."""
-        return bool((self.values == self.values[0]).all())
+        return bool(np.array_equal(self.values, np.broadcast_to(self.values[0], self.values.shape), equal_nan=True))
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether there are values between two of them."""
+        return self.is_float and bool(np.isfinite(self.values).all())
+
+    @property
+    def offset(self) -> list[float]:
+        """What to subtract so that float32 holds the values; empty where it holds them as they are."""
+        rounded = _is_rounded(self.paths, self.dim)
+        values = np.where(np.isfinite(self.values), self.values, 0)
+        steps = np.spacing(np.abs(values).max(axis=0).astype(np.float32)).astype(np.float64)
+        spans = np.ptp(values, axis=0)
+        exact = (values.astype(np.float32) == values).all(axis=0)
+        coarse = rounded | (~exact & (spans > 0) & (steps > spans * COARSE))
+        if not coarse.any():
+            return []
+        digits = np.clip(-np.floor(np.log10(np.maximum(spans, 1e-4))), 0, 4).astype(int)
+        return [round(float(v), int(d)) if c else 0.0 for v, d, c in zip(values[-1], digits, coarse, strict=True)]
 
 
 def numeric_fields(message: Struct, messages: Sequence[Any]) -> tuple[list[NumericField], list[str]]:
-    """The fields of a type that a stream can read, and the paths of further ones that are left out.
+    """The fields of a type that streams can read, and the further ones, each with the reason why it is left out.
 
-    Left out are single values that do not change while others do, and what is beyond the MOST largest fields.
+    Single numbers that are aligned alike become one stream, and so do those at one path of a list of messages. Left
+    out are single values that do not change while others do, lists whose length varies, and what is beyond MOST.
 
     Args:
         message: the type.
         messages: some messages of it, with the fields as attributes.
     """
-    found = [field for field in _fields(message, "", messages) if _is_readable(field)]
+    search = _Search()
+    search.fields(message, "", messages)
+    found, left_out = search.found, search.left_out
     if any(not field.is_constant for field in found):
-        kept = [field for field in found if field.dim > 1 or not field.is_constant]
-    else:
-        kept = found
-    largest = sorted(kept, key=lambda field: -field.dim)[:MOST]
-    chosen = [field for field in kept if field in largest] if len(kept) > MOST else kept
-    paths = {field.path for field in chosen}
-    return chosen, [field.path for field in found if field.path not in paths]
+        left_out += [f"{field.paths[0]} (constant)" for field in found if field.dim == 1 and field.is_constant]
+        found = [field for field in found if field.dim > 1 or not field.is_constant]
+    together: dict[tuple[Any, ...], list[NumericField]] = {}
+    for field in found:
+        together.setdefault(_kind(message, field), []).append(field)
+    groups = [_joined(fields) for fields in together.values()]
+    largest = sorted(groups, key=lambda group: -group.dim)[:MOST]
+    left_out += [f"{', '.join(group.paths)} (of more than {MOST})" for group in groups if group not in largest]
+    return [group for group in groups if group in largest], left_out
 
 
-def _fields(struct: Struct, path: str, values: Sequence[Any]) -> Iterator[NumericField]:
-    for name, t in struct.fields:
-        if name in _NO_MEASUREMENTS or "covariance" in name:
-            continue
-        below = [getattr(value, name, None) for value in values]
-        if all(value is not None for value in below):
-            yield from _field(t, f"{path}.{name}".lstrip("."), below)
+def _kind(message: Struct, field: NumericField) -> tuple[Any, ...]:
+    """Fields with the same kind become one stream."""
+    (path,) = field.paths
+    header = nearest_header(message, parse_path(path))
+    anywhere = re.sub(r"\[\d+\]", "[]", path)
+    if field.is_quaternion or (field.dim > 1 and anywhere == path):
+        return (path,)
+    return ("" if field.dim == 1 and anywhere == path else anywhere, header, field.is_smooth)
 
 
-def _field(t: Type, path: str, values: Sequence[Any]) -> Iterator[NumericField]:
-    if isinstance(t, Primitive):
-        yield _numbers(path, [t], [[value] for value in values])
-    elif isinstance(t, Struct):
-        kinds = [field for _, field in t.fields]
-        if t.name in (*_TIMES, HEADER):
+def _joined(fields: Sequence[NumericField]) -> NumericField:
+    if len(fields) == 1:
+        return fields[0]
+    values = np.concatenate([field.values for field in fields], axis=1)
+    return NumericField(tuple(field.paths[0] for field in fields), values, all(field.is_float for field in fields))
+
+
+def _is_rounded(paths: Sequence[str], dim: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    named = [path.rpartition(".")[2] in ROUNDED for path in paths]
+    return np.array(named if len(named) == dim else [any(named)] * dim)
+
+
+class _Search:
+    """Goes through a type's fields.
+
+    found: those that a stream can read. left_out: paths, with reasons.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[NumericField] = []
+        self.left_out: list[str] = []
+
+    def fields(self, struct: Struct, path: str, values: Sequence[Any]) -> None:
+        """Add the fields of a message."""
+        for name, t in struct.fields:
+            is_header = isinstance(t, Struct) and t.name in (*_TIMES, HEADER)
+            if not is_header and name not in _NO_MEASUREMENTS and "covariance" not in name:
+                self.field(t, f"{path}.{name}".lstrip("."), [getattr(value, name) for value in values])
+
+    def field(self, t: Type, path: str, values: Sequence[Any]) -> None:
+        """Add a field, or those within it."""
+        if isinstance(t, Primitive):
+            self.add(path, [t], [[value] for value in values])
+        elif isinstance(t, (Array, types.Sequence)):
+            self.elements(t, path, values)
+        elif isinstance(t, Struct):
+            kinds = [field for _, field in t.fields]
+            if all(isinstance(kind, Primitive) and kind.kind == "f" for kind in kinds):
+                names = [name for name, _ in t.fields]
+                rows = [[getattr(value, name) for name in names] for value in values]
+                self.add(path, kinds, rows, is_quaternion=names == ["x", "y", "z", "w"])
+            else:
+                self.fields(t, path, values)
+
+    def elements(self, t: Array | types.Sequence, path: str, values: Sequence[Any]) -> None:
+        """Add a list of numbers, or the fields of the elements of a list of messages."""
+        sizes = {len(value) for value in values}
+        if len(sizes) != 1:
+            if isinstance(t.element, (Primitive, Struct)):
+                self.left_out.append(f"{path} ({min(sizes)} to {max(sizes)} elements)")
             return
-        if all(isinstance(kind, Primitive) and kind.kind == "f" for kind in kinds):
-            names = [name for name, _ in t.fields]
-            rows = [[getattr(value, name) for name in names] for value in values]
-            yield _numbers(path, kinds, rows, is_quaternion=names == ["x", "y", "z", "w"])
+        size = sizes.pop()
+        if isinstance(t.element, Primitive):
+            if 0 < size <= (BYTES if t.element.size == 1 and t.element.kind == "u" else LONGEST):
+                self.add(path, [t.element], [list(value) for value in values])
+            elif size:
+                self.left_out.append(f"{path} ({size} elements)")
+        elif isinstance(t.element, Struct):
+            if size > ELEMENTS:
+                self.left_out.append(f"{path} ({size} elements)")
+                return
+            for index in range(size):
+                self.field(t.element, f"{path}[{index}]", [value[index] for value in values])
+
+    def add(
+        self, path: str, kinds: Iterable[Type], rows: Sequence[Sequence[Any]], *, is_quaternion: bool = False
+    ) -> None:
+        """Add a field if a spec can name it and float32 holds at least one of its values."""
+        is_float = all(isinstance(kind, Primitive) and kind.kind == "f" for kind in kinds)
+        values = np.array(rows, np.float64)
+        finite = np.abs(values[np.isfinite(values)])
+        if not _accepts(path) or (len(finite) and finite.max() > _FLOAT32_MAX):
+            self.left_out.append(f"{path} (beyond float32)")
+        elif len(finite):
+            self.found.append(NumericField((path,), values, is_float, is_quaternion))
         else:
-            yield from _fields(t, path, values)
-    elif isinstance(t, (Array, types.Sequence)):
-        yield from _list(t, path, values)
-
-
-def _list(t: Array | types.Sequence, path: str, values: Sequence[Any]) -> Iterator[NumericField]:
-    """The field of a list of numbers, or those of the elements of a list of messages."""
-    sizes = {len(value) for value in values}
-    if len(sizes) != 1:
-        return
-    size = sizes.pop()
-    if isinstance(t.element, Primitive):
-        if 0 < size <= (BYTES if t.element.size == 1 and t.element.kind == "u" else LONGEST):
-            yield _numbers(path, [t.element], [list(value) for value in values])
-    elif isinstance(t.element, Struct) and size <= ELEMENTS:
-        for index in range(size):
-            yield from _field(t.element, f"{path}[{index}]", [value[index] for value in values])
-
-
-def _numbers(
-    path: str, kinds: Iterable[Type], rows: Sequence[Sequence[Any]], *, is_quaternion: bool = False
-) -> NumericField:
-    is_float = all(isinstance(kind, Primitive) and kind.kind == "f" for kind in kinds)
-    return NumericField(path, np.array(rows, np.float64), is_float, is_quaternion)
-
-
-def _is_readable(field: NumericField) -> bool:
-    """Whether a spec can name it and float32 holds at least one of its values."""
-    values = np.abs(field.values[np.isfinite(field.values)])
-    return bool(_accepts(field.path) and len(values) and values.max() <= _FLOAT32_MAX)
+            self.left_out.append(f"{path} (no finite value)")

@@ -145,14 +145,16 @@ def test_numeric_fields_of_a_custom_type_are_proposed() -> None:
     tails = [SimpleNamespace(a=1.0, b=2.0)]
     q = SimpleNamespace(x=0.0, y=0.0, z=0.0, w=1.0)
     messages = [
-        SimpleNamespace(rows=3, data=np.arange(4.0) + k, ragged=[1.0] * k, q=q, speed=k, blob=bytes(100), tails=tails)
+        SimpleNamespace(
+            name="rig", rows=3, data=np.arange(4.0) + k, ragged=[1.0] * k, q=q, speed=k, blob=bytes(100), tails=tails
+        )
         for k in range(3)
     ]
     found, others = numeric_fields(message_type("my_msgs/msg/Rig", {"my_msgs/msg/Rig": text}), messages)
 
     assert [(field.path, field.dim) for field in found] == [("data", 4), ("q", 4), ("speed", 1), ("tails[0]", 2)]
     assert [field.is_quaternion for field in found] == [False, True, False, False]
-    assert others == ["rows"]
+    assert others == ["ragged (0 to 2 elements)", "blob (100 elements)", "rows (constant)"]
 
 
 def test_fields_of_a_type_without_a_rule_become_streams(tmp_path: Path) -> None:

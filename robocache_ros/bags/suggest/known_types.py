@@ -1,0 +1,38 @@
+"""Message types whose fields have a meaning that is known by name: what becomes a stream, and its unit."""
+
+from __future__ import annotations
+
+VECTORS = {  # type -> (path, what it is, unit); a quaternion is interpolated on the sphere
+    "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": (
+        ("pose.pose.position", "position", "m"),
+        ("pose.pose.orientation", "orientation", ""),
+    ),
+    "geometry_msgs/msg/Pose": (("position", "position", "m"), ("orientation", "orientation", "")),
+    "geometry_msgs/msg/TransformStamped": (
+        ("transform.translation", "position", "m"),
+        ("transform.rotation", "orientation", ""),
+    ),
+    "geometry_msgs/msg/TwistStamped": (("twist.linear", "linear", "m/s"), ("twist.angular", "angular", "rad/s")),
+    "geometry_msgs/msg/Twist": (("linear", "linear", "m/s"), ("angular", "angular", "rad/s")),
+    "geometry_msgs/msg/WrenchStamped": (("wrench.force", "force", "N"), ("wrench.torque", "torque", "N m")),
+    "nav_msgs/msg/Odometry": (
+        ("pose.pose.position", "position", "m"),
+        ("pose.pose.orientation", "orientation", ""),
+        ("twist.twist.linear", "linear", "m/s"),
+        ("twist.twist.angular", "angular", "rad/s"),
+    ),
+    "sensor_msgs/msg/Imu": (
+        ("orientation", "orientation", ""),
+        ("angular_velocity", "angular_velocity", "rad/s"),
+        ("linear_acceleration", "linear_acceleration", "m/s^2"),
+    ),
+}
+UNITS = {  # (type, field) -> unit, of types whose fields are found as those of any other
+    ("sensor_msgs/msg/MagneticField", "magnetic_field"): "T",
+    ("sensor_msgs/msg/Temperature", "temperature"): "degC",
+    ("sensor_msgs/msg/FluidPressure", "fluid_pressure"): "Pa",
+    ("sensor_msgs/msg/Illuminance", "illuminance"): "lx",
+    ("sensor_msgs/msg/Range", "range"): "m",
+    ("sensor_msgs/msg/LaserScan", "ranges"): "m",
+}
