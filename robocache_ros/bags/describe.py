@@ -57,7 +57,8 @@ def describe(path: str | Path) -> BagInfo:
     with Bag(path) as bag:
         recorder = Recorder(bag.topics.values(), bag.definitions)
         kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
-        strides = {name: max(1, topic.count // SAMPLES) for name, topic in bag.topics.items()}
+        # Odd, so that the messages of two publishers in turn are both among them.
+        strides = {name: topic.count // SAMPLES | 1 for name, topic in bag.topics.items()}
         for _ in _sampled(recorder.watch(bag.messages()), kept, strides):
             pass
         topics = {}

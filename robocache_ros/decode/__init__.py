@@ -19,10 +19,11 @@ from robocache_ros.decode.payloads import (
     ImagePayload,
     Sample,
 )
-from robocache_ros.decode.point_clouds import CloudDecoder
+from robocache_ros.decode.point_clouds import CloudDecoder, ScanDecoder
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.voxel.cloud_layout import PointField
 from robocache_ros.spec import StreamSpec
+from robocache_ros.spec.message_types import LASER_TYPE
 
 __all__ = [
     "CameraPayload",
@@ -43,6 +44,7 @@ _DECODERS: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
     "sensor_msgs/msg/Image": ImageDecoder,
     "sensor_msgs/msg/CompressedImage": CompressedImageDecoder,
     "sensor_msgs/msg/PointCloud2": CloudDecoder,
+    LASER_TYPE: ScanDecoder,  # with a grid; without one its ranges are numbers
 }
 
 
@@ -56,7 +58,7 @@ def make_decoder(stream: StreamSpec, definitions: Mapping[str, str] | None = Non
     try:
         name = full_name(stream.type)
         message = message_type(name, definitions)
-        if name in _DECODERS:
+        if name in _DECODERS and (name != LASER_TYPE or stream.voxels):
             return _DECODERS[name](stream, message)
         if stream.name.endswith("/camera_info"):  # what completes a depth image, not a stream of the intrinsics
             return CameraDecoder(stream, message)

@@ -102,11 +102,15 @@ class VectorDecoder(Decoder):
         return _ALL if len(values[-1]) == self._width else None
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
-        view: Numbers = values[0] if len(values) == 1 else np.concatenate(values)
+        view: Numbers = values[0] if len(values) == 1 else self._together(values)
         if len(view) != self._width:
             cause = "dim" if len(view) else "empty"
             raise DecodeError(cause, f"{self._field}: {len(view)} values, the stream has {self._width}")
         return Sample(stamp_ns, self._value(view))
+
+    def _together(self, values: tuple[Any, ...]) -> Numbers:
+        """Several fields as one array; of different types each is rounded once."""
+        return np.concatenate(values if self._offset is not None else [to_float32(value) for value in values])
 
     def _value(self, view: Numbers) -> Vector:
         if self._offset is not None:

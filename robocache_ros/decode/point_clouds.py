@@ -1,10 +1,12 @@
-"""Point clouds: sensor_msgs PointCloud2 to a payload that points into the message."""
+"""Point clouds: sensor_msgs PointCloud2 to a payload that points into the message, and LaserScan to its points."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from robocache_ros.decode.cdr.numbers import octets
+import numpy as np
+
+from robocache_ros.decode.cdr.numbers import numbers, octets
 from robocache_ros.decode.cdr.types import Struct
 from robocache_ros.decode.cdr.values import remembered, scalar
 from robocache_ros.decode.cdr.wire import read_count, read_text, truncated
@@ -16,6 +18,7 @@ from robocache_ros.ops.voxel.cloud_layout import PointField
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
+_FLOAT32 = POINT_DATATYPES.index("f4") + 1
 # Bytes of a value by PointField.datatype, which counts from 1.
 _DATATYPE_BYTES = {number: int(name[1]) for number, name in enumerate(POINT_DATATYPES, 1)}
 
@@ -34,9 +37,9 @@ class CloudDecoder(Decoder):
     """A sensor_msgs/msg/PointCloud2 of any layout as CloudPayload; it needs x, y and z, and every offset is checked."""
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
-        numbers = [((name,), scalar) for name in ("height", "width", "is_bigendian", "point_step", "row_step")]
+        scalars = [((name,), scalar) for name in ("height", "width", "is_bigendian", "point_step", "row_step")]
         fields = (("fields",), remembered(_read_field))
-        super().__init__(stream, message, [*numbers, fields, (("data",), octets)])
+        super().__init__(stream, message, [*scalars, fields, (("data",), octets)])
         self._checked: tuple[tuple[PointField, ...], int] = ((), 0)
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
@@ -54,6 +57,43 @@ class CloudDecoder(Decoder):
             raise DecodeError("cloud_size", f"data: {len(data)} bytes for {height}x{width} points, which need {needed}")
         cloud = CloudPayload(data[:needed], width, height, point_step, row_step, fields, bool(big_endian))
         return Sample(stamp_ns, cloud)
+
+
+class ScanDecoder(Decoder):
+    """A sensor_msgs/msg/LaserScan as CloudPayload: x, y, z = 0 in the scanner's frame, and intensity where it has one.
+
+    A range outside of [range_min, range_max] is no measurement: its point is NaN. The points are computed in float64
+    and rounded once, so that no backend sees other ones.
+    """
+
+    def __init__(self, stream: StreamSpec, message: Struct) -> None:
+        scalars = [((name,), scalar) for name in ("angle_min", "angle_increment", "range_min", "range_max")]
+        super().__init__(stream, message, [*scalars, (("ranges",), numbers), (("intensities",), numbers)])
+        self._rays: tuple[tuple[float, float, int], Any] = ((0.0, 0.0, 0), np.zeros((0, 2)))
+
+    def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
+        start, increment, nearest, farthest, ranges, intensities = values
+        count = len(ranges)
+        if count > MAX_POINTS:
+            raise DecodeError("cloud_size", f"ranges: {count}; {MAX_POINTS} are allowed")
+        if not np.isfinite([start, increment]).all():
+            raise DecodeError("bad_fields", f"angle_min, angle_increment: {start}, {increment} are not finite")
+        key = (start, increment, count)
+        if self._rays[0] != key:
+            angles = start + increment * np.arange(count, dtype=np.float64)
+            self._rays = key, np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        measured = ranges.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            measured[~((measured >= nearest) & (measured <= farthest))] = np.nan
+        names = ("x", "y", "z", "intensity") if count and len(intensities) == count else ("x", "y", "z")
+        points = np.zeros((count, len(names)), np.float32)
+        points[:, :2] = self._rays[1] * measured[:, None]
+        if len(names) > len("xyz"):
+            points[:, 3] = intensities
+        fields = tuple(PointField(name, 4 * place, _FLOAT32, 1) for place, name in enumerate(names))
+        step = 4 * len(names)
+        data = points.reshape(-1).view(np.uint8)
+        return Sample(stamp_ns, CloudPayload(data, count, 1, step, step * count, fields, not np.little_endian))
 
 
 def _check_fields(fields: tuple[PointField, ...], point_step: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
+LASER_TYPE = "sensor_msgs/msg/LaserScan"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
 TF_TYPE = "tf2_msgs/msg/TFMessage"

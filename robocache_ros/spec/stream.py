@@ -12,6 +12,7 @@ from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
     CLOUD_TYPE,
     IMAGE_TYPES,
+    LASER_TYPE,
     POSE_COMPONENTS,
     TF_TYPE,
     components_of,
@@ -124,7 +125,7 @@ class StreamSpec:
     @property
     def kind(self) -> str:
         """`vector`, `image` or `cloud`: what a sample is."""
-        if self.type == CLOUD_TYPE or self.camera_info:
+        if self.type == CLOUD_TYPE or self.camera_info or (self.type == LASER_TYPE and self.voxels):
             return "cloud"
         return "image" if self.type in IMAGE_TYPES else "vector"
 

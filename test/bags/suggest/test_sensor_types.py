@@ -1,0 +1,192 @@
+"""What is proposed for the message types of common sensors and controllers, and that it is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("rosbags", reason="needs the `bags` extra")
+
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from robocache_ros.bags.describe import describe
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bench.hostile.mcap_writer import write_mcap
+from robocache_ros.decode.cdr.common_types import COMMON
+from robocache_ros.spec import FusionSpec, load_spec
+
+START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
+STORE = get_typestore(Stores.ROS2_JAZZY)
+for _name in ("AckermannDrive", "AckermannDriveStamped"):
+    STORE.register(get_types_from_msg(COMMON[f"ackermann_msgs/msg/{_name}"], f"ackermann_msgs/msg/{_name}"))
+for _name in ("GripperCommand", "InterfaceValue", "DynamicJointState"):
+    STORE.register(get_types_from_msg(COMMON[f"control_msgs/msg/{_name}"], f"control_msgs/msg/{_name}"))
+_POINT = "trajectory_msgs/JointTrajectoryPoint"
+CONTROLLER = f"std_msgs/Header header\nstring[] joint_names\n{_POINT} reference\n{_POINT} feedback\n{_POINT} error\n"
+STORE.register(get_types_from_msg(CONTROLLER, "control_msgs/msg/JointTrajectoryControllerState"))
+
+
+def message(kind: str, stamp_ns: int, **values: Any) -> bytes:
+    return bytes(STORE.serialize_cdr(_built(kind, stamp_ns, values), kind))
+
+
+def _built(kind: str, stamp_ns: int, values: dict[str, Any]) -> Any:
+    fields = {}
+    for name, (node, detail) in STORE.fielddefs[kind][1]:
+        value = values.get(name)
+        if node.name == "NAME" and detail == "std_msgs/msg/Header":
+            stamp = STORE.types["builtin_interfaces/msg/Time"](*divmod(stamp_ns, 10**9))
+            fields[name] = STORE.types[detail](stamp, "base")
+        elif node.name == "NAME":
+            fields[name] = _built(detail, stamp_ns, value or {})
+        elif node.name == "BASE":
+            fields[name] = (
+                value if value is not None else "" if detail[0] == "string" else False if detail[0] == "bool" else 0
+            )
+        elif detail[0][0].name == "NAME":
+            fields[name] = [_built(detail[0][1], stamp_ns, item) for item in value or []]
+        elif detail[0][1][0] == "string":
+            fields[name] = list(value or [])
+        else:
+            fields[name] = np.array(value if value is not None else [0] * detail[1], detail[0][1][0])
+    return STORE.types[kind](**fields)
+
+
+def proposed(path: Path, kind: str, values: Any, definition: str = "") -> tuple[FusionSpec, Any, str]:
+    """The suggested spec, the fused rows, and the spec's text."""
+    times = [START_NS + k * STEP_NS for k in range(COUNT)]
+    given = [("/topic", time, message(kind, time, **values(k))) for k, time in enumerate(times)]
+    file = path / "x.mcap"
+    file.write_bytes(write_mcap({"/topic": (kind, definition)}, given))
+    text = suggest_spec(describe(file))
+    spec = load_spec(yaml.safe_load(text))
+    with Bag(file) as bag:
+        frames = list(BagRun(bag, spec).frames())
+    return spec, np.concatenate([part.fused.numpy() for part in frames]), text
+
+
+RAMP = {
+    "sensor_msgs/msg/MagneticField": (
+        lambda k: {"magnetic_field": {"x": 1e-5 * k, "y": 2e-5, "z": 3e-5}},
+        [("magnetic_field", 3, "linear", "T")],
+    ),
+    "sensor_msgs/msg/Range": (
+        lambda k: {"range": 0.1 * k, "max_range": 4.0, "field_of_view": 0.5},
+        [("range", 1, "linear", "m")],
+    ),
+    "sensor_msgs/msg/Temperature": (lambda k: {"temperature": 20.0 + 0.1 * k}, [("temperature", 1, "linear", "degC")]),
+    "sensor_msgs/msg/FluidPressure": (
+        lambda k: {"fluid_pressure": 101325.0 + k},
+        [("fluid_pressure", 1, "linear", "Pa")],
+    ),
+    "sensor_msgs/msg/Joy": (
+        lambda k: {"axes": [0.01 * k, 0, -0.5], "buttons": [k % 2, 0]},
+        [("axes", 3, "linear", ""), ("buttons", 2, "hold", "")],
+    ),
+    "sensor_msgs/msg/LaserScan": (
+        lambda k: {"ranges": [1.0 + 0.01 * k] * 5, "angle_increment": 0.1, "range_max": 10.0},
+        [("ranges", 5, "linear", "m")],
+    ),
+    "ackermann_msgs/msg/AckermannDriveStamped": (
+        lambda k: {"drive": {"steering_angle": 0.01 * k, "speed": 1.5}},
+        [("drive", 5, "linear", "")],
+    ),
+    "ackermann_msgs/msg/AckermannDrive": (
+        lambda k: {"steering_angle": 0.01 * k, "speed": 1.0 + 0.1 * k},
+        [(("steering_angle", "speed"), 2, "linear", "")],
+    ),
+    "control_msgs/msg/GripperCommand": (
+        lambda k: {"position": 0.01 * k, "max_effort": 1.0 + k},
+        [(("position", "max_effort"), 2, "linear", "")],
+    ),
+    "control_msgs/msg/DynamicJointState": (
+        lambda k: {
+            "joint_names": ["a", "b"],
+            "interface_values": [
+                {"interface_names": ["position", "velocity"], "values": [0.01 * k, 1.0]},
+                {"interface_names": ["position", "velocity"], "values": [0.02 * k, 2.0]},
+            ],
+        },
+        [(("interface_values[0].values", "interface_values[1].values"), 4, "linear", "")],
+    ),
+    "control_msgs/msg/JointTrajectoryControllerState": (
+        lambda k: {
+            "joint_names": ["a", "b"],
+            "feedback": {"positions": [0.01 * k, 0.1]},
+            "reference": {"positions": [0.01 * k + 0.1, 0.1], "velocities": [0.5, 0.0]},
+        },
+        [
+            ("reference.positions", 2, "linear", ""),
+            ("reference.velocities", 2, "linear", ""),
+            ("feedback.positions", 2, "linear", ""),
+        ],
+    ),
+    "geometry_msgs/msg/Twist": (
+        lambda k: {"linear": {"x": 0.01 * k}, "angular": {"z": 0.1}},
+        [("linear", 3, "linear", "m/s"), ("angular", 3, "linear", "rad/s")],
+    ),
+    "geometry_msgs/msg/Pose": (
+        lambda k: {"position": {"x": 0.01 * k}, "orientation": {"w": 1.0}},
+        [("position", 3, "linear", "m"), ("orientation", 4, "slerp", "")],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RAMP)
+def test_the_numbers_of_a_type_are_proposed_and_decoded(kind: str, tmp_path: Path) -> None:
+    values, expected = RAMP[kind]
+    definition = CONTROLLER if kind.endswith("ControllerState") else ""
+    spec, fused, _ = proposed(tmp_path, kind, values, definition)
+    assert [(s.field, s.dim, s.align, s.unit) for s in spec.streams] == expected
+    assert len(fused) > 90
+    assert np.ptp(fused, axis=0).max() > 0
+
+
+def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path: Path) -> None:
+    spec, _, _ = proposed(tmp_path, "geometry_msgs/msg/Twist", RAMP["geometry_msgs/msg/Twist"][0])
+    assert {stream.stamp for stream in spec.streams} == {"receive"}
+
+
+def test_ranges_that_are_infinite_are_held(tmp_path: Path) -> None:
+    values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf], "range_max": 10.0}  # noqa: E731
+    spec, fused, _ = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
+    assert [(s.field, s.align) for s in spec.streams] == [("ranges", "hold")]
+    assert np.isinf(fused[:, 1]).any()
+
+
+def test_a_position_of_gps_keeps_its_centimetres(tmp_path: Path) -> None:
+    def values(k: int) -> dict[str, float]:
+        return {"latitude": 47.397712 + 1e-8 * k, "longitude": 8.545594 + 1e-8 * k, "altitude": 488.0 + 0.01 * k}
+
+    spec, fused, text = proposed(tmp_path, "sensor_msgs/msg/NavSatFix", values)
+    (stream,) = spec.streams
+    assert stream.field == ("latitude", "longitude", "altitude")
+    assert "the offset is subtracted before values become float32" in text
+    degrees = fused[:, 0].astype(np.float64) + stream.offset[0]
+    expected = [values(k)["latitude"] for k in range(COUNT)]
+    assert min(expected) - 1e-10 <= degrees.min() < degrees.max() <= max(expected) + 1e-10
+    assert len(np.unique(fused[:, 0])) > 90  # float32 alone has one value for all of them
+
+
+def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path: Path) -> None:
+    values = lambda k: {"point": {"x": 465_123.25 + 0.001 * k, "y": 0.001 * k, "z": 0.0}}  # noqa: E731, UTM easting
+    spec, fused, _ = proposed(tmp_path, "geometry_msgs/msg/PointStamped", values)
+    (stream,) = spec.streams
+    assert stream.offset[1:] == (0.0, 0.0)
+    assert abs(stream.offset[0] - 465_123) <= 1
+    assert len(np.unique(fused[:, 0])) > 90
+
+
+def test_an_arm_and_a_gripper_on_one_topic_become_streams_of_their_own(tmp_path: Path) -> None:
+    def values(k: int) -> dict[str, Any]:
+        joints = ["a", "b"] if k % 2 else ["finger"]
+        return {"name": joints, "position": [0.01 * k] * len(joints)}
+
+    spec, _, _ = proposed(tmp_path, "sensor_msgs/msg/JointState", values)
+    assert sorted(stream.names for stream in spec.streams) == [("a", "b"), ("finger",)]
