@@ -45,13 +45,12 @@ def test_recordings_of_ros_2_are_read() -> None:
 
 
 EXPORTED = ("abitobot_sim", "ait_images", "capstan_surgical", "cougars_auv", "crab_custom", "crazyflie", "husky_ur_sim")
-EXPORTED += ("nissan_imu", "rerun_allsensors", "ros1_kuka_joints", "soccer_split", "stinger_boat")
+EXPORTED += ("nissan_imu", "rerun_allsensors", "ros1_kuka_joints", "ros1_realsense", "soccer_split", "stinger_boat")
 EXPORTED += tuple(f"ros1_turtlesim/example{kind}.bag" for kind in ("", "-lz4", "-bz2"))
 REFUSED = {
     "klintan_db3": "no topic has enough messages",
     "one_shot": "no topic has enough messages",
     "moveit_renamed": "has no topic that can be fused",
-    "ros1_realsense": "the streams are never there at the same time",  # depth ends before colour begins
     "ros1_turtlesim": "6 ROS 1 bags that are not the splits of one; give one",
     "ros1_turtlesim/empty-file.bag": "empty; record it again",
     "ros1_turtlesim/no-messages.bag": "holds no messages",
