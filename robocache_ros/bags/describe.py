@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from robocache_ros.bags.frames.recorded_frames import FrameInfo, FrameRecorder
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.stats import Recorder, TopicStats, clock_notes
@@ -45,6 +46,7 @@ class BagInfo:
     integrity: str  # what is known of the messages' checksums
     topics: dict[str, TopicInfo]
     definitions: dict[str, str] = field(default_factory=dict, repr=False)  # of the message types that it brings
+    frames: dict[str, FrameInfo] = field(default_factory=dict, repr=False)  # those with a parent, by name
 
     @property
     def duration_s(self) -> float:
@@ -59,15 +61,19 @@ def describe(path: str | Path) -> BagInfo:
         kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
         # Odd, so that the messages of two publishers in turn are both among them.
         strides = {name: topic.count // SAMPLES | 1 for name, topic in bag.topics.items()}
-        for _ in _sampled(recorder.watch(bag.messages()), kept, strides):
-            pass
+        frames = FrameRecorder(bag.topics.values())
+        for message in _sampled(recorder.watch(bag.messages()), kept, strides):
+            if message.topic in frames.topics:
+                frames.add(message)
         topics = {}
         for name, stats in recorder.stats().items():
             messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
             topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
         size = sum(file.stat().st_size for file in bag.files)
         notes = (*bag.notes, *clock_notes(topic.stats for topic in topics.values()))
-        return BagInfo(bag.path, size, bag.start_ns, bag.stop_ns, notes, bag.integrity, topics, bag.definitions)
+        return BagInfo(
+            bag.path, size, bag.start_ns, bag.stop_ns, notes, bag.integrity, topics, bag.definitions, frames.frames()
+        )
 
 
 def image_size(message: Any) -> tuple[int, int] | None:

@@ -166,7 +166,8 @@ class BagRun:
             for cause, count in self.counters[name].items()
             if cause.startswith(("dropped:", "unpaired:")) or cause in ("skewed", "unstamped", "corrupt")
         }
-        dropped |= {f"{name}: {text}" for name in silent if (text := self._ingest.engine.missing(name))}
+        missing = {name: self._ingest.engine.missing(name) for name in silent}
+        dropped |= {f"{name}: {max(found, key=lambda why: found[why])}" for name, found in missing.items() if found}
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.clocks import LIMIT_NS, Clock, clock_of
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.spec import TF_STATIC, TF_TYPE
 from robocache_ros.spec.units import NS_PER_S
 
 Int64 = NDArray[np.int64]
@@ -80,19 +81,23 @@ class Recorder:
 
     def __init__(self, topics: Iterable[Topic], definitions: Mapping[str, str]) -> None:
         self._topics = {t.name: t for t in topics}
-        self._stamped = {name: _has_header(t.type, definitions) for name, t in self._topics.items()}
+        # The stamps of static transforms, which hold for all times, tell nothing.
+        self._stamped = {n: n != TF_STATIC and _has_header(t.type, definitions) for n, t in self._topics.items()}
         # Arrays, not lists of objects: a recording has millions of messages.
         self._logs = {name: array("q") for name in self._topics}
         self._heads = {name: bytearray() for name in self._topics}  # _STAMPED_HEAD bytes of each message
         self._short: dict[str, list[int]] = {name: [] for name in self._topics}  # messages without so many
         self._sizes = dict.fromkeys(self._topics, 0)
+        # A message of transforms begins with their number: the stamp of the first one counts.
+        self._starts = {name: 8 if t.type == TF_TYPE else 4 for name, t in self._topics.items()}
 
     def watch(self, messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
         """Pass messages on and record their times."""
-        logs, heads, sizes = self._logs, self._heads, self._sizes
+        logs, heads, sizes, starts = self._logs, self._heads, self._sizes, self._starts
         for message in messages:
             topic, log_ns, data = message
-            head = data[:_STAMPED_HEAD]
+            start = starts[topic]
+            head = data[:4] + data[start : start + 8]
             if len(head) < _STAMPED_HEAD:
                 self._short[topic].append(len(logs[topic]))
                 head = head.ljust(_STAMPED_HEAD, b"\xff")
@@ -200,7 +205,9 @@ def _join(parts: NDArray[np.uint8], order: str) -> Int64:
 
 
 def _has_header(name: str, definitions: Mapping[str, str]) -> bool:
-    """Whether a type starts with a std_msgs/Header; False where its definition is not known."""
+    """Whether a type starts with a std_msgs/Header, or is of transforms; False where its definition is not known."""
+    if name == TF_TYPE:
+        return True
     from robocache_ros.decode.cdr.definitions import HEADER, message_type
     from robocache_ros.decode.cdr.types import Struct
 

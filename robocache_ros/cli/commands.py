@@ -62,6 +62,8 @@ def info(
         raise RoboCacheError(f"{printable(write_spec)}: exists; choose another name, or give --overwrite")
     described = describe(bag)
     tables.show(tables.bag_table(described))
+    if described.frames:
+        tables.show(tables.frame_table(described.frames))
     tables.show_notes(described.notes)
     tables.say(f"integrity: {described.integrity}")
     if write_spec:

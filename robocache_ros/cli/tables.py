@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from robocache_ros.spec.layout import Layout
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo
+    from robocache_ros.bags.frames.recorded_frames import FrameInfo
     from robocache_ros.export.job import ExportResult
     from robocache_ros.export.job import Progress as Report
 
@@ -66,6 +67,28 @@ def bag_table(info: BagInfo) -> Table:
     return table
 
 
+def frame_table(frames: Mapping[str, FrameInfo]) -> Table:
+    """The tree of frames, a row per frame below its parent."""
+    from robocache_ros.bags.frames.recorded_frames import tree_of
+
+    table = _table("frames, each below its parent")
+    table.add_column("frame", no_wrap=True)
+    table.add_column("Hz", justify="right", no_wrap=True)
+    table.add_column("transform", no_wrap=True)
+    for depth, name in tree_of(frames):
+        info = frames.get(name)
+        rate = f"{info.rate_hz:.1f}" if info and info.rate_hz else "-"
+        table.add_row(escape("  " * depth + printable(name, 80)), rate, _frame_note(info) if info else "-")
+    return table
+
+
+def _frame_note(frame: FrameInfo) -> str:
+    if frame.is_static:
+        return "static"
+    changes = f", {frame.parents - 1} changes of its parent" if frame.parents > 1 else ""
+    return f"{'moves' if frame.moves else 'does not move'}{changes}"
+
+
 def spec_table(spec: FusionSpec) -> Table:
     """A resolved spec, a row per stream, with its place in the fused tensor."""
     layout = Layout(spec)
@@ -79,7 +102,8 @@ def spec_table(spec: FusionSpec) -> Table:
     table.add_column("at a tick", no_wrap=True)
     for stream in spec.streams:
         slot = layout.slots.get(stream.name)
-        source = f"{stream.topic} {', '.join(stream.paths)}\n{stream.type.replace('/msg/', '/')}"
+        what = f"{stream.frames[1]} in {stream.frames[0]}" if stream.frames else ", ".join(stream.paths)
+        source = f"{stream.topic} {printable(what, 120)}\n{stream.type.replace('/msg/', '/')}"
         rate = f"\n{stream.rate_hz:g} Hz" if stream.rate_hz else ""
         latency = f" - {stream.latency_ms:g} ms" if stream.latency_ms else ""
         table.add_row(

@@ -224,8 +224,8 @@ class FusionEngine:
         entry = self._streams[stream]
         return {"overrun": entry.overrun, "corrupt": entry.corrupt, "too_slow": entry.too_slow}
 
-    def missing(self, stream: str) -> str:
-        """Why the newest tick at which a stream of poses is invalid has none; else empty."""
+    def missing(self, stream: str) -> dict[str, int]:
+        """Why ticks lack the pose of a stream from /tf, and how many of them; the newest reason last."""
         return self._streams[stream].missing
 
     def memory(self) -> list[MemoryRow]:

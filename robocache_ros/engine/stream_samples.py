@@ -46,8 +46,6 @@ class StreamSamples:
         unbounded: add slots when all are in use instead of dropping the oldest sample.
     """
 
-    missing = ""
-
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
         self.rule = Rule(spec.align, spec.max_gap_ns, spec.held_ns)
@@ -60,6 +58,7 @@ class StreamSamples:
         self.overrun = 0
         self.corrupt = 0
         self.too_slow = 0
+        self.missing: dict[str, int] = {}  # why ticks have no pose, and how many; the newest reason last
 
     def time_ns(self, stamp_ns: int | None, arrival_ns: int) -> int | None:
         """A sample's time by the spec's `stamp`, before `latency_ms`; None where its stamp is needed and not set."""

@@ -6,6 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
 from robocache_ros.bags.suggest.silence import hold_where_silent
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
+from robocache_ros.bags.suggest.suggested_poses import suggested_poses
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.types import parse_path
 from robocache_ros.decode.decoder import nearest_header
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, load_spec
+from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, load_spec
 
 ACTION_WORDS = ("command", "cmd", "action", "target", "goal", "setpoint", "desired", "leader")
 GENERIC = {
@@ -73,6 +76,9 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
     reason = next((text for start, text in NO_STREAMS.items() if kind.startswith(start)), "")
     if reason:
         return [], reason
+    if kind == TF_TYPE:
+        poses, reason = suggested_poses(info.frames, name)
+        return [replace(pose, keys=_keys(name, topic, pose.keys)) for pose in poses], reason
     if not topic.messages:
         return [], "its type is not known here, the recording does not define it (those in mcap do)"
     seconds = (stats.stop_ns - stats.start_ns) / 1e9
@@ -218,13 +224,7 @@ def _is_used(topic: TopicInfo, path: str) -> bool:
     """False for a quaternion of zeros, which means no orientation (REP 145)."""
     if not path.endswith(("orientation", "rotation")):
         return True
-    return all(any(_at(m, f"{path}.{axis}") for axis in "xyzw") for m in topic.messages)
-
-
-def _at(message: Any, path: str) -> Any:
-    for step in path.split("."):
-        message = getattr(message, step)
-    return message
+    return all(any(attrgetter(f"{path}.{axis}")(m) for axis in "xyzw") for m in topic.messages)
 
 
 def _is_action(name: str) -> bool:

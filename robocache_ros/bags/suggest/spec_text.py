@@ -29,6 +29,7 @@ class SuggestedStream:
     name: str  # wanted; made unique later
     keys: dict[str, Any]
     remark: str = ""
+    period_ms: float = 0.0  # of what it is made of; 0: as the topic's messages
 
 
 def lines_of(info: BagInfo, streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
@@ -47,7 +48,8 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
     waits = []
     for stream in streams:
         topic = info.topics[stream.keys["topic"]]
-        neighbour = topic.stats.period_ms if alignment(stream.keys["align"]).blends else 0.0
+        period_ms = stream.period_ms or topic.stats.period_ms
+        neighbour = period_ms if alignment(stream.keys["align"]).blends else 0.0
         delays = topic.stats.delays_ms
         in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops the others
         waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))

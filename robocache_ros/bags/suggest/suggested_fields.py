@@ -22,7 +22,6 @@ LONGEST = 1024  # values of one field
 ELEMENTS = 64  # messages in a list that are read one by one
 BYTES = 64  # a longer list of bytes is a file or an image, not a vector
 NO_STREAMS = {  # start of a type -> why no stream is suggested
-    "tf2_msgs/msg/TFMessage": "a tree of transforms, which no stream reads; /tf_static is read for voxels.frame",
     "sensor_msgs/msg/CameraInfo": "goes with a depth image, as its camera_info",
     "std_msgs/msg/String": "text, not numbers",
     **dict.fromkeys(("rcl_interfaces/", "rosgraph_msgs/", "statistics_msgs/"), "logs and parameters, not a sensor"),

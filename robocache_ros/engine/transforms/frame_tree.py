@@ -168,11 +168,13 @@ class _Lookup:
         seen = [*up, *(frame for frame in down if frame not in up)]
         if down[-1] in up:
             return _Chain(up[: up.index(down[-1])], down[:-1], seen, "")
-        text = f"no transform leads from {printable(up[-1], 60)} to {printable(down[-1], 60)}"
+        reasons = []
         for frame, why in ((up[-1], problem), (down[-1], other)):
-            why = why or ("has none near that time" if self.edge(frame) else "")
-            text += f"; {printable(frame, 60)} {why}" if why else ""
-        return _Chain([], [], seen, text)
+            why = why or ("has no transform near that time" if self.edge(frame) else "")
+            reasons += [f"{printable(frame, 40)} {why}"] if why else []
+        if not reasons:
+            reasons = [f"no transform leads from {printable(up[-1], 40)} to {printable(down[-1], 40)}"]
+        return _Chain([], [], seen, f"{'; '.join(reasons)} (of {printable(source, 30)} in {printable(target, 30)})")
 
     def _walk(self, frame: str, row: int, ends: set[str]) -> tuple[list[str], str]:
         """The frame and those above it, up to one of `ends` or the last; and why it ended early."""

@@ -27,7 +27,7 @@ from robocache_ros.spec.units import NS_PER_S
 log = logging.getLogger(__name__)
 
 DEFAULT_RATE_HZ = 250.0  # of a frame, for the number of samples kept where none is declared
-MAX_REASONS = 8  # that are logged for a stream
+MAX_REASONS = 8  # why a stream has no pose, that are remembered
 
 GroupKey = tuple[object, ...]
 
@@ -75,12 +75,10 @@ class TransformSamples(StreamSamples):
         self.tree = tree
         self.reach_ns = tree.reach_ns
         self.clock = leader.clock if leader else self.clock
-        self.missing = ""  # why the newest tick without a pose has none
         self._target, self._source = (frame.lstrip("/") for frame in spec.frames)
         self._leads = leader is None
         self._cut_ns, self._patience = fusion.cut_ns, fusion.rate_hz
         self._slots, self._turn = slots, 0
-        self._reasons: dict[str, int] = {}  # with the number of ticks
 
     def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Transform) -> bool:
         """Add a transform to the tree; False where its frame has one of this stamp."""
@@ -126,9 +124,9 @@ class TransformSamples(StreamSamples):
 
     def _explain(self, reason: str, ticks: int) -> None:
         """Log once why there is no pose, when it is missing at as many ticks as a second has."""
-        self.missing = reason
-        if reason in self._reasons or len(self._reasons) < MAX_REASONS:
-            before = self._reasons.get(reason, 0)
-            self._reasons[reason] = before + ticks
-            if before < self._patience <= before + ticks:
-                log.warning("%s: no pose: %s", self.spec.name, reason)
+        before = self.missing.pop(reason, 0)
+        self.missing[reason] = before + ticks
+        if len(self.missing) > MAX_REASONS:
+            del self.missing[next(iter(self.missing))]
+        if before < self._patience <= before + ticks:
+            log.warning("%s: no pose: %s", self.spec.name, reason)

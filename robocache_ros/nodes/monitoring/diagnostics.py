@@ -110,7 +110,9 @@ class Diagnostics:
         level, message = _judge(stream, problems, new, rate_hz, bool(counters["received"]), active)
         stale = stats.newest_valid[index] == NONE or stats.newest_age_ns[index] > stream.max_age_ns
         if level == OK and active and stats.newest_tick_ns is not None and stale:
-            level, message = STALE, f"stale: nothing within {stream.max_age_ms:g} ms of the newest tick"
+            missing = list(ingest.engine.missing(stream.name))
+            why = missing[-1] if missing else f"nothing within {stream.max_age_ms:g} ms of the newest tick"
+            level, message = STALE, f"stale: {why}"
         return self._status(stream.name, level, message, values)
 
     def _ticks(

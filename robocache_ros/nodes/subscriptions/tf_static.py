@@ -1,4 +1,4 @@
-"""/tf_static into the ingest, for streams with a `voxels.frame`."""
+"""/tf_static into the ingest, for poses from /tf and for streams with a `voxels.frame`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from rclpy.node import Node
 from robocache_ros.engine import Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes.middleware import compat, qos
-from robocache_ros.spec import TF_STATIC, FusionSpec
+from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec
 
-TF_TYPE = "tf2_msgs/msg/TFMessage"
 DEPTH = 100  # one message of each publisher of static transforms
 
 
 class StaticTransformSubscription:
-    """The subscription of /tf_static; made only if a stream has a `voxels.frame`.
+    """The subscription of /tf_static; made only if a stream needs it.
 
     Args:
         node: owns the subscription.
@@ -28,13 +27,14 @@ class StaticTransformSubscription:
     def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest) -> None:
         self._node = node
         self._subscription = None
-        if not spec.framed:
+        if not spec.framed and not spec.transforms:
             return
         found = compat.load_message_class(TF_TYPE)
         if found is None:
+            key = f"{spec.framed[0].name}.voxels.frame" if spec.framed else f"{spec.transforms[0].name}.type"
+            hint = "install it, or give voxels.extrinsic" if spec.framed else "install it"
             raise RoboCacheError(
-                f"streams.{spec.framed[0].name}.voxels.frame: {TF_STATIC} needs the package tf2_msgs, which is not "
-                f"installed; install it, or give voxels.extrinsic"
+                f"streams.{key}: {TF_STATIC} needs the package tf2_msgs, which is not installed; {hint}"
             )
         self._subscription = node.create_subscription(
             found, TF_STATIC, ingest.static_transforms, qos.latched(DEPTH), raw=True

@@ -145,7 +145,7 @@ def test_a_tick_sees_what_had_arrived_by_its_deadline():
         ([(0, "flange", "tool", (0, 0, 0))], "no transform leads from flange to base"),
         ([(0, "flange", "tool", (0, 0, 0)), (0, "map", "base", (0, 0, 0))], "no transform leads from flange to map"),
         ([(0, "b", "tool", (0, 0, 0)), (0, "tool", "b", (0, 0, 0))], "b is in a loop"),
-        ([(-500, "base", "tool", (0, 0, 0))], "tool has none near that time"),
+        ([(-500, "base", "tool", (0, 0, 0))], "tool has no transform near that time (of tool in base)"),
     ],
 )
 def test_what_is_missing_is_named(samples, expected):

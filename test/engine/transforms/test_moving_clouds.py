@@ -123,7 +123,10 @@ def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(mo
     assert not into.counters["scan"]["dropped"]
     push(into, "/tf", moving(11), 22 + WAIT_MS)
     assert into.counters["scan"]["dropped:no_transform"] == 1
-    assert "scan: a message is dropped: no transform leads from camera to base" in caplog.text
+    assert (
+        "scan: a message is dropped: camera has no transform near that time (of camera in base), at its stamp"
+        in caplog.text
+    )
     push(into, "/tf", moving(30), 23 + WAIT_MS)
     assert not into.counters["scan"]["accepted"]
 

@@ -1,0 +1,1 @@
+"""The frames of a recording, from its /tf and /tf_static."""

@@ -1,0 +1,89 @@
+"""Which poses of a recording's frames a first spec has: of end effectors and of the base, or of what moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from robocache_ros.bags.frames.recorded_frames import FrameInfo, upwards
+from robocache_ros.bags.suggest.spec_text import SuggestedStream, tens
+from robocache_ros.spec import TF_STATIC
+
+MOST = 4  # poses of a topic
+EFFECTORS = ("tool", "tcp", "ee", "eef", "effector", "gripper", "hand", "flange")  # the first ones are preferred
+BASES = ("base_link", "base_footprint", "base")
+WORLDS = ("odom", "map", "world")  # in which a base moves
+
+Frames = Mapping[str, FrameInfo]
+
+
+def suggested_poses(frames: Frames, topic: str) -> tuple[list[SuggestedStream], str]:
+    """Streams of poses from a topic, and why there are none."""
+    if topic == TF_STATIC:
+        return [], "static transforms, which streams of poses and voxels.frame read by themselves"
+    pairs = [*_effectors(frames), *_bases(frames)] or _moving(frames)
+    pairs = [pair for pair in pairs if all(frames[f].topic in (topic, TF_STATIC) for f in _chain(frames, *pair))][:MOST]
+    return [_stream(frames, *pair) for pair in pairs], "" if pairs else "no frame in it moves"
+
+
+def _effectors(frames: Frames) -> list[tuple[str, str]]:
+    """Each end effector in the robot's base; of frames that are fixed to each other, the one with the best name."""
+    found: dict[str, tuple[int, str]] = {}  # by the moving frame that it is fixed to
+    for frame in sorted(frames):
+        words = set(re.split(r"[^a-z]+", frame.lower()))
+        rank = next((i for i, word in enumerate(EFFECTORS) if word in words), None)
+        above = upwards(frames, frame)
+        carrier = next((f for f in above if f in frames and frames[f].moves), None)
+        if rank is not None and carrier is not None:
+            found[carrier] = min(found.get(carrier, (rank, frame)), (rank, frame))
+    ends = [frame for _, frame in found.values()]
+    outer = [end for end in ends if not set(ends) & set(upwards(frames, end)[1:])]  # no finger beyond its gripper
+    pairs = [(_base_of(frames, frame), frame) for frame in sorted(outer)]
+    return [pair for pair in pairs if _moves(frames, *pair)]
+
+
+def _bases(frames: Frames) -> list[tuple[str, str]]:
+    """The base in the world, where it moves."""
+    base = next((name for name in BASES if name in frames), None)
+    if base is None:
+        return []
+    above = upwards(frames, base)
+    world = next((name for name in WORLDS if name in above), above[-1])
+    return [(world, base)] if _moves(frames, world, base) else []
+
+
+def _moving(frames: Frames) -> list[tuple[str, str]]:
+    """The outermost frames that move, in the root of their tree."""
+    carriers = {above for frame, info in frames.items() if info.moves for above in upwards(frames, frame)[1:]}
+    return [(upwards(frames, f)[-1], f) for f in sorted(frames) if frames[f].moves and f not in carriers]
+
+
+def _base_of(frames: Frames, frame: str) -> str:
+    above = upwards(frames, frame)
+    return next((name for name in BASES if name in above), above[-1])
+
+
+def _chain(frames: Frames, target: str, source: str) -> list[str]:
+    """The frames from the source up to below the target."""
+    above = upwards(frames, source)
+    return above[: above.index(target)]
+
+
+def _moves(frames: Frames, target: str, source: str) -> bool:
+    return any(frames[frame].moves for frame in _chain(frames, target, source))
+
+
+def _stream(frames: Frames, target: str, source: str) -> SuggestedStream:
+    chain = [frames[frame] for frame in _chain(frames, target, source)]
+    moving = [info for info in chain if not info.is_static]
+    period_ms = max(info.period_ms for info in moving)
+    keys = {
+        "frames": [target, source],
+        "align": "linear",
+        "max_gap_ms": tens(max(4 * period_ms, 20)),
+        "max_age_ms": tens(max(6 * period_ms, 50)),
+    }
+    through = f"through {len(chain)} transforms" if len(chain) > 1 else "its transform"
+    remark = f"the pose of {source} in {target}, {through}; any two frames that `robocache info` lists can be given"
+    name = re.sub(r"[^a-z0-9_]", "_", source.lower()).lstrip("_0123456789") or "frame"
+    return SuggestedStream(f"{name}_pose", keys, remark, period_ms)

@@ -1,0 +1,152 @@
+"""Which poses a first spec has, by the frames of a recording; and the tree of frames itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from robocache_ros.bags.describe import describe
+from robocache_ros.bags.frames.recorded_frames import FrameInfo, tree_of
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.suggested_poses import suggested_poses
+from robocache_ros.bags.write import write_bag
+from robocache_ros.spec import load_spec
+
+RECORDINGS = os.environ.get("ROBOCACHE_RECORDINGS")
+TF = "tf2_msgs/msg/TFMessage"
+START_NS = 1_700_000_000_000_000_000
+
+
+def frame(parent: str, kind: str = "moves", period_ms: float = 20.0) -> FrameInfo:
+    static = kind == "static"
+    return FrameInfo(parent, "/tf_static" if static else "/tf", static, kind == "moves", 10, 50.0, period_ms, 1)
+
+
+def pairs(frames: dict[str, FrameInfo]) -> list[list[str]]:
+    return [stream.keys["frames"] for stream in suggested_poses(frames, "/tf")[0]]
+
+
+ARM = {"link1": frame("base_link"), "link2": frame("link1"), "flange": frame("link2", "static")}
+
+
+def test_an_end_effector_is_given_in_the_base_by_the_best_of_its_names() -> None:
+    assert pairs({**ARM, "tool0": frame("flange", "static")}) == [["base_link", "tool0"]]
+    assert pairs(ARM) == [["base_link", "flange"]]
+
+
+def test_the_fingers_of_a_gripper_are_not_effectors_of_their_own() -> None:
+    fingers = {f"gripper_finger_{side}": frame("hand") for side in "lr"}
+    assert pairs({**ARM, "hand": frame("flange", "static"), **fingers}) == [["base_link", "hand"]]
+
+
+def test_two_arms_have_two_effectors() -> None:
+    frames = {f"{side}_{name}": frame(f"{side}_{parent}" if parent != "torso" else parent) for side in ("left", "right")
+              for name, parent in (("arm", "torso"), ("hand", "arm"))}  # fmt: skip
+    assert pairs(frames) == [["torso", "left_hand"], ["torso", "right_hand"]]
+
+
+def test_a_base_that_moves_is_given_in_odom() -> None:
+    frames = {
+        "odom": frame("map", period_ms=100),
+        "base_footprint": frame("odom"),
+        "base_link": frame("base_footprint", "static"),
+    }
+    assert pairs(frames) == [["odom", "base_link"]]
+
+
+def test_without_known_names_the_outermost_moving_frames_are_given_in_the_root() -> None:
+    frames = {
+        "a": frame("world"),
+        "b": frame("a"),
+        "c": frame("a"),
+        "lamp": frame("b", "static"),
+        "d": frame("a", "still"),
+    }
+    assert pairs(frames) == [["world", "b"], ["world", "c"]]
+
+
+def test_limits_follow_the_slowest_transform_of_the_way() -> None:
+    (stream,), _ = suggested_poses({**ARM, "link1": frame("base_link", period_ms=100)}, "/tf")
+    assert (stream.keys["max_gap_ms"], stream.keys["max_age_ms"]) == (400, 600)
+
+
+def test_a_tree_in_which_nothing_moves_has_no_poses() -> None:
+    assert suggested_poses({"a": frame("b", "still")}, "/tf") == ([], "no frame in it moves")
+    assert "static transforms" in suggested_poses({"a": frame("b", "static")}, "/tf_static")[1]
+
+
+def test_a_loop_of_frames_is_listed_and_suggested_once() -> None:
+    frames = {"a": frame("b"), "b": frame("a"), "c": frame("root")}
+    assert sorted(name for _, name in tree_of(frames)) == ["a", "b", "c", "root"]
+    assert ["root", "c"] in pairs(frames)
+
+
+@pytest.fixture
+def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
+    messages = [("/tf_static", START_NS, tf_message((0, "arm", "tool", (0, 0, 1)), (0, "base", "mast", (0, 0, 1))))]
+    for k in range(100):
+        t = START_NS + k * 10_000_000
+        messages.append(
+            ("/tf", t + 3_000_000, tf_message((t, "base", "arm", (0.01 * k, 0, 0)), (t, "base", "lid", (1, 0, 0))))
+        )
+    write_bag(tmp_path / "arm", {"/tf": TF, "/tf_static": TF}, messages)
+    return tmp_path / "arm"
+
+
+def test_frames_are_described_with_parent_rate_and_motion(recording: Path) -> None:
+    frames = describe(recording).frames
+    assert {name: (f.parent, f.is_static, f.moves) for name, f in frames.items()} == {
+        "arm": ("base", False, True),
+        "lid": ("base", False, False),
+        "tool": ("arm", True, False),
+        "mast": ("base", True, False),
+    }
+    assert frames["arm"].rate_hz == pytest.approx(100)
+    assert frames["arm"].period_ms == 10
+    assert [(depth, name) for depth, name in tree_of(frames)] == [
+        (0, "base"), (1, "arm"), (2, "tool"), (1, "lid"), (1, "mast"),
+    ]  # fmt: skip
+
+
+def test_a_suggested_pose_has_values_throughout_the_recording(recording: Path) -> None:
+    spec = load_spec(yaml.safe_load(suggest_spec(describe(recording))))
+    assert spec.stream("tool_pose").frames == ("base", "tool")
+    with Bag(recording) as bag:
+        valid = np.concatenate([part.valid for part in BagRun(bag, spec).frames()])
+    assert len(valid) >= 48
+    assert valid.all()
+
+
+@pytest.mark.skipif(not RECORDINGS, reason="needs ROBOCACHE_RECORDINGS")
+@pytest.mark.parametrize(
+    ("name", "stream", "frames"),
+    [
+        ("husky_ur_sim", "ur_tool0_pose", ("base_link", "ur_tool0")),
+        ("cougars_auv", "coug2_modem_pose", ("enu", "coug2.modem")),
+        ("stinger_boat", "base_link_pose", ("odom", "base_link")),
+    ],
+)
+def test_poses_of_real_recordings_are_unit_quaternions_and_move_without_jumps(
+    name: str, stream: str, frames: tuple[str, str]
+) -> None:
+    path = Path(RECORDINGS or "") / name
+    given = yaml.safe_load(suggest_spec(describe(path)))
+    spec = load_spec({**given, "streams": {stream: given["streams"][stream]}})
+    assert spec.stream(stream).frames == frames
+    with Bag(path) as bag:
+        parts = list(BagRun(bag, spec).frames())
+    pose, valid = torch.cat([p.fused for p in parts]).numpy(), np.concatenate([p.valid for p in parts])[:, 0]
+    assert (valid > 0).mean() > 0.95
+    pose = pose[valid > 0]
+    np.testing.assert_allclose(np.linalg.norm(pose[:, 3:], axis=1), 1, atol=2e-7)  # four roundings to float32
+    assert np.abs(np.diff(pose[:, :3], axis=0)).max() < 0.1  # metres in 20 ms: no robot here drives 5 m/s
+    turns = np.abs((pose[1:, 3:] * pose[:-1, 3:]).sum(axis=1))  # the sign of a quaternion carries no meaning
+    assert turns.min() > 0.99

@@ -1,0 +1,78 @@
+"""Poses out of recordings, end to end: static frames, both visibilities, moving sensors, and what may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import load_spec
+
+from .conftest import MS, START_NS
+
+TF = "tf2_msgs/msg/TFMessage"
+TYPES = {"/tf": TF, "/tf_static": TF}
+SPEC = {
+    "robocache": 1,
+    "delay_ms": 40,
+    "streams": {"ee": {"topic": "/tf", "type": TF, "frames": ["base", "tool"], "max_gap_ms": 60, "max_age_ms": 60}},
+}
+
+
+@pytest.fixture
+def recording(tmp_path: Path, tf_message: Callable[..., bytes]) -> Path:
+    """A second in which the arm moves 1 m/s; every fifth message takes 80 ms, and /tf_static comes last."""
+    messages = []
+    for k in range(50):
+        stamp = START_NS + k * 20 * MS
+        late = 80 if k % 5 == 4 else 2
+        messages.append(("/tf", stamp + late * MS, tf_message((stamp, "base", "arm", (0.02 * k, 0, 0)))))
+    messages.append(("/tf_static", START_NS + 1100 * MS, tf_message((0, "arm", "tool", (0, 0, 1)))))
+    path = tmp_path / "poses"
+    write_bag(path, TYPES, sorted(messages, key=lambda message: message[1]))
+    return path
+
+
+def run(path: Path, visibility: str, spec: dict[str, Any] = SPEC) -> tuple[Any, ...]:
+    with Bag(path) as bag:
+        bag_run = BagRun(bag, load_spec(spec), visibility=visibility)
+        frames = list(bag_run.frames())
+    ticks = np.concatenate([part.ticks_ns for part in frames])
+    return ticks, torch.cat([part.fused for part in frames]), np.concatenate([part.valid for part in frames]), bag_run
+
+
+def test_an_ideal_pose_is_that_of_the_tick(recording: Path) -> None:
+    ticks, fused, valid, _ = run(recording, "ideal")
+    inside = ticks <= START_NS + 980 * MS
+    expected = (ticks[inside] - START_NS) / 1e9
+    np.testing.assert_allclose(fused[torch.from_numpy(inside), 0], expected, atol=1e-7)  # float32 of up to 1 m
+    assert set(fused[:, 2].tolist()) == {1.0}
+    assert set(valid[inside, 0].tolist()) == {1}
+
+
+def test_a_deployed_pose_lacks_what_came_too_late(recording: Path) -> None:
+    _, fused, valid, bag_run = run(recording, "deployed")
+    assert bag_run.counters["ee"]["late"] == 10
+    assert {1, 2} == set(valid[:-3, 0].tolist())
+    assert fused.isfinite().all()
+
+
+def test_frames_that_are_not_connected_are_named_in_the_refusal(recording: Path) -> None:
+    spec = {**SPEC, "streams": {"ee": {**SPEC["streams"]["ee"], "frames": ["map", "tool"]}}}
+    with pytest.raises(RoboCacheError, match="ee: no transform leads from base to map"):
+        run(recording, "ideal", spec)
+
+
+def test_a_recording_without_static_frames_is_read(tmp_path: Path, tf_message: Callable[..., bytes]) -> None:
+    path = tmp_path / "moving"
+    times = [START_NS + k * 20 * MS for k in range(10)]
+    write_bag(path, {"/tf": TF}, [("/tf", t, tf_message((t, "base", "tool", (1, 0, 0)))) for t in times])
+    assert run(path, "ideal")[1][0].tolist() == [1, 0, 0, 0, 0, 0, 1]
