@@ -203,9 +203,9 @@ def message_class(stream: StreamSpec) -> type[Any]:
 
 
 def definitions(spec: FusionSpec) -> dict[str, str]:
-    """The definitions of the spec's message types, from the installed classes."""
+    """The definitions of the spec's message types, from the installed classes; none is needed for transforms."""
     texts: dict[str, str] = {}
-    for stream in spec.feeds:
+    for stream in (feed for feed in spec.feeds if not feed.is_transform):
         texts.update(definitions_of(message_class(stream)))
     return texts
 

@@ -21,35 +21,6 @@ def at(ms):
     return T0 + ms * MS
 
 
-def cloud(stamp_ns, point=(0.0, 0.0, 1.0), frame="camera"):
-    """A PointCloud2 of one point, in CDR."""
-    data = bytearray()
-
-    def number(form, *values):
-        data.extend(bytes(-len(data) % struct.calcsize(form[-1])))
-        data.extend(struct.pack(f"<{form}", *values))
-
-    def text(value):
-        number("I", len(value) + 1)
-        data.extend(value.encode() + b"\0")
-
-    number("iI", *divmod(stamp_ns, 10**9))
-    text(frame)
-    number("II", 1, 1)
-    number("I", 3)
-    for axis, name in enumerate("xyz"):
-        text(name)
-        number("I", 4 * axis)
-        number("B", 7)
-        number("I", 1)
-    number("B", 0)
-    number("II", 12, 12)
-    number("I", 12)
-    data.extend(struct.pack("<3f", *point))
-    number("B", 1)
-    return b"\0\1\0\0" + bytes(data)
-
-
 def spec(**keys):
     voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [8, 8, 8], "frame": "base"}
     scan = {"topic": "/scan", "type": "sensor_msgs/msg/PointCloud2", "voxels": voxels, "max_age_ms": 200, **keys}
@@ -72,13 +43,18 @@ def cell(into, ms):
 
 
 @pytest.fixture
+def cloud(one_point):
+    return one_point
+
+
+@pytest.fixture
 def moving(tf_message):
     """The camera's transform: 10 ms apart it moves by one metre along x, and always looks along x."""
     turn = (0.0, HALF, 0.0, HALF)  # the camera's z is the base's x
     return lambda ms: tf_message((at(ms), "base", "camera", (ms / 10 + 0.5, 2.5, 3.5), turn))
 
 
-def test_a_cloud_is_placed_by_the_pose_at_its_stamp(moving):
+def test_a_cloud_is_placed_by_the_pose_at_its_stamp(cloud, moving):
     into = ingest()
     for ms in (0, 10, 30):
         push(into, "/tf", moving(ms), ms)
@@ -86,7 +62,7 @@ def test_a_cloud_is_placed_by_the_pose_at_its_stamp(moving):
     assert cell(into, 40) == [[3, 2, 3]]  # at 2.5 m, and the point is 1 m ahead
 
 
-def test_a_cloud_waits_for_the_transform_after_its_stamp(moving):
+def test_a_cloud_waits_for_the_transform_after_its_stamp(cloud, moving):
     into = ingest()
     push(into, "/tf", moving(0), 0)
     assert push(into, "scan", cloud(at(20)), 21) is Outcome.WAITING
@@ -98,7 +74,7 @@ def test_a_cloud_waits_for_the_transform_after_its_stamp(moving):
     assert dict(into.counters["/tf"]) == {"received": 3, "decoded": 3}
 
 
-def test_the_latency_of_the_sensor_is_taken_off_its_stamp(moving):
+def test_the_latency_of_the_sensor_is_taken_off_its_stamp(cloud, moving):
     into = ingest(latency_ms=10)
     for ms in (0, 10, 30):
         push(into, "/tf", moving(ms), ms)
@@ -106,7 +82,7 @@ def test_the_latency_of_the_sensor_is_taken_off_its_stamp(moving):
     assert cell(into, 40) == [[2, 2, 3]]
 
 
-def test_static_transforms_are_part_of_the_way(moving, tf_message):
+def test_static_transforms_are_part_of_the_way(cloud, moving, tf_message):
     into = ingest()
     into.static_transforms(tf_message((0, "camera", "optical", (0, 0, 2))))
     for ms in (0, 10):
@@ -115,7 +91,7 @@ def test_static_transforms_are_part_of_the_way(moving, tf_message):
     assert cell(into, 20) == [[3, 2, 3]]
 
 
-def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(moving, caplog):
+def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(cloud, moving, caplog):
     into = ingest()
     push(into, "/tf", moving(0), 0)
     push(into, "scan", cloud(at(20)), 21)
@@ -131,7 +107,7 @@ def test_a_cloud_whose_transform_does_not_come_in_time_is_dropped_and_counted(mo
     assert not into.counters["scan"]["accepted"]
 
 
-def test_a_bounded_number_of_clouds_waits(moving):
+def test_a_bounded_number_of_clouds_waits(cloud, moving):
     into = ingest()
     push(into, "/tf", moving(0), 0)
     for k in range(WAITING + 3):
@@ -142,7 +118,7 @@ def test_a_bounded_number_of_clouds_waits(moving):
     assert into.counters["scan"]["accepted"] == WAITING
 
 
-def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(moving):
+def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(cloud, moving):
     into = ingest(max_gap_ms=25)
     for ms in (0, 30):
         push(into, "/tf", moving(ms), ms)
@@ -151,19 +127,19 @@ def test_a_gap_wider_than_the_stream_allows_is_not_interpolated_over(moving):
     assert cell(into, 40) == [[3, 2, 3]]
 
 
-def test_without_moving_frames_a_cloud_is_dropped_at_once(tf_message):
+def test_without_moving_frames_a_cloud_is_dropped_at_once(cloud, tf_message):
     into = ingest()
     assert push(into, "scan", cloud(at(0)), 1) is Outcome.DROPPED
     assert into.counters["scan"]["dropped:no_transform"] == 1
 
 
-def test_a_cloud_without_a_stamp_cannot_be_placed(moving):
+def test_a_cloud_without_a_stamp_cannot_be_placed(cloud, moving):
     into = ingest(stamp="receive")
     push(into, "/tf", moving(0), 0)
     assert push(into, "scan", cloud(0), 1) is Outcome.UNSTAMPED
 
 
-def test_a_jump_back_of_the_stamps_forgets_the_time_before(moving):
+def test_a_jump_back_of_the_stamps_forgets_the_time_before(cloud, moving):
     into = ingest()
     for ms in (5000, 5010):
         push(into, "/tf", moving(ms), ms)
@@ -175,7 +151,7 @@ def test_a_jump_back_of_the_stamps_forgets_the_time_before(moving):
     assert cell(into, 20) == [[2, 2, 3]]
 
 
-def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(moving):
+def test_a_live_engine_makes_the_voxels_of_the_deployed_recording(cloud, moving):
     rng = np.random.default_rng(4)
     stamps = np.cumsum(rng.integers(2, 18, 120))
     log = [(at(int(ms + rng.integers(0, 40))), "/tf", _shifted(moving, int(ms))) for ms in stamps]

@@ -17,8 +17,8 @@ from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes.middleware import compat
 from robocache_ros.nodes.middleware.qos import latched
-from robocache_ros.nodes.subscriptions.tf_static import DEPTH, TF_TYPE, StaticTransformSubscription
-from robocache_ros.spec import load_spec
+from robocache_ros.nodes.subscriptions.tf_static import DEPTH, StaticTransformSubscription
+from robocache_ros.spec import TF_TYPE, load_spec
 
 SPEC = {
     "robocache": 1,
@@ -75,3 +75,12 @@ def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pyte
     )
     with pytest.raises(RoboCacheError, match=expected):
         StaticTransformSubscription(rig.node, load_spec(SPEC), None)
+
+
+def test_a_pose_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "load_message_class", lambda _name: None)
+    spec = load_spec({"robocache": 1, "streams": {"ee": {"topic": "/tf", "type": TF_TYPE, "frames": ["base", "tool"]}}})
+    with pytest.raises(
+        RoboCacheError, match=r"streams\.ee\.type: /tf_static needs the package tf2_msgs, .* install it$"
+    ):
+        StaticTransformSubscription(rig.node, spec, None)
