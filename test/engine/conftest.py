@@ -190,6 +190,22 @@ def host_tick(tmp_path_factory, cxx, kernel_includes):
     return build
 
 
+class EmulatedGraph:
+    """A CUDA graph of host launches: those made while it is captured run at each replay."""
+
+    captured = None  # the launches of the graph that is being captured
+
+    def capture_begin(self, **_options):
+        self._launches = EmulatedGraph.captured = []
+
+    def capture_end(self):
+        EmulatedGraph.captured = None
+
+    def replay(self):
+        for launch in self._launches:
+            launch()
+
+
 # More than 50 lines because it has a small stand-in for each call of CUDA.
 @pytest.fixture
 def emulated(monkeypatch, host_tick):
@@ -205,6 +221,12 @@ def emulated(monkeypatch, host_tick):
 
         def launch(grid, _block, _shared, *arguments):
             assert min(grid) >= 1
+            if EmulatedGraph.captured is not None:
+                EmulatedGraph.captured.append(lambda: run(*arguments))
+            else:
+                run(*arguments)
+
+        def run(*arguments):
             if name == "tick_row":
                 host_tick(name, "ROW")(*arguments)
             elif name == "tick_image":
@@ -217,10 +239,14 @@ def emulated(monkeypatch, host_tick):
     def nothing(*_arguments, **_keywords):
         return contextlib.nullcontext()
 
-    def capture(gpu, variants):
-        return SimpleNamespace(replay=lambda: gpu._launch_each(variants))
-
-    idle = SimpleNamespace(record=nothing, query=lambda: True, synchronize=nothing, wait_event=nothing, cuda_stream=0)
+    idle = SimpleNamespace(
+        wait_stream=nothing,
+        record=nothing,
+        query=lambda: True,
+        synchronize=nothing,
+        wait_event=nothing,
+        cuda_stream=0,
+    )
     processors = SimpleNamespace(multi_processor_count=8)
     pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
     for module in (memory, tick, upload_queue, backend, media_ring):
@@ -231,7 +257,8 @@ def emulated(monkeypatch, host_tick):
         monkeypatch.setattr(memory, name, lambda *_: idle)
     for module in (row, image, cloud):
         monkeypatch.setattr(module, "kernel", kernel)
-    monkeypatch.setattr(backend.GpuBackend, "_capture", capture)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", EmulatedGraph)
+    monkeypatch.setattr(torch.cuda, "stream", nothing)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: idle)
     monkeypatch.setattr(torch.cuda, "synchronize", nothing)
     monkeypatch.setattr(torch.cuda, "device", nothing)

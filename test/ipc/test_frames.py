@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,11 +140,19 @@ def test_ring_of_another_layout_is_refused(path: Path) -> None:
 
 def test_blocks_of_a_slot_are_told_to_torch_by_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch keeps of a block for ever is then no more with each frame."""
+    runtime = SimpleNamespace(
+        deviceGetByPCIBusId=lambda bus: 0,
+        ipcOpenMemHandle=lambda handle: 4096,
+        ipcCloseMemHandle=lambda pointer: None,
+        eventDestroy=lambda event: None,
+        CUDARuntimeError=RuntimeError,
+    )
+    monkeypatch.setattr(cuda_ipc, "_runtime", lambda: runtime)
     monkeypatch.setattr(cuda_ipc, "_as_tensor", lambda block: block)
-    ring = object.__new__(cuda_ipc.MappedRing)
-    ring._mapping = SimpleNamespace(pointer=4096)
-    ring._device = 0
-    ring._interfaces = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("device", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
+    ring = cuda_ipc.MappedRing({"pid": 1, "bus": "", "events": [], "memory": ""}, 1024)
 
     first, again, other = (ring.block(start, 256)[0] for start in (512, 512, 768))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -39,9 +40,30 @@ SPEC: dict[str, Any] = {
 }
 
 
+class ReceivedMessages:
+    """Stands for the thread that receives large messages: the test decides what it has received."""
+
+    def __init__(self, node: Any, *_: Any) -> None:
+        self.news = compat.Signal(node)
+        self.received: deque[Any] = deque()
+
+    def read(self, limit: int) -> list[Any]:
+        return [self.received.popleft() for _ in range(min(limit, len(self.received)))]
+
+    def destroy(self) -> None:
+        self.news.destroy()
+
+
 @pytest.fixture
-def wall_clock(rig: Any) -> Any:
-    """A wall clock source, the arrivals it pushed, and the queue of its thread for large messages."""
+def wall_clock(rig: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A wall clock source, the arrivals it pushed, and the large messages that it will find received."""
+    large: list[ReceivedMessages] = []
+
+    def receive(*arguments: Any) -> ReceivedMessages:
+        large.append(ReceivedMessages(*arguments))
+        return large[0]
+
+    monkeypatch.setattr(clock_sources, "LargeMessages", receive)
     engine = FusionEngine(load_spec(SPEC))
     pushed: list[int] = []
     subscriptions: Any = SimpleNamespace(
@@ -50,7 +72,7 @@ def wall_clock(rig: Any) -> Any:
         push=lambda topic, message, arrival_ns: pushed.append(arrival_ns),
     )
     source = WallClockSource(rig.node, subscriptions, engine, lambda error: None)
-    yield SimpleNamespace(source=source, engine=engine, pushed=pushed, received=source._large._received)
+    yield SimpleNamespace(source=source, engine=engine, pushed=pushed, received=large[0].received)
     source.destroy()
 
 
@@ -149,11 +171,12 @@ class EndlessTopic:
         self.subscription = rig.node.create_subscription(
             Image, "/front", lambda _: None, 5, raw=True, callback_group=compat.ManualCallbackGroup()
         )
-        self.received = 0
+        self.received = self.read = self.most = 0
 
     def take(self, subscriber: Any, limit: int) -> Iterator[ReceivedMessage]:
         for _ in range(limit):
             self.received += 1
+            self.most = max(self.most, self.received - self.read)
             yield ReceivedMessage(b"", 0, self.received)
 
 
@@ -164,14 +187,14 @@ def test_messages_that_are_not_read_stay_in_the_middleware(
     monkeypatch.setattr(large_messages, "BATCH", 3)
     source = EndlessTopic(rig)
     large = LargeMessages(rig.node, SimpleNamespace(topics=[source]), lambda error: None)  # type: ignore[arg-type]
-    wait(lambda: len(large._received) == 3, "as many as are kept")
-
-    assert [message.received_ns for _, message in large.read(2)] == [1, 2]
-    assert [message.received_ns for _, message in large.read(2)] == [3]
-    wait(lambda: len(large._received) == 3, "the next ones")
+    read: list[int] = []
+    while len(read) < 30:
+        source.read = len(read) + 1  # the message that is read next is no longer kept
+        read += [message.received_ns for _, message in wait(lambda: large.read(1), "a message")]
     large.destroy()
 
-    assert source.received == 6
+    assert read == list(range(1, 31))
+    assert source.most <= 3 + 3 - 1  # below 3, a batch of 3 is received
 
 
 def test_error_while_receiving_is_reported_to_the_node(rig: Any, wait: Callable[..., Any]) -> None:

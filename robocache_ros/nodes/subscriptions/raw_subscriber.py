@@ -86,7 +86,10 @@ class _Target:
     def _grow(self, pointer: int | None, nbytes: int) -> int:
         if pointer and self.larger is None and nbytes <= self._capacity:  # some middlewares fit it to each message
             return pointer
-        self.larger = np.empty(nbytes, np.uint8)
+        try:
+            self.larger = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            return 0  # rcutils reports it
         return int(self.larger.ctypes.data)
 
 
@@ -98,7 +101,7 @@ class RawSubscriber:
     """
 
     def __init__(self, *, direct: bool = True) -> None:
-        self._rcl_take = _rcl_take() if direct else None
+        self._rcl_take = find_rcl_take() if direct else None
         self._target = _Target()
         self._info = (ctypes.c_int64 * _INFO_WORDS)()
         self._small = np.empty(SMALL_BYTES, np.uint8)
@@ -157,7 +160,7 @@ def _take_by_rclpy(subscription: Subscription[Any]) -> ReceivedMessage | None:
 
 
 @cache
-def _rcl_take() -> Any:
+def find_rcl_take() -> Any:
     """rcl_take_serialized_message of the rcl that rclpy has loaded; None where it or its structures differ."""
     from rclpy.impl.implementation_singleton import rclpy_implementation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -153,10 +154,13 @@ def test_threads_take_from_topics_of_their_own(rig: Any, wait: Callable[..., Any
 def test_failed_allocation_raises_and_the_next_message_arrives(
     raw_topic: RawTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def no_memory(*_: Any) -> None:
+        raise MemoryError
+
     subscriber = RawSubscriber()
     with monkeypatch.context() as patched:
-        patched.setattr(subscriber._target, "_grow", lambda pointer, nbytes: 0)
         raw_topic.send(message(SMALL_BYTES))
+        patched.setattr(raw_subscriber.np, "empty", no_memory)
         with pytest.raises(MemoryError, match="/bytes: no memory for a message"):
             raw_topic.get(subscriber.take)
     raw_topic.send(message(20))
@@ -165,16 +169,16 @@ def test_failed_allocation_raises_and_the_next_message_arrives(
 
 
 def test_other_structures_of_rcutils_fall_back_to_rclpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other(ctypes.Structure):
-        _fields_ = (("version", ctypes.c_size_t), *raw_subscriber._Array._fields_)
-
-    monkeypatch.setattr(raw_subscriber, "_Array", Other)
-    raw_subscriber._rcl_take.cache_clear()
+    load = ctypes.CDLL
+    # Such an rcutils succeeds, and what it writes is not where it is read.
+    other = SimpleNamespace(rcutils_uint8_array_init=lambda *_: 0, rcutils_uint8_array_resize=lambda *_: 0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: other if name == "librcutils.so" else load(name))
+    raw_subscriber.find_rcl_take.cache_clear()
 
     assert not RawSubscriber().direct
 
     monkeypatch.undo()
-    raw_subscriber._rcl_take.cache_clear()
+    raw_subscriber.find_rcl_take.cache_clear()
     assert RawSubscriber().direct
 
 
@@ -183,10 +187,10 @@ def test_missing_library_falls_back_to_rclpy(raw_topic: RawTopic, monkeypatch: p
         raise OSError(name)
 
     monkeypatch.setattr(raw_subscriber.ctypes, "CDLL", nowhere)
-    raw_subscriber._rcl_take.cache_clear()
+    raw_subscriber.find_rcl_take.cache_clear()
     subscriber = RawSubscriber()
     monkeypatch.undo()
-    raw_subscriber._rcl_take.cache_clear()
+    raw_subscriber.find_rcl_take.cache_clear()
     raw_topic.send(message(20))
 
     assert not subscriber.direct
