@@ -2,7 +2,7 @@
 
 
 class RoboCacheError(ValueError):
-    """A mistake in a spec, a recording or a call; the message names the thing, the value and the way out."""
+    """A mistake in a spec, a recording or a call; `<where>: <what is wrong>; <what to do>`."""
 
 
 def printable(value: object, limit: int = 80) -> str:
@@ -13,7 +13,9 @@ def printable(value: object, limit: int = 80) -> str:
         limit: characters of the result at most, 8 or more.
     """
     text = str(value)
-    if len(text) <= limit and text.isprintable():  # soon done: under a flood of garbage each message makes an error
+    if (
+        len(text) <= limit and text.isprintable()
+    ):  # the common case, fast: in a flood of bad messages each one makes an error
         return text
     if len(text) > 2 * limit:  # escaping makes text longer, never shorter
         text = text[:limit] + text[-limit:]

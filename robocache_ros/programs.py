@@ -46,6 +46,6 @@ def start(program: str, module: str) -> int:
             return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has ended, as `head` does; nothing is left to say
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

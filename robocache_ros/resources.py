@@ -27,13 +27,13 @@ def resource(*parts: str) -> Path:
     """The path of a shipped file or folder, such as `resource("config", "panda.yaml")`.
 
     Args:
-        parts: `kernels`, `config` or `launch`, and what is wanted below it.
+        parts: `kernels`, `config` or `launch`, and the path below it.
 
     Raises:
-        RoboCacheError: there is no such file or folder; the message lists what is beside it.
+        RoboCacheError: the file or folder does not exist; the message lists its siblings.
     """
     path = _home().joinpath(*parts)
     if not path.exists():
         there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
-        raise RoboCacheError(f"{path}: no such resource; there are {', '.join(there) or 'none'}")
+        raise RoboCacheError(f"{path}: no such file or folder; choose from {', '.join(there) or 'none'}")
     return path

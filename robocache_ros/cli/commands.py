@@ -59,7 +59,7 @@ def info(
     from robocache_ros.cli import tables
 
     if write_spec and write_spec.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(write_spec)}: exists; choose another name, or give --overwrite")
+        raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
     described = describe(bag)
     tables.show(tables.bag_table(described))
     if described.frames:
@@ -151,7 +151,7 @@ def report(
     from robocache_ros.spec import load_spec
 
     if out.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(out)}: exists; choose another file, or replace it with --overwrite")
+        raise RoboCacheError(f"{printable(out)}: already exists; choose another file, or give --overwrite")
     with tables.progress_bar(1) as progress:
         episode = summarize(bag, load_spec(spec), visibility=visibility.value, progress=progress)
     write_report([episode], out, overwrite=overwrite)
@@ -216,7 +216,7 @@ _forward(
 _forward(
     "demo",
     "robocache_ros.demo.show:main",
-    "Replay a recording through a ROS 2 node, compare, and export it (--help lists the options).",
+    "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
 )
 
 

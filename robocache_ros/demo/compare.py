@@ -1,4 +1,4 @@
-"""The same recording without a node: what its ticks must be, bit for bit."""
+"""The ticks of the same recording computed offline, and the comparison with the live ones."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Comparison:
 
     expected: int  # ticks of the recording
     compared: int  # those that were published
-    differing: tuple[int, ...]  # tick_ns of those that are not the same to the bit
+    differing: tuple[int, ...]  # tick_ns of those that differ in any bit
 
     @property
     def same(self) -> bool:
-        """Every tick the same; the clock may show a node the first and the last of them too late."""
+        """Whether no tick differs; up to 10 at the two ends may be missing, where /clock starts late or ends early."""
         return not self.differing and self.compared >= self.expected - 10
 
 
 def compare(live: dict[int, Tick], frames: Frames, spec: FusionSpec) -> Comparison:
-    """Hold published ticks to the frames of the recording."""
+    """Compare published ticks with the frames of the recording, bit for bit."""
     expected = dict(ticks(frames, spec))
     both = [tick_ns for tick_ns in live if tick_ns in expected]
     differing = tuple(tick_ns for tick_ns in both if live[tick_ns] != expected[tick_ns])

@@ -1,4 +1,4 @@
-"""The live half of the demo: node and player as processes of their own, and what came out of the node."""
+"""The live part of the demo: a fusion node and a player in separate processes, and the ticks received."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine torch alone takes seconds to load
-QUIET_S = 0.5  # so long after the last message or tick nothing more is on its way
+QUIET_S = 0.5  # after the last message or tick, until the run counts as finished
 
 
 @dataclass
 class Tick:
-    """What is kept of a published tick: enough to compare every bit of it."""
+    """A published tick, reduced to what a comparison of all its bits needs."""
 
     row: bytes  # values by stream, then ages
     valid: list[int]  # by stream
@@ -48,7 +48,7 @@ class Live:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, frame: FusedFrame) -> None:
-        """Take in a frame of the client."""
+        """Add a frame that the client received."""
         tick = kept(frame, self.spec)
         with self.lock:
             self.newest_s = time.monotonic()
@@ -63,7 +63,7 @@ class Live:
 
     @property
     def missed(self) -> int:
-        """Ticks between the first and the newest that never came."""
+        """Ticks between the first and the newest that were not received."""
         with self.lock:
             span = max(self.ticks) - min(self.ticks) if self.ticks else 0
             return round(span * self.spec.rate_hz / NS_PER_S) + bool(self.ticks) - len(self.ticks)
@@ -87,21 +87,21 @@ def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
 
 
 def digest(tensor: Tensor) -> str:
-    """A short name for all the bits of a tensor, its shape and its type."""
+    """A digest of a tensor's bytes, shape and dtype."""
     array = tensor.contiguous().numpy()
     return hashlib.blake2b(repr((array.shape, array.dtype)).encode() + array.tobytes(), digest_size=16).hexdigest()
 
 
 @contextmanager
 def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) -> Iterator[tuple[Live, Player]]:
-    """A fusion node, a player that feeds it, and a policy's client that listens; all of it ends with the context."""
-    # A domain of one's own: a robot on the same network neither hears the demo nor is heard by it.
+    """A fusion node, a player and a client; all of them end with the context."""
+    # A separate domain: the demo and a robot on the same network do not receive each other's messages.
     os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     from robocache_ros.nodes.client.diagnostics_watch import DiagnosticsWatch
     from robocache_ros.nodes.middleware import process
 
-    process.prepare()  # this process is the policy's here: what it does per tick must fit into one
+    process.prepare()  # this process is the policy's: its work per tick must take less than a period
     live = Live(spec)
     node_arguments = {"spec": spec_file, "autostart": "true", "use_sim_time": "true", "device": "cpu"}
     parameters = [word for name, value in node_arguments.items() for word in ("-p", f"{name}:={value}")]
@@ -126,7 +126,7 @@ def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path
 
 @dataclass
 class Player:
-    """Whether there is more to come."""
+    """The processes of the demo, and whether they have finished."""
 
     live: Live
     node: subprocess.Popen[bytes]
@@ -135,15 +135,19 @@ class Player:
     _ended_s: float = 0.0
 
     def done(self) -> bool:
-        """True when the recording is over and no tick is awaited; RoboCacheError where a process failed."""
+        """Whether the replay has ended and no more ticks are expected; RoboCacheError if a process failed."""
         if self.node.poll() is not None:
-            raise RoboCacheError(f"the fusion node ended with {self.node.returncode}; its log is {self.log}")
+            raise RoboCacheError(
+                f"demo: the fusion node ended with exit code {self.node.returncode}; read its log {self.log}"
+            )
         if self.player.poll() is None:
             return False
         if self.player.returncode:
-            raise RoboCacheError(f"the player ended with {self.player.returncode}; its log is {self.log}")
+            raise RoboCacheError(
+                f"demo: the player ended with exit code {self.player.returncode}; read its log {self.log}"
+            )
         self._ended_s = self._ended_s or time.monotonic()
-        # The clock stopped with the player: what is under way now is all that comes.
+        # The clock stopped with the player, so only ticks that are already published can still arrive.
         return time.monotonic() - max(self.live.newest_s, self._ended_s) > QUIET_S
 
 

@@ -1,4 +1,4 @@
-"""The demo's picture: what the topics brought, and what the node made of it."""
+"""The demo's picture: the messages received, and the tensors computed from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _window(frames: Frames, spec: FusionSpec, shown: StreamSpec) -> tuple[int, i
 
 
 def _samples(bag: Bag, stream: StreamSpec, start_ns: int, stop_ns: int) -> list[tuple[int, Any]]:
-    """(stamp, value) of the samples stamped within the window, as the topic brought them."""
+    """(stamp, value) of the samples stamped within the window, as recorded."""
     decoder = make_decoder(stream, bag.definitions)
     found = []
     for message in bag.messages([stream.topic], start_ns, stop_ns + NS_PER_S):

@@ -1,4 +1,4 @@
-"""`robocache demo`: watch it live, hold it to the recording, export it, and say what to look at next."""
+"""`robocache demo`: replay a recording through a ROS 2 node, compare live with offline ticks, and export a dataset."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ VALID_SHARE = 0.9  # of the ticks, for every stream
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the demo claims, and whether it held."""
+    """One check of the demo."""
 
-    held: bool
-    words: str
+    passed: bool
+    text: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 only if everything that it claims has held."""
+    """Run the demo; returns 0 if every check has passed, else 1."""
     given = _parser().parse_args(arguments)
-    spec = losing_nothing(load_spec(given.spec))
+    spec = with_reliable_qos(load_spec(given.spec))
     given.out.mkdir(parents=True, exist_ok=True)
     spec_file = given.out / "live.yaml"
     spec_file.write_text(yaml.safe_dump(spec.to_dict(), sort_keys=False), encoding="utf-8")
-    console.rule("[bold]1. live: the recording through a real ROS 2 node")
+    console.rule("[bold]1. Live: the recording is replayed through a ROS 2 node")
     console.print(
-        f"{given.bag} is replayed over DDS; a fusion node publishes {spec.rate_hz} Hz; a policy's client listens.\n"
+        f"{given.bag} is replayed over DDS. A fusion node publishes ticks at {spec.rate_hz} Hz to a client.\n"
     )
     live = watch(given.bag, spec_file, spec, given.rate, given.out / "live.log")
 
-    console.rule("[bold]2. the same recording, without ROS")
+    console.rule("[bold]2. Offline: the same recording without ROS")
     frames = recorded(given.bag, spec)
     comparison = compare(live.ticks, frames, spec)
     with Bag(given.bag) as bag:
         draw(given.out / "demo.png", bag, spec, frames)
-    console.print(f"{comparison.compared} ticks compared, {len(comparison.differing)} differ in any bit\n")
+    console.print(f"{comparison.compared} ticks compared bit for bit, {len(comparison.differing)} differ\n")
 
-    console.rule("[bold]3. a dataset and a quality report of it")
+    console.rule("[bold]3. Export: a dataset and its quality report")
     dataset = given.out / "panda_lift"
     with progress_bar(1) as progress:
         result = export([given.bag], spec, dataset, overwrite=True, progress=progress)
 
-    checks = claims(live, spec, given.rate, comparison, result)
+    checks = checks_of(live, spec, given.rate, comparison, result)
     console.print(_summary(checks, given.out, dataset))
-    return 0 if all(check.held for check in checks) else 1
+    return 0 if all(check.passed for check in checks) else 1
 
 
-def losing_nothing(spec: FusionSpec) -> FusionSpec:
-    """The spec with reliable subscriptions: what is compared bit for bit must have arrived."""
+def with_reliable_qos(spec: FusionSpec) -> FusionSpec:
+    """The spec with reliable subscriptions, so that every message arrives and ticks can be compared bit for bit."""
     qos = QosSpec(reliability="reliable", depth=1000)
     return replace(spec, streams=tuple(replace(stream, qos=qos) for stream in spec.streams))
 
 
 def watch(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) -> Live:
-    """Replay a recording through a node while a table shows how it goes."""
+    """Replay a recording through a node, with a live table of its streams."""
     with running(bag, spec_file, spec, rate, log) as (live, player):
         with Screen(_table(live, rate), console=console, refresh_per_second=REFRESH_HZ) as screen:
             while not player.done():
@@ -83,8 +83,8 @@ def watch(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) 
         return live
 
 
-def claims(live: Live, spec: FusionSpec, rate: float, comparison: Comparison, result: ExportResult) -> list[Check]:
-    """What the demo shows, each with the figure that it goes by."""
+def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison, result: ExportResult) -> list[Check]:
+    """The checks of the demo, each with the figure that decides it."""
     wanted = spec.rate_hz * rate
     least = {s.name: 1 - live.shares(i)[0] for i, s in enumerate(spec.streams)}
     worst = min(least, key=lambda name: least[name])
@@ -130,25 +130,34 @@ def _table(live: Live, rate: float) -> Group:
 
 
 def _summary(checks: Sequence[Check], out: Path, dataset: Path) -> Panel:
-    lines = [f"[{'green]held  ' if c.held else 'bold red]FAILED'}[/]  {c.words}" for c in checks]
+    lines = [f"[{'green]passed' if c.passed else 'bold red]FAILED'}[/]  {c.text}" for c in checks]
     lines += [
         "",
-        "[bold]open next[/]",
-        f"  {out / 'demo.png'}    what came in, and what came out",
-        f"  {dataset / 'report.html'}    how good the recording is",
+        "[bold]next[/]",
+        f"  {out / 'demo.png'}    the messages received and the tensors published",
+        f"  {dataset / 'report.html'}    the quality of the recording",
         f"  {dataset}    the LeRobot dataset: LeRobotDataset('panda_lift', root='{dataset}')",
-        "  robocache info YOUR_BAG --write-spec robot.yaml    begin with a recording of your own",
+        "  robocache info YOUR_BAG --write-spec robot.yaml    start with your own recording",
     ]
     return Panel(
-        "\n".join(lines), title="RoboCache ROS demo", border_style="green" if all(c.held for c in checks) else "red"
+        "\n".join(lines), title="RoboCache ROS demo", border_style="green" if all(c.passed for c in checks) else "red"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="robocache demo", description=__doc__)
     checkout = resource("package.xml").parent
-    parser.add_argument("--bag", type=Path, default=checkout / "test" / "data" / "panda_lift", help="%(default)s")
-    parser.add_argument("--spec", type=Path, default=resource("config", "panda_lift.yaml"), help="%(default)s")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where to write (%(default)s)")
-    parser.add_argument("--rate", type=float, default=1.0, help="speed of the replay (%(default)s)")
+    parser.add_argument(
+        "--bag",
+        type=Path,
+        default=checkout / "test" / "data" / "panda_lift",
+        help="Recording to replay (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--spec", type=Path, default=resource("config", "panda_lift.yaml"), help="Fusion spec (default: %(default)s)."
+    )
+    parser.add_argument("--out", type=Path, default=Path("out"), help="Folder for the results (default: %(default)s).")
+    parser.add_argument(
+        "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
+    )
     return parser

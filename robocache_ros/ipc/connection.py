@@ -1,4 +1,4 @@
-"""A connection that is made anew: what a consumer keeps while nodes start, stop and restart."""
+"""A connection that reconnects: a consumer keeps it while nodes start, stop and restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_S = 0.5
 class Connection:
     """The reader of a node's ring while there is one; None while there is not, and frames come as messages.
 
-    Never raises for want of a node. A node that restarts is found again, and its ring is mapped anew: `reader.layout`
+    Never raises if there is no node. A node that restarts is found again, and its ring is mapped again: `reader.layout`
     and `reader.generation` may then be others.
 
     Args:
@@ -23,7 +23,7 @@ class Connection:
 
     Attributes:
         reader: the reader of the last `connect`.
-        why: why there is none, for the log.
+        why: why there is no reader, for the log.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_s: float = RETRY_S) -> None:
@@ -34,13 +34,13 @@ class Connection:
         self._next_try = 0.0
 
     def connect(self) -> Reader | None:
-        """The reader of the living connection, made anew where it is time to try; None where there is none."""
+        """The reader of the open connection; connects again when the next attempt is due; None without a node."""
         if self.reader and self.reader.alive:
             return self.reader
         now = time.monotonic()
         if self.reader:
             self.reader, self.why = None, "the node has closed its ring"
-            self._next_try = now  # a node that restarts is back soon
+            self._next_try = now  # a node that restarts is soon available again
         if now >= self._next_try:
             self._next_try = now + self._retry_s
             try:
@@ -50,14 +50,14 @@ class Connection:
         return self.reader
 
     def drop(self, why: str) -> None:
-        """Leave a node whose ring cannot be used; the next try waits its time."""
+        """Disconnect from a node whose ring cannot be used, until the next attempt is due."""
         if self.reader:
             self.reader.close()
         self.reader, self.why = None, why
         self._next_try = time.monotonic() + self._retry_s
 
     def close(self) -> None:
-        """Leave, and do not come back."""
+        """Disconnect for good."""
         if self.reader:
             self.reader.close()
         self._next_try = float("inf")

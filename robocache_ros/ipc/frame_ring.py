@@ -1,4 +1,4 @@
-"""Fused frames in a ring: what a fusion node puts there each tick, and what a policy reads."""
+"""Fused frames in a ring: a fusion node writes one per tick, and a policy reads them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class FrameWriter:
             self._filled = True
 
     def close(self) -> None:
-        """Send the readers away and give the memory back."""
+        """Disconnect the readers and free the memory."""
         if self._writer:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""How a reader and a node meet: the node's first packet, the descriptors with it, and who is at the other end."""
+"""The handshake of a reader and a node: the node's first packet, its file descriptors, and the peer's credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def peer_uid_pid(connection: socket.socket) -> tuple[int, int]:
-    """User and process at the other end of a unix socket, as the kernel knows them."""
+    """User and process at the other end of a unix socket, from the kernel."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return uid, pid
 
@@ -30,7 +30,7 @@ class Hello:
     """The first packet that a reader gets."""
 
     generation: int = 0
-    refused: str = ""  # why, where it is not let in
+    refused: str = ""  # why the reader is refused; empty if it is admitted
 
     def to_json(self) -> bytes:
         """What `from_json` reads back."""

@@ -71,7 +71,7 @@ class SlotLease:
         return self._release.alive and self._reader._table.sequence(self._slot) != self.sequence
 
     def release(self) -> None:
-        """Give the slot back; the tensors are not to be read any more."""
+        """Release the slot; do not read the tensors afterwards."""
         self._release()
 
     def __enter__(self) -> SlotLease:
@@ -100,7 +100,7 @@ class Reader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # Slots are given back by whichever thread drops the last tensor, also in the middle of a call of this one's.
+        # The thread that drops the last tensor releases the slot, also in the middle of a call of this one.
         self._lock = threading.RLock()
         self._pending: deque[tuple[int, Callable[[], bool]]] = deque()
         self.alive = False
@@ -126,7 +126,7 @@ class Reader:
 
     @property
     def meta(self) -> str:
-        """What the node passed on."""
+        """The text that the node attached to its ring."""
         return self.layout.meta
 
     def fileno(self) -> int:
@@ -185,7 +185,7 @@ class Reader:
             pass
 
     def close(self) -> None:
-        """Leave; all slots are given back."""
+        """Disconnect; all slots are released."""
         self.alive = False
         self._leave()
 

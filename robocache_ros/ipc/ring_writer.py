@@ -65,7 +65,7 @@ class Writer:
         self.published = 0
         self.generation = int.from_bytes(os.urandom(7), "little")
         self._sequence = 0
-        with ExitStack() as made:  # given back where something that follows fails
+        with ExitStack() as made:  # released if something that follows fails
             self._ring, ring_fds = rings.make_ring(self.layout, place)
             made.callback(self._ring.close)
             table_bytes = slot_table.table_bytes(self.layout)
@@ -91,7 +91,7 @@ class Writer:
 
     @property
     def refused(self) -> int:
-        """Readers that were sent away."""
+        """Readers that were refused."""
         return self._server.refused
 
     def publish(self, tick_ns: int, values: Mapping[str, Tensor | NDArray[Any]]) -> None:
@@ -140,7 +140,7 @@ class Writer:
         self._filled = (slot, sequence, tick_ns)
 
     def close(self) -> None:
-        """Send the readers away and give the memory back. What they lease of host memory stays readable to them."""
+        """Disconnect the readers and free the memory. Host memory that they lease stays readable to them."""
         self._server.close()
         self._views.clear()
         self._made.close()

@@ -37,10 +37,10 @@ class Ring(Protocol):
         """Reader: a function that tells when all work launched so far is done; None where it is done already."""
 
     def describe(self) -> dict[str, Any]:
-        """What the other side needs to map it."""
+        """The values with which the other side maps it."""
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
 
 
 class HostRing:

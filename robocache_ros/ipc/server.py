@@ -201,7 +201,7 @@ class Server:
     def _pause(self, why: str) -> None:
         """Stop listening for a while: a connection that cannot be accepted would wake this thread over and over."""
         if not self._warned:
-            log.warning("consumers have to wait: none can be accepted now (%s)", why)
+            log.warning("no consumer can be accepted now (%s); trying again every second", why)
         self._selector.unregister(self._listener)
         self._paused = self._warned = True
 

@@ -14,7 +14,7 @@ SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: nobody but those who map 
 
 
 class IpcUnavailableError(RoboCacheError):
-    """Frames cannot be shared through memory; the error tells why. They still come as messages."""
+    """Frames cannot be shared through memory, for the reason that the message gives. They still arrive as messages."""
 
 
 def create(name: str, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""`bag_player`: replays a rosbag2 over real DDS with its serialized bytes unchanged, and with /clock."""
+"""`bag_player`: publishes the messages of a rosbag2 recording with their serialized bytes unchanged, and /clock."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BagPlayer:
         missing = [name for name in names if name not in bag.topics]
         if missing:
             there = printable(", ".join(bag.topics), 100)
-            raise RoboCacheError(f"{bag.path}: has no topic {printable(', '.join(missing), 60)}; it has {there}")
+            raise RoboCacheError(f"{bag.path}: has no topic {printable(', '.join(missing), 60)}; choose from {there}")
         self._first_ns, self._stop_ns = self._span()
         classes = {name: _message_class(bag, name) for name in names}
         # Topics that were transient local are transient local again.
@@ -110,7 +110,7 @@ class BagPlayer:
         return played
 
     def wait_for_acknowledgement(self, timeout_s: float) -> None:
-        """Return when every reliable subscriber has acknowledged all messages, so that none is lost at exit."""
+        """Wait until every reliable subscriber has acknowledged all messages, so that none is lost at exit."""
         self._wait_acknowledged([*self._publishers.values(), *([self._clock] if self._clock else [])], timeout_s)
 
     def _ended(self) -> bool:
@@ -125,8 +125,8 @@ class BagPlayer:
         if not self._bag.start_ns <= first_ns < stop_ns:
             span_s = (self._bag.stop_ns - self._bag.start_ns) / NS_PER_S
             raise RoboCacheError(
-                f"start, duration: {self._options.start_s:g} s and {self._options.duration_s} s leave nothing "
-                f"of the {span_s:.3f} s of {self._bag.path}"
+                f"{self._bag.path}: has {span_s:.3f} s, of which start {self._options.start_s:g} s and duration "
+                f"{self._options.duration_s} s leave nothing; give a smaller start or a longer duration"
             )
         return first_ns, stop_ns
 

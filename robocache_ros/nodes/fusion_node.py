@@ -87,11 +87,13 @@ class FusionNode(LifecycleNode):
             return
         if not self._exits_on_error() and not configured:
             command = f"ros2 lifecycle set {self.get_fully_qualified_name()}"
-            self.get_logger().warning(f"stays unconfigured; after fixing it: {command} configure, then activate")
+            self.get_logger().warning(
+                f"the node stays unconfigured; fix the error, then run: {command} configure, then activate"
+            )
 
     @_logs_errors
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Read the spec, and make engine, subscriptions and publishers."""
+        """Read the spec, and create the engine, the subscriptions and the publishers."""
         path = parameters.read(self, "spec")
         if not path:
             raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
@@ -110,7 +112,7 @@ class FusionNode(LifecycleNode):
 
     @_logs_errors
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Start to publish."""
+        """Start publishing."""
         assert self.pipeline
         result = super().on_activate(state)
         self.pipeline.outputs.describe()
@@ -121,7 +123,7 @@ class FusionNode(LifecycleNode):
 
     @_logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop publishing and forget the samples; the counters stay."""
+        """Stop publishing and discard the samples; the counters stay."""
         assert self.pipeline
         self.pipeline.stop()
         if self._failure:
@@ -137,7 +139,7 @@ class FusionNode(LifecycleNode):
 
     @_logs_errors
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything, for good."""
+        """Release everything."""
         self._release()
         return SUCCESS
 
@@ -150,7 +152,7 @@ class FusionNode(LifecycleNode):
         return SUCCESS
 
     def fail(self, error: Exception) -> None:
-        """Report an error of a thread: the node goes to its error state."""
+        """Report the error of a thread; the node moves to its error state."""
         if self.context.ok():  # while shutting down, publishers fail under the thread
             self._failure = error
             self._failure_seen.trigger()
@@ -196,7 +198,7 @@ class FusionNode(LifecycleNode):
         except Exception as error:  # such as no file descriptors left: the ticks go on, and so do later reports
             text = printable(repr(error), 150)
             if text != self._report_error:
-                self.get_logger().error(f"/diagnostics: a report failed: {text}; the next one is tried as usual")
+                self.get_logger().error(f"/diagnostics: a report failed ({text}); the node tries again at the next one")
             self._report_error = text
 
 

@@ -60,8 +60,8 @@ PARAMETERS = (
     Declared(
         "reliable",
         False,
-        "Subscribe to every topic reliably and with deep queues, whatever the spec's qos asks for: for a replay. "
-        "Best effort publishers do not match then.",
+        "Subscribe to every topic as reliable with deep queues, for replays; overrides the spec's qos. "
+        "Best effort publishers then do not match.",
     ),
     Declared(
         "autostart",

@@ -38,7 +38,7 @@ class Options:
     wait_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be replayed by."""
+        """Refuse numbers that are not finite or out of range."""
         check_rate(self.rate)
         for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
             if value is not None and not 0 <= value <= LONGEST_S:  # refuses nan too
@@ -49,17 +49,19 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="bag_player",
-        description="Replay a rosbag2 over real DDS with its serialized bytes unchanged, and with /clock.",
+        description="Publish the messages of a rosbag2 recording as ROS 2 topics, byte for byte.",
     )
-    made.add_argument("bag", help="rosbag2 folder, .mcap or .db3 file")
+    made.add_argument("bag", help="A rosbag2 folder, or its .mcap or .db3 file.")
     made.add_argument(
-        "--rate", type=float, default=1.0, help="replay so many seconds of the recording in a second (%(default)s)"
+        "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
     )
-    made.add_argument("--loop", action="store_true", help="start again at the end")
-    made.add_argument("--clock", action="store_true", help="publish /clock, for nodes with use_sim_time")
-    made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="replay only these topics")
-    made.add_argument("--start", type=float, default=0.0, metavar="S", help="skip S seconds of the recording")
-    made.add_argument("--duration", type=float, metavar="S", help="replay S seconds of the recording")
+    made.add_argument("--loop", action="store_true", help="Start again at the end.")
+    made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
+    made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
+    made.add_argument(
+        "--start", type=float, default=0.0, metavar="S", help="Skip the first S seconds of the recording."
+    )
+    made.add_argument("--duration", type=float, metavar="S", help="Replay S seconds of the recording.")
     made.add_argument(
         "--wait-for-subscribers",
         type=float,
@@ -67,13 +69,13 @@ def parser() -> argparse.ArgumentParser:
         const=10.0,
         default=0.0,
         metavar="S",
-        help="start when every topic has a subscriber, or after S seconds (%(const)s)",
+        help="Wait until every topic has a subscriber, for S seconds at most (default: %(const)s).",
     )
     return made
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, Options]:
-    """The recording and the options of a command line; what is wrong with it ends the process with status 2."""
+    """The recording and the options of a command line; an invalid one ends the process with exit code 2."""
     given = parser().parse_args(arguments)
     try:
         return given.bag, Options(

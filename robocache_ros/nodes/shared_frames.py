@@ -71,7 +71,7 @@ class RingOutput:
         return {"ring_readers": writer.readers, "ring_overwritten": writer.overwritten} if writer else {}
 
     def close(self) -> None:
-        """Send the readers away."""
+        """Disconnect the readers."""
         if self._writer:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""The demo's claims: each must be able to fail."""
+"""The demo's checks: each must be able to fail."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
 from robocache_ros.demo.live import Live
 from robocache_ros.demo.picture import draw
-from robocache_ros.demo.show import claims, losing_nothing
+from robocache_ros.demo.show import checks_of, with_reliable_qos
 from robocache_ros.engine import Frames
 from robocache_ros.export.job import ExportResult
 from robocache_ros.spec import load_spec
@@ -65,25 +65,25 @@ def dataset(tmp_path):
 
 
 def held(checks):
-    return [check.held for check in checks]
+    return [check.passed for check in checks]
 
 
 def test_everything_held_is_said_so(dataset):
-    assert held(claims(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset)) == [True] * 5
+    assert held(checks_of(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset)) == [True] * 5
 
 
 def test_a_missed_tick_fails_the_check(dataset):
-    assert not held(claims(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
+    assert not held(checks_of(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
 
 
 def test_another_rate_fails_the_check(dataset):
     slow = live()
     slow.newest_s += 0.1
-    assert not held(claims(slow, SPEC, 1.0, Comparison(20, 20, ()), dataset))[0]
+    assert not held(checks_of(slow, SPEC, 1.0, Comparison(20, 20, ()), dataset))[0]
 
 
 def test_a_stream_that_is_mostly_invalid_fails(dataset):
-    assert not held(claims(live(invalid=10), SPEC, 1.0, Comparison(20, 20, ()), dataset))[1]
+    assert not held(checks_of(live(invalid=10), SPEC, 1.0, Comparison(20, 20, ()), dataset))[1]
 
 
 def test_a_differing_tick_or_too_few_of_them_fail_the_parity(dataset):
@@ -93,7 +93,7 @@ def test_a_differing_tick_or_too_few_of_them_fail_the_parity(dataset):
 
 def test_a_report_that_is_not_there_fails(dataset):
     (dataset.out / "report.html").unlink()
-    assert not held(claims(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset))[4]
+    assert not held(checks_of(live(), SPEC, 1.0, Comparison(20, 20, ()), dataset))[4]
 
 
 def test_ticks_compare_equal_to_their_own_recording():
@@ -109,7 +109,7 @@ def test_one_bit_in_any_part_makes_a_tick_differ(part):
 
 
 def test_the_spec_is_played_without_loss():
-    assert {stream.qos.reliability for stream in losing_nothing(SPEC).streams} == {"reliable"}
+    assert {stream.qos.reliability for stream in with_reliable_qos(SPEC).streams} == {"reliable"}
 
 
 def test_the_picture_is_drawn_from_the_recording(tmp_path):

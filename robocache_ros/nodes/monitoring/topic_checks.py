@@ -58,7 +58,7 @@ class TopicChecks:
                 problems.pop("type", None)
                 continue
             types = printable(", ".join(others))
-            text = f"{printable(stream.topic, 60)} is published as {types}, the spec declares {stream.type}"
+            text = f"{printable(stream.topic, 60)} is published as {types}, the spec declares {stream.type}; change one"
             if problems.get("type") != text:
                 self._node.get_logger().error(f"{stream.name}: type mismatch: {text}")
             problems["type"] = text
@@ -75,9 +75,10 @@ class TopicChecks:
                 state.problems.pop("qos", None)
                 continue
             name = printable(stream.topic, 60)
-            text = f"a publisher of {name} offers less {next(iter(short.values()))} than the node asks for"
+            policy = next(iter(short.values()))
+            text = f"a publisher of {name} offers less {policy} than the node requests; change either QoS"
             if "qos" not in state.problems:
-                self._node.get_logger().error(f"{stream.name}: {text}; its messages are not received")
+                self._node.get_logger().error(f"{stream.name}: {text}")
             state.problems["qos"] = text
 
     def _check_size(self, number: int, topic: Topic, publishers: Sequence[Any], limit: Limit) -> None:

@@ -12,7 +12,6 @@ import torch
 from robocache_ros.bags.reader import Bag
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine, Ingest, offline
-from robocache_ros.engine.backends.gpu import upload_queue
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
@@ -139,24 +138,6 @@ def test_nothing_is_allocated_in_ten_thousand_ticks(mixture):
     assert allocated() == before
     assert count.calls == 0
     assert engine.counters() == counters
-
-
-@pytest.fixture
-def delay_uploads(monkeypatch):
-    """Keeps the copies of the newest engine waiting for a while, from when it is called."""
-    streams = []
-
-    def new_stream(device):
-        streams.append(torch.cuda.Stream(device))
-        return streams[-1]
-
-    def delay():
-        for stream in streams[-2:]:
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(100_000_000)
-
-    monkeypatch.setattr(upload_queue, "new_stream", new_stream)
-    return delay
 
 
 def test_an_image_that_is_held_is_converted_once(mixture):
