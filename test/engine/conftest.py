@@ -11,6 +11,8 @@ from robocache_ros.decode import CloudPayload, DepthPayload, ImagePayload, Point
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
 
+from .backends.gpu_fixtures import delay_uploads, emulated, host_tick  # noqa: F401 - fixtures
+
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid
 FIELDS = tuple(PointField(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity")))

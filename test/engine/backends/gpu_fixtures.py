@@ -1,4 +1,4 @@
-"""The GPU backend without a GPU: host code executes its plans."""
+"""Fixtures of the GPU backend: without a GPU, where host code executes its plans, and with one."""
 
 import contextlib
 import ctypes
