@@ -60,14 +60,16 @@ ARGUMENTS = {
     "normalized": Argument("Publish images as float32, normalised as the spec declares.", "false", bool),
     "jpeg": Argument("Where JPEG images are decoded.", "cpu", str, ("cpu", "gpu")),
     "payload_bytes": Argument(
-        "<stream>=<bytes>,...: largest message sizes; sizes the GPU memory allocated at configure.", "", str
+        "<stream>=<bytes>,...: size of the largest message; GPU memory for it is allocated at configure.", "", str
     ),
     "reliable": Argument(
-        "Subscribe reliably with deep queues, whatever the spec's qos asks for: for replays.", "false", bool
+        "Subscribe to every topic as reliable with deep queues, for replays; overrides the spec's qos.", "false", bool
     ),
     "autostart": Argument("Configure and activate at once; otherwise wait for `ros2 lifecycle set`.", "true", bool),
     "exit_on_error": Argument(
-        "End the node if it cannot start, or fails; else it can be configured again.", "false", bool
+        "End the node with exit code 1 if autostart or a run fails; otherwise it can be configured again.",
+        "false",
+        bool,
     ),
     "use_sim_time": Argument("Use /clock, for replays and simulations.", "false", bool),
 }

@@ -25,7 +25,7 @@ from launch import LaunchContext, LaunchDescription
 FUSION = Path(__file__).resolve().with_name("fusion.launch.py")
 SIM_TIME = {"use_sim_time": "true", "autostart": "true", "exit_on_error": "true"}
 SWITCHES = {
-    "reliable": ("true", "Subscribe reliably, so that no message of the recording is lost at any rate."),
+    "reliable": ("true", "Subscribe to every topic as reliable, so that no message is lost at any rate."),
     "loop": ("false", "Start again at the end of the recording."),
     "shutdown": ("true", "End the launch when the replay ends."),
 }

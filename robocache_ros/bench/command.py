@@ -42,9 +42,9 @@ def live(
 
     load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
     if not load.sensors:
-        raise RoboCacheError("nothing is published: every rate is 0")
+        raise RoboCacheError("rates: all of them are 0, so that nothing is published; give one above 0")
     if not 0 < seconds <= 3600:
-        raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600")
+        raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600; give a duration in s")
     if via not in VIAS:
         raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
     main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, drivers_apart), naive=naive, out=out)

@@ -22,7 +22,7 @@ from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
 
-WAITING = 8  # images of each kind that are kept
+WAITING = 8  # images that are kept, of depth and of color each
 COLOR_ALIGNMENT = 16
 
 

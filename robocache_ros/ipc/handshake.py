@@ -66,7 +66,9 @@ def connect(path: str) -> tuple[socket.socket, list[int], int]:
         connection.connect(path)
         uid, _ = peer_uid_pid(connection)
         if uid != os.geteuid():
-            raise IpcUnavailableError(f"{path}: user {uid} serves it, not this process's user {os.geteuid()}")
+            raise IpcUnavailableError(
+                f"{path}: user {uid} serves it, not this process's user {os.geteuid()}; run both as one user"
+            )
         data, fds, _, _ = socket.recv_fds(connection, PACKET_BYTES, MAX_FDS)
         hello = Hello.from_json(data)
         if hello.refused or len(fds) < MIN_FDS:
@@ -78,7 +80,9 @@ def connect(path: str) -> tuple[socket.socket, list[int], int]:
         close_all(fds)
         if isinstance(error, IpcUnavailableError):
             raise
-        raise IpcUnavailableError(f"{path}: no node answers there ({printable(error)})") from None
+        raise IpcUnavailableError(
+            f"{path}: no node answers there ({printable(error)}); start the node, or check its name"
+        ) from None
     return connection, list(fds), hello.generation
 
 

@@ -96,7 +96,7 @@ def map_ring(layout: RingLayout, place: bytes, fds: Sequence[int]) -> Ring:
     """Reader: the memory that a writer made, by its description or its descriptor."""
     if layout.device == "cpu":
         if not fds:
-            raise IpcUnavailableError("the ring's descriptor is missing")
+            raise IpcUnavailableError("ring: its file descriptor is missing; use one version on both sides")
         return HostRing(fds[0], layout.ring_bytes)
     from robocache_ros.ops.cuda.shared_ring import MappedRing
 

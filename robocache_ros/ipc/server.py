@@ -107,7 +107,9 @@ class Server:
                 made.pop_all()
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             why = getattr(error, "strerror", None) or error
-            raise IpcUnavailableError(f"{path}: no socket can be made here ({why})") from None
+            raise IpcUnavailableError(
+                f"{path}: no socket can be made here ({why}); set XDG_RUNTIME_DIR to another folder"
+            ) from None
 
     def announce(self, packet: bytes) -> None:
         """Send a packet to every reader; one that does not read misses it, and finds the slot in the table."""

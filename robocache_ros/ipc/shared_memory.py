@@ -88,13 +88,17 @@ def map_fd(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
     """
     size = _sealed_bytes(fd)
     if size < nbytes:
-        raise IpcUnavailableError(f"shared memory: {size} bytes where the description gives {nbytes}")
+        raise IpcUnavailableError(
+            f"shared memory: {size} bytes where the description gives {nbytes}; use one version on both sides"
+        )
     try:
         return mmap.mmap(fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     except PermissionError:
         raise
     except (OSError, ValueError, OverflowError) as error:
-        raise IpcUnavailableError(f"shared memory: {nbytes} bytes cannot be mapped ({error})") from None
+        raise IpcUnavailableError(
+            f"shared memory: {nbytes} bytes cannot be mapped ({error}); free memory, or use fewer slots"
+        ) from None
 
 
 def _sealed_bytes(fd: int) -> int:

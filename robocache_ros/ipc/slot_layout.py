@@ -42,7 +42,9 @@ class Field:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         if not isinstance(self.name, str) or len(self.name) > MAX_NAME:
-            raise RoboCacheError(f"{printable(self.name)}: is not a name of up to {MAX_NAME} characters")
+            raise RoboCacheError(
+                f"{printable(self.name)}: is not a name of up to {MAX_NAME} characters; give a shorter one"
+            )
         if self.dtype not in DTYPES:
             raise RoboCacheError(
                 f"{printable(self.name)}: dtype {printable(repr(self.dtype))} is not one of {', '.join(DTYPES)}"
@@ -51,10 +53,12 @@ class Field:
             raise RoboCacheError(f"{self.name}: bfloat16 is for the ring; a host field is a NumPy array")
         if any(not isinstance(size, int) or size < 0 for size in self.shape):
             raise RoboCacheError(
-                f"{self.name}: shape {printable(list(self.shape))} has a size that is not an integer >= 0"
+                f"{self.name}: shape {printable(list(self.shape))} has sizes that are not integers >= 0; give others"
             )
         if len(self.shape) > MAX_DIMENSIONS or math.prod(max(n, 1) for n in self.shape) > MAX_BYTES // 8:
-            raise RoboCacheError(f"{self.name}: shape {printable(list(self.shape))} is too large for memory")
+            raise RoboCacheError(
+                f"{self.name}: shape {printable(list(self.shape))} is too large for memory; give a smaller one"
+            )
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +106,7 @@ class RingLayout:
         if self.device not in ("cpu", "cuda"):
             raise RoboCacheError(f"device: {printable(repr(self.device))} is not one of cpu, cuda")
         if not isinstance(self.meta, str):
-            raise RoboCacheError("meta: is not a text")
+            raise RoboCacheError("meta: is not text; give a str")
 
     @cached_property
     def shared(self) -> dict[str, Field]:

@@ -73,9 +73,12 @@ class Child:
         heard = b""
         while READY.encode() not in heard.split():
             if self.process.poll() is not None:
-                raise RoboCacheError(f"{self.name}: ended with code {self.process.returncode}:\n{self.log_tail()}")
+                code = self.process.returncode
+                raise RoboCacheError(f"{self.name}: ended with exit code {code}; its log ends with:\n{self.log_tail()}")
             if time.monotonic() > end:
-                raise RoboCacheError(f"{self.name}: was not ready within {START_S:g} s:\n{self.log_tail()}")
+                raise RoboCacheError(
+                    f"{self.name}: was not ready within {START_S:g} s; its log ends with:\n{self.log_tail()}"
+                )
             heard += self.process.stdout.read() or b""  # type: ignore[union-attr]
             time.sleep(0.02)
 
@@ -85,7 +88,7 @@ class Child:
             self.process.stdin.write(f"{command}\n".encode())  # type: ignore[union-attr]
             self.process.stdin.flush()  # type: ignore[union-attr]
         except OSError:
-            raise RoboCacheError(f"{self.name}: has ended:\n{self.log_tail()}") from None
+            raise RoboCacheError(f"{self.name}: has ended; its log ends with:\n{self.log_tail()}") from None
 
     def end(self) -> None:
         """Interrupt it, and kill it where that is not enough."""
@@ -143,7 +146,7 @@ class Family:
                     found |= dict(arrays)
             return found
         except (OSError, ValueError):
-            raise RoboCacheError(f"{child.name}: left no result:\n{child.log_tail()}") from None
+            raise RoboCacheError(f"{child.name}: left no result; its log ends with:\n{child.log_tail()}") from None
 
     def clear_shared_memory(self, names: set[str]) -> None:
         """Remove the middleware's segments that killed children have left in /dev/shm."""

@@ -104,7 +104,7 @@ def _walk(t: Type, wanted: list[Wanted], order: str) -> Iterator[Step | Run]:
     elif isinstance(t, (Array, Sequence)):
         yield _indexed(t, wanted, order)
     else:  # resolve() has refused such a path before
-        raise RoboCacheError(f"field: {describe(t)} has no parts")
+        raise RoboCacheError(f"field: {describe(t)} has no fields; leave out what follows it")
 
 
 def _skipped(t: Type, order: str) -> Iterator[Step | Run]:

@@ -36,7 +36,7 @@ def octets(t: Type, order: str, slot: int) -> Step:
 def _element(t: Sequence) -> Run:
     fixed = runs(t.element)
     if fixed is None or len(fixed) != 1:
-        raise RoboCacheError(f"field: {describe(t)} is not numbers of one kind; name one element's field, as in [0].x")
+        raise RoboCacheError(f"field: {describe(t)} is not numbers of one type; name one element's field, as in [0].x")
     return fixed[0]
 
 

@@ -100,7 +100,7 @@ def primitive_of(t: Type) -> Primitive:
     """The primitive that a type of fixed layout is, or is made of throughout."""
     fixed = runs(t)
     if fixed is None or len(fixed) != 1:
-        raise RoboCacheError(f"field: {describe(t)} is not made of numbers of one kind")
+        raise RoboCacheError(f"field: {describe(t)} is not made of numbers of one type; name a field in it")
     return fixed[0][0]
 
 
@@ -133,7 +133,7 @@ def resolve(t: Type, path: Path) -> Type:
     for step in path:
         if isinstance(step, int):
             if not isinstance(t, (Array, Sequence)):
-                raise RoboCacheError(f"field: [{step}] of {describe(t)}, which is not an array")
+                raise RoboCacheError(f"field: [{step}] of {describe(t)}, which is not an array; leave out the index")
             if isinstance(t, Array) and step >= t.length:
                 raise RoboCacheError(f"field: [{step}] of an array of {t.length}; the last is [{t.length - 1}]")
             t = t.element

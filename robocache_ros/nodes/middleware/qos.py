@@ -39,7 +39,7 @@ def unmet(asked: QosSpec, offered: QoSProfile) -> str:
 
 
 def reliable(depth: int) -> QoSProfile:
-    """Reliable, so that subscribers of either kind match it."""
+    """Reliable, which matches reliable and best effort subscribers."""
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
 
 

@@ -57,7 +57,7 @@ class StreamState:
     transport: Delay = field(default_factory=Delay)  # published to received, by the middleware's clocks
     frame_id: str = ""
     crashed: int = 0  # messages that raised an exception other than DecodeError
-    problems: dict[str, str] = field(default_factory=dict)  # with the topic's publishers, by kind
+    problems: dict[str, str] = field(default_factory=dict)  # with the topic's publishers, by cause (type, qos)
     events: Counter[str] = field(default_factory=Counter)
 
 
