@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from robocache_ros.bags.clocks.choose import timeline_of
 from robocache_ros.bags.frames.recorded_frames import FrameInfo, FrameRecorder
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
@@ -66,11 +67,13 @@ def describe(path: str | Path) -> BagInfo:
             if message.topic in frames.topics:
                 frames.add(message)
         topics = {}
-        for name, stats in recorder.stats().items():
+        timeline = timeline_of(recorder.times())
+        for name, stats in recorder.stats(timeline).items():
             messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
             topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
         size = sum(file.stat().st_size for file in bag.files)
-        notes = (*bag.notes, *clock_notes(topic.stats for topic in topics.values()))
+        clocks = clock_notes(topic.stats for topic in topics.values())
+        notes = (*bag.notes, *filter(None, [timeline.note]), *clocks)
         return BagInfo(
             bag.path, size, bag.start_ns, bag.stop_ns, notes, bag.integrity, topics, bag.definitions, frames.frames()
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bags.clocks.read import read_timeline
 from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import Recorder, TopicStats
@@ -39,6 +41,10 @@ class BagRun:
             of images and voxels, at most).
         start_ns, stop_ns: log times to read between; None: from the first message, to the last one.
 
+    Attributes:
+        timeline: on which the ticks are.
+        start_ns, stop_ns: of the recording on it; where the time jumps, stop_ns - start_ns is the sum of the parts.
+
     Attributes, complete once `frames` is done:
         ticks_ns, valid: (T,) int64 and (T, N) uint8 of every tick, also those trimmed.
         leading, trailing: how many of them were trimmed at either end.
@@ -59,8 +65,12 @@ class BagRun:
         self.spec = spec
         self.layout = Layout(spec)
         self.visibility = visibility
-        self.start_ns = bag.start_ns if start_ns is None else start_ns
-        self.stop_ns = bag.stop_ns if stop_ns is None else stop_ns
+        self.timeline = read_timeline(bag, {stream.topic for stream in spec.streams if stream.stamp == "device"})
+        log_start_ns = bag.start_ns if start_ns is None else start_ns
+        log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
+        self._spans = self.timeline.spans(log_start_ns, log_stop_ns)
+        self.start_ns = self._spans[0].first_ns
+        self.stop_ns = self.start_ns + sum(span.last_ns - span.first_ns for span in self._spans)
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
@@ -126,26 +136,44 @@ class BagRun:
 
     def stats(self) -> dict[str, TopicStats]:
         """What the recording says of the topics that were read."""
-        return self._recorder.stats()
+        return self._recorder.stats(self.timeline)
+
+    def clocks(self) -> dict[str, Any]:
+        """For the provenance: the `timeline`, and the newest translation of each stream with `stamp: device`."""
+        devices = {
+            name: {"offset_ns": clock.offset_ns, "skew_ppm": clock.skew_ppm, "jumps": clock.jumps}
+            for name, clock in self._ingest.engine.device_clocks.items()
+        }
+        return {"timeline": self.timeline.to_dict(), "device_clocks": devices}
 
     def _watched(self) -> Iterator[Frames]:
         chunk = MEDIA_CHUNK if self.spec.media else VECTOR_CHUNK
-        for part in offline.run(
-            self._messages(), self._ingest, self.start_ns, self.stop_ns, visibility=self.visibility, chunk=chunk
-        ):
-            self._ticks.append(part.ticks_ns)
-            self._valid.append(part.valid)
-            yield part
+        engine = self._ingest.engine
+        for span in self._spans:
+            last_ns = span.last_ns
+            if span is not self._spans[0]:
+                engine.reset("the time of the recording jumps")
+            if span is not self._spans[-1] and self.visibility == "deployed":
+                last_ns -= self.spec.cut_ns  # later ticks were not due before the jump
+            messages = self._messages(span.start_ns, span.stop_ns)
+            for part in offline.run(
+                messages, self._ingest, span.first_ns, last_ns, visibility=self.visibility, chunk=chunk
+            ):
+                self._ticks.append(part.ticks_ns)
+                self._valid.append(part.valid)
+                yield part
 
-    def _messages(self) -> Iterator[tuple[str, int, bytes]]:
-        """Each message once per stream that its topic feeds, or completes."""
+    def _messages(self, start_ns: int, stop_ns: int) -> Iterator[tuple[str, int, bytes]]:
+        """Each message once per stream that its topic feeds, or completes, with its arrival on the timeline."""
         fed = defaultdict(list)
         for feed in self.bag.feeds(self.spec):
             fed[feed.topic].append(feed.name)
-        messages = read_ahead(self.bag.messages(fed, self.start_ns, self.stop_ns))
+        messages = read_ahead(self.bag.messages(fed, start_ns, stop_ns))
+        at = self.timeline.at
         for topic, log_ns, data in self._recorder.watch(messages):
+            arrival_ns = at(log_ns)
             for name in fed[topic]:
-                yield name, log_ns, data
+                yield name, arrival_ns, data
 
     def check_spans_ticks(self) -> None:
         """Raise a RoboCacheError where the recording is shorter than a tick's period."""

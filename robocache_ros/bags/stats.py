@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.clocks import LIMIT_NS, Clock, clock_of
+from robocache_ros.bags.clocks.choose import CLOCK_TYPE
+from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS, Clock, Times, clock_of
+from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF_STATIC, TF_TYPE
@@ -32,7 +34,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class TopicStats:
-    """One topic over a recording. Times are header stamps where they are on the log's clock, else receive times.
+    """One topic over a recording, on its timeline.
+
+    Times are header stamps, translated where they are on a clock of their own; arrivals where they are not set.
 
     `missing` is an estimate: an interval of 1.5 periods or more has lost as many samples as fit into it, by the median
     interval. That needs a topic with a period: where shorter intervals make up less than half of the time, messages
@@ -54,11 +58,11 @@ class TopicStats:
     duplicates: int  # messages with a header stamp that an earlier message had
     out_of_order: int  # messages logged behind a newer header stamp
     intervals_ms: NDArray[np.float64] = field(repr=False)
-    delays_ms: NDArray[np.float64] = field(repr=False)  # log time - header stamp; empty where `stamped` is False
+    delays_ms: NDArray[np.float64] = field(repr=False)  # arrival - stamp; empty where `stamped` is False
 
     @property
     def stamped(self) -> bool:
-        """Whether its messages have header stamps that are on the log's clock."""
+        """Whether its messages have header stamps that are set."""
         return self.clock.is_usable
 
     def delay_ms(self, share: float) -> float:
@@ -82,7 +86,7 @@ class Recorder:
     def __init__(self, topics: Iterable[Topic], definitions: Mapping[str, str]) -> None:
         self._topics = {t.name: t for t in topics}
         # The stamps of static transforms, which hold for all times, tell nothing.
-        self._stamped = {n: n != TF_STATIC and _has_header(t.type, definitions) for n, t in self._topics.items()}
+        self._stamped = {n: n != TF_STATIC and is_stamped(t.type, definitions) for n, t in self._topics.items()}
         # Arrays, not lists of objects: a recording has millions of messages.
         self._logs = {name: array("q") for name in self._topics}
         self._heads = {name: bytearray() for name in self._topics}  # _STAMPED_HEAD bytes of each message
@@ -106,46 +110,59 @@ class Recorder:
             sizes[topic] += len(data)
             yield message
 
-    def stats(self) -> dict[str, TopicStats]:
-        """Statistics by topic; topics without a message are left out."""
-        return {name: self._of(topic) for name, topic in self._topics.items() if self._logs[name]}
+    def times(self) -> dict[str, Times]:
+        """Log times and stamps of the stamped topics, and the times of /clock."""
+        names = [name for name, stamped in self._stamped.items() if stamped and self._logs[name]]
+        return {name: Times(np.array(self._logs[name], np.int64), self._stamps(name)) for name in names}
 
-    def _of(self, topic: Topic) -> TopicStats:
-        logs = np.array(self._logs[topic.name], np.int64)
-        stamps = _stamps(self._heads[topic.name], self._short[topic.name]) if self._stamped[topic.name] else None
+    def stats(self, timeline: Timeline | None = None) -> dict[str, TopicStats]:
+        """Statistics by topic, on a timeline (None: the log times); topics without a message are left out."""
+        by = timeline or Timeline()
+        return {name: self._of(topic, by) for name, topic in self._topics.items() if self._logs[name]}
+
+    def _stamps(self, name: str) -> Int64:
+        return _stamps(self._heads[name], self._short[name])
+
+    def _of(self, topic: Topic, timeline: Timeline) -> TopicStats:
+        arrivals = timeline.arrivals(np.array(self._logs[topic.name], np.int64))
         size = self._sizes[topic.name]
-        if stamps is None:
-            return _describe(topic, logs, np.sort(logs), size, 0, 0, Clock(), None)
-        clock = clock_of(logs, stamps)
-        if not clock.is_usable:
-            return _describe(topic, logs, np.sort(logs), size, 0, 0, clock, None)
-        known = (stamps > 0) | ((stamps == 0) & (logs <= LIMIT_NS))  # others have no time; they are counted
-        stamps, logs = stamps[known], logs[known]
+        stamps = self._stamps(topic.name) if self._stamped[topic.name] else None
+        clock = Clock() if stamps is None else clock_of(arrivals, stamps)
+        if stamps is None or not clock.is_usable:
+            return _describe(topic, arrivals, np.sort(arrivals), size, 0, 0, clock, None)
+        known = (stamps > 0) | ((stamps == 0) & (arrivals <= LIMIT_NS))  # others have no time; they are counted
+        stamps, arrivals = stamps[known], arrivals[known]
+        if clock.kind == "device":
+            from robocache_ros.engine.device_clock import DeviceClock  # with torch, which few recordings need
+
+            device = DeviceClock()
+            pairs = zip(stamps.tolist(), arrivals.tolist(), strict=True)
+            stamps = np.array([device.translate(stamp, arrival) for stamp, arrival in pairs], np.int64)
         distinct = np.unique(stamps)
         behind = stamps < np.maximum.accumulate(stamps)
         first_seen = np.zeros(len(stamps), bool)
         first_seen[np.unique(stamps, return_index=True)[1]] = True
         return _describe(
             topic,
-            logs,
+            arrivals,
             distinct,
             size,
             len(stamps) - len(distinct),
             int((behind & first_seen).sum()),
             clock,
-            (logs - stamps) / 1e6,
+            (arrivals - stamps) / 1e6,
         )
 
 
 def clock_notes(topics: Iterable[TopicStats]) -> list[str]:
-    """A note for each kind of header stamps that are not on the clock of the log times, with its topics."""
+    """A note for each kind of header stamps that are not on the timeline, with its topics."""
     found: dict[str, list[str]] = {}
     for stats in topics:
         if stats.clock.text:
             found.setdefault(stats.clock.text, []).append(printable(stats.topic, 60))
     return [
         f"{', '.join(names[:2])}{f' and {len(names) - 2} more' if len(names) > 2 else ''}: {text}; "
-        "their times are those of arrival"
+        f"{'stamp: device translates them' if 'own' in text else 'their times are those of arrival'}"
         for text, names in found.items()
     ]
 
@@ -204,9 +221,9 @@ def _join(parts: NDArray[np.uint8], order: str) -> Int64:
     return np.where(nanoseconds < NS_PER_S, seconds * NS_PER_S + nanoseconds, -1)
 
 
-def _has_header(name: str, definitions: Mapping[str, str]) -> bool:
-    """Whether a type starts with a std_msgs/Header, or is of transforms; False where its definition is not known."""
-    if name == TF_TYPE:
+def is_stamped(name: str, definitions: Mapping[str, str]) -> bool:
+    """Whether a type starts with a std_msgs/Header, or is the Clock or of transforms; False where it is not known."""
+    if name in (CLOCK_TYPE, TF_TYPE):
         return True
     from robocache_ros.decode.cdr.definitions import HEADER, message_type
     from robocache_ros.decode.cdr.types import Struct

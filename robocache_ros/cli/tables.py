@@ -27,7 +27,7 @@ console = Console()
 errors = Console(stderr=True)
 
 _WIDEST = 1000
-_NO_DELAY = {"none": "no header", "unset": "no stamps", "other": "another clock"}
+_NO_DELAY = {"none": "no header", "unset": "no stamps", "constant": "one stamp"}
 
 
 def show(table: Table) -> None:

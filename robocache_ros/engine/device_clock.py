@@ -184,7 +184,8 @@ class DeviceClock:
 
     def _jumped(self, stamp_ns: int, arrival_ns: int) -> bool:
         """Whether one of the clocks has jumped before this sample; counts the samples that suggest it."""
-        assert self._last and self.line
+        assert self._last
+        assert self.line
         late_ns = arrival_ns - self.line.at(stamp_ns)
         self._odd = self._odd + 1 if stamp_ns < self._last[0] - JUMP_NS or late_ns < -JUMP_NS else 0
         if late_ns <= JUMP_NS:

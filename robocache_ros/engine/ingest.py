@@ -218,7 +218,8 @@ class Ingest:
             return outcome
         if outcome is Outcome.UNSTAMPED:
             log.warning(
-                "%s: a message is dropped: its header stamp is not set; set it in the publisher, or set stamp: header_or_receive",
+                "%s: a message is dropped: its header stamp is not set; "
+                "set it in the publisher, or set stamp: header_or_receive",
                 feed,
             )
         elif outcome is Outcome.SKEWED:

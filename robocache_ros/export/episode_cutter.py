@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.units import NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class EpisodeCutter:
     """Cuts the ticks of a recording into episodes without breaks in time and without values that do not exist.
 
     A tick at which a stream has no value is in no episode, unless the stream's `on_invalid` is mask; the ticks after it
-    begin a new one.
+    begin a new one. So does the tick after a jump of the time.
 
     Args:
         spec: the streams.
@@ -47,6 +48,7 @@ class EpisodeCutter:
         self._seen = np.zeros(len(spec.streams), bool)
         self._broken_at: dict[str, int] = {}  # of a stream with `fail`, the first tick without a value since its first
         self._start = 0
+        self._newest_ns: int | None = None
         self._open = self._long_enough = False
         self._waiting: list[Frames] = []  # the ticks of the open episode, until it is long enough
 
@@ -57,6 +59,10 @@ class EpisodeCutter:
             RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without one.
         """
         self._check_unbroken(frames)
+        if len(frames):
+            first_ns, self._newest_ns, newest_ns = int(frames.ticks_ns[0]), int(frames.ticks_ns[-1]), self._newest_ns
+            if newest_ns is not None and not 0 < first_ns - newest_ns < 2 * NS_PER_S / self._spec.rate_hz:
+                self._end(self.ticks)
         for start, stop, complete in runs(np.all(frames.valid[:, self._needed] > 0, axis=1)):
             if complete:
                 yield from self._add(frames[start:stop], self.ticks + start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ class ExportedRecording:
     notes: tuple[str, ...]
     integrity: str  # what is known of the messages' checksums
     thumbnails: Thumbnails = field(repr=False)
+    clocks: dict[str, Any] = field(default_factory=dict)  # `timeline`, and the `device_clocks` of streams
 
     @property
     def kept(self) -> NDArray[np.bool_]:

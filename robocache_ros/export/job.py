@@ -146,7 +146,8 @@ def _convert(
             episodes=tuple((start + run.leading, stop + run.leading) for start, stop in cutter.episodes),
             counters=run.counters,
             topics=topics,
-            notes=(*bag.notes, *clock_notes(topics.values())),
+            notes=(*bag.notes, *filter(None, [run.timeline.note]), *clock_notes(topics.values())),
+            clocks=run.clocks(),
             integrity=bag.integrity,
             thumbnails=thumbnails,
         )
@@ -212,6 +213,7 @@ def _provenance(
                 "counters": {name: dict(counts) for name, counts in recording.counters.items()},
                 "notes": list(recording.notes),
                 "integrity": recording.integrity,
+                **recording.clocks,
             }
             for recording, files in zip(recordings, checksums, strict=True)
         ],

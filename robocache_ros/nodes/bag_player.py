@@ -17,6 +17,9 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 
+from robocache_ros.bags.clocks.choose import CLOCK
+from robocache_ros.bags.clocks.read import read_timeline
+from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.player import SteadyClock, play
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
@@ -59,7 +62,9 @@ class BagPlayer:
         self._bag = bag
         self._options = options
         self._last_ns: int | None = None
-        names = options.topics or tuple(bag.topics)
+        self._timeline = read_timeline(bag) if options.clock else Timeline()
+        # With --clock, the time of the recording is published instead of a recorded /clock.
+        names = tuple(name for name in options.topics or bag.topics if not (options.clock and name == CLOCK))
         missing = [name for name in names if name not in bag.topics]
         if missing:
             there = printable(", ".join(bag.topics), 100)
@@ -157,7 +162,9 @@ class BagPlayer:
                 wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _publish_clock(self, now_ns: int) -> None:
-        self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, NS_PER_S)))
+        """Publish the time that belongs to a log time."""
+        time_ns = self._timeline.at(now_ns)
+        self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(time_ns, NS_PER_S)))
 
 
 def _message_class(bag: Bag, topic: str) -> type[Any]:

@@ -198,12 +198,12 @@ class Rig:
         self.node.destroy_client(client)
         return future.result()
 
-    def play(self, **options: Any) -> Any:
-        """Replay the recording, with /clock, once the node listens; returns what was sent."""
+    def play(self, recording: Path = PANDA, **options: Any) -> Any:
+        """Replay a recording, with /clock, once the node listens; returns what was sent."""
         from robocache_ros.bags.reader import Bag
         from robocache_ros.nodes.bag_player import BagPlayer, Options
 
-        with Bag(PANDA) as bag:
+        with Bag(recording) as bag:
             player = BagPlayer(self.node, bag, Options(**{"clock": True, "wait_s": PATIENCE_S} | options))
             return player.run()
 

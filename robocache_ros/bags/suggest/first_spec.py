@@ -199,8 +199,8 @@ def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:
 
 def _keys(name: str, topic: TopicInfo, keys: dict[str, Any]) -> dict[str, Any]:
     role = {"role": "action"} if _is_action(name) else {}
-    if topic.stats.clock.text:
-        keys = {**keys, "stamp": "receive"}
+    if topic.stats.clock.stamp:
+        keys = {"stamp": topic.stats.clock.stamp, **keys}
     return {"topic": name, "type": topic.stats.type, **keys, "rate_hz": _nominal_hz(topic), **role}
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from robocache_ros.alignments import alignment
-from robocache_ros.bags.clocks import LIMIT_NS
+from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo
 
-_CLOCKS = (
-    "# Where stamps are not set or are on another clock, `stamp: receive` gives a sample the time of its arrival. The",
-    "# time that the message took to arrive is then part of it: such a stream is late by that time.",
-)
+_CLOCKS = {
+    "device": "# `stamp: device` translates stamps that are on a clock of their own, from stamps and arrivals.",
+    "receive": "# Where stamps tell nothing, `stamp: receive` gives a sample the time of arrival, late by its delay.",
+    "header_or_receive": "# `stamp: header_or_receive` gives a sample the time of its arrival if its stamp is not set.",
+}
 
 _HELD = "often silent: its last value is held, and its age stated; with `split` an export leaves such ticks out"
 
@@ -54,7 +55,7 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
         in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops the others
         waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))
     longest, slowest = max(waits)
-    clocks = {s.keys["topic"] for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
+    clocks = {s.keys.get("stamp") for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
     return [
         f"# A first spec for {info.path.name}, from what was measured in it ({info.duration_s:.1f} s).",
         "# `robocache check` shows what it resolves to; `robocache schema` lets an editor complete it.",
@@ -63,7 +64,7 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
         f"# The longest that a value came after its time was {longest:.0f} ms ({slowest}).",
         "# With a shorter delay_ms a robot reacts faster, and what comes later than that is marked as missing.",
         f"delay_ms: {max(tens(longest * 1.05), 10)}",
-        *(_CLOCKS if clocks else ()),
+        *(line for stamp, line in _CLOCKS.items() if stamp in clocks),
         "streams:",
     ]
 

@@ -123,8 +123,7 @@ def _page(index: int, recording: ExportedRecording) -> dict[str, Any]:
 
 
 def _span_s(recording: ExportedRecording) -> float:
-    ticks = recording.ticks_ns
-    return max(float(ticks[-1] - ticks[0]) / 1e9, 1e-3) if len(ticks) else 1e-3
+    return max((len(recording.ticks_ns) - 1) / recording.spec.rate_hz, 1e-3)
 
 
 def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -98,7 +100,7 @@ def test_a_translated_stamp_is_never_after_its_arrival(steps: list[tuple[int, in
 def test_translation_is_monotone_where_stamps_are(steps: list[tuple[int, int]]) -> None:
     stamps, arrivals = walked([(abs(device), host) for device, host in steps])
     out = translated(stamps, arrivals)
-    assert all(later >= earlier for earlier, later in zip(out, out[1:], strict=False))
+    assert all(later >= earlier for earlier, later in pairwise(out))
 
 
 @given(steps, st.integers(-(10**17), 10**17), st.integers(-(10**17), 10**17))
@@ -117,7 +119,7 @@ def test_equal_stamps_have_equal_translations(steps: list[tuple[int, int]]) -> N
 
 
 def test_a_restarted_device_is_translated_anew_and_counted() -> None:
-    stamps, arrivals, true = sampled(20)
+    stamps, arrivals, _ = sampled(20)
     again, more, rest = sampled(20, seed=1, device_ns=S)
     pause = 30 * S
     clock = DeviceClock()

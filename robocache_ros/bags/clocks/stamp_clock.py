@@ -1,0 +1,85 @@
+"""Whether a topic's header stamps run on the clock of the recording's timeline.
+
+Simulators stamp in simulated time, some drivers since their start, and a replayed recording keeps its old stamps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.spec import StreamSpec
+
+Int64 = NDArray[np.int64]
+
+LIMIT_NS = round(StreamSpec.max_skew_ms * 1e6)  # fusion drops a sample whose stamp is further from its arrival
+FEW = 0.1  # up to this share of the stamps may be unusable
+
+
+class Times(NamedTuple):
+    """The messages of a topic in the order of the log; a stamp that is not valid is -1."""
+
+    logs_ns: Int64  # (M,)
+    stamps_ns: Int64  # (M,)
+
+    @property
+    def set_ones(self) -> Times:
+        """Those whose stamps are valid and set."""
+        known = self.stamps_ns > 0
+        return Times(self.logs_ns[known], self.stamps_ns[known])
+
+
+class Clock(NamedTuple):
+    """What a topic's header stamps are.
+
+    kind: `timeline`: on the clock of the timeline; `device`: on another one; `unset`: zero or not valid; `constant`:
+    all the same; `none`: the type has no header. offset_ns: the median of arrival - stamp. unset: messages whose stamps
+    are not set.
+    """
+
+    kind: str = "none"
+    offset_ns: int = 0
+    unset: int = 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the stamps tell where a message is on the timeline, by themselves or translated."""
+        return self.kind in ("timeline", "device")
+
+    @property
+    def stamp(self) -> str:
+        """The `stamp` of a stream that suits; empty where it is the default."""
+        known = {"unset": "receive", "constant": "receive", "device": "device"}
+        return known.get(self.kind, "header_or_receive" if self.unset else "")
+
+    @property
+    def text(self) -> str:
+        """What is special about the stamps; empty where nothing is."""
+        if self.kind in ("unset", "constant"):
+            return "stamps are not set" if self.kind == "unset" else "stamps are all the same"
+        if self.kind != "device":
+            return f"{self.unset:,} stamps are not set" if self.unset else ""
+        return f"stamps are {difference(self.offset_ns)} the timeline: a clock of their own"
+
+
+def difference(offset_ns: int) -> str:
+    """`12.0 s behind`: a clock less another one, in words."""
+    value = abs(offset_ns) / 1e9
+    shown = f"{value:.1f} s" if value < 1000 else f"{value:.2e} s".replace("e+0", "e")
+    return f"{shown} {'behind' if offset_ns > 0 else 'ahead of'}"
+
+
+def clock_of(arrivals: Int64, stamps: Int64) -> Clock:
+    """The clock of (N,) header stamps in ns, -1 where one is not valid, by the (N,) arrivals of their messages."""
+    delays = arrivals - stamps
+    lost = (stamps < 0) | ((stamps == 0) & (delays > LIMIT_NS))
+    unset = int(lost.sum())
+    if not len(stamps) or 2 * unset > len(stamps):
+        return Clock("unset", unset=unset)
+    delays, stamps = delays[~lost], stamps[~lost]
+    offset_ns = int(np.median(delays))
+    if len(stamps) > 1 and stamps.min() == stamps.max():
+        return Clock("constant", offset_ns, unset)
+    return Clock("timeline" if np.mean(np.abs(delays) > LIMIT_NS) <= FEW else "device", offset_ns, unset)

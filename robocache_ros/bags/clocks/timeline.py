@@ -1,0 +1,148 @@
+"""The timeline of a recording: when a message arrived, on the clock of its header stamps."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.clocks.stamp_clock import difference
+from robocache_ros.errors import printable
+
+if TYPE_CHECKING:
+    from robocache_ros.engine.device_clock import Line
+
+Int64 = NDArray[np.int64]
+
+
+class Mapping(Protocol):
+    """From log times to times, without a jump."""
+
+    def at(self, log_ns: int) -> int:
+        """The time at a log time."""
+
+
+class ClockSteps(NamedTuple):
+    """The time is that of the last message of /clock, as for a node in simulated time."""
+
+    logs_ns: Int64
+    times_ns: Int64
+
+    def at(self, log_ns: int) -> int:
+        """The time at a log time; the first one known for those before it."""
+        return int(self.times_ns[max(0, int(np.searchsorted(self.logs_ns, log_ns, side="right")) - 1)])
+
+
+class Piece(NamedTuple):
+    """A line from stamps to log times, from a log time on, for times up to a limit."""
+
+    start_ns: int
+    line: Line
+    limit_ns: int
+
+    def at(self, log_ns: int) -> int:
+        """The time at a log time."""
+        x, y, dx, dy = self.line
+        return max(0, min(x + (log_ns - y) * dx // dy, self.limit_ns))
+
+
+class Lines(NamedTuple):
+    """Neighbouring pieces: a clock of constant rate has one."""
+
+    pieces: tuple[Piece, ...]
+
+    def at(self, log_ns: int) -> int:
+        """The time at a log time."""
+        index = bisect_right(self.pieces, log_ns, key=_start_ns)
+        return self.pieces[max(0, index - 1)].at(log_ns)
+
+
+class Segment(NamedTuple):
+    """The log times from one jump of the time to the next."""
+
+    start_ns: int  # log time of its first message
+    mapping: Mapping
+
+
+def _start_ns(part: Piece | Segment) -> int:
+    return part.start_ns
+
+
+class Span(NamedTuple):
+    """Messages with start_ns <= log time < stop_ns, of the times from first_ns to last_ns."""
+
+    start_ns: int
+    stop_ns: int
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The time of a recording, as a function of the log time.
+
+    Attributes:
+        source: `log`: the clock of the log times; `/clock`: the recorded simulated time; `stamps`: the header stamps of
+            some topics, with an estimate of offset and skew.
+        segments: between jumps of the time; none of `log`.
+        topics: those whose stamps are on it, where it is not that of the log times.
+        offset_ns: log time less time, at the first stamped message.
+        rate: seconds of it in a second of the log times.
+    """
+
+    source: str = "log"
+    segments: tuple[Segment, ...] = ()
+    topics: tuple[str, ...] = ()
+    offset_ns: int = 0
+    rate: float = 1.0
+
+    def at(self, log_ns: int) -> int:
+        """The time at a log time."""
+        if not self.segments:
+            return log_ns
+        index = bisect_right(self.segments, log_ns, key=_start_ns)
+        return self.segments[max(0, index - 1)].mapping.at(log_ns)
+
+    def arrivals(self, logs_ns: Int64) -> Int64:
+        """(M,) times at (M,) log times."""
+        if not self.segments:
+            return logs_ns
+        return np.array([self.at(log_ns) for log_ns in logs_ns.tolist()], np.int64)
+
+    def spans(self, start_ns: int, stop_ns: int) -> list[Span]:
+        """The parts between jumps of the messages with start_ns <= log time < stop_ns."""
+        starts = [segment.start_ns for segment in self.segments[1:] if start_ns < segment.start_ns < stop_ns]
+        logs = zip([start_ns, *starts], [*starts, stop_ns], strict=True)
+        return [Span(a, b, self.at(a), self.at(b if b == stop_ns else b - 1)) for a, b in logs]
+
+    @property
+    def note(self) -> str:
+        """The timeline in words; empty where it is that of the log times."""
+        if not self.segments:
+            return ""
+        shown = ", ".join(printable(name, 60) for name in self.topics[:2])
+        more = f" and {len(self.topics) - 2} more" if len(self.topics) > 2 else ""
+        whose = "/clock" if self.source == "/clock" else f"the header stamps of {shown}{more}"
+        how = "by /clock" if self.source == "/clock" else "from the fastest messages"
+        count = len(self.segments) - 1
+        jumps = (
+            f"; the time jumps {count} time{'s' if count > 1 else ''}, and the timeline starts anew" if count else ""
+        )
+        return (
+            f"the timeline is that of {whose}, {difference(self.offset_ns)} the log times, at {self.rate:.5f} of their "
+            f"rate; arrivals are carried over to it {how}{jumps}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it takes to know the timeline again, for the provenance of a dataset."""
+        found: dict[str, Any] = {"source": self.source}
+        if self.segments:
+            found |= {"topics": list(self.topics), "offset_ns": self.offset_ns, "rate": self.rate}
+            found["segments"] = [
+                {"start_ns": segment.start_ns, "time_ns": segment.mapping.at(segment.start_ns)}
+                for segment in self.segments
+            ]
+        return found

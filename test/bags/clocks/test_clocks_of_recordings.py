@@ -1,0 +1,172 @@
+"""Recordings whose clocks disagree, from `info` to frames."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from robocache_ros.bags.clocks.read import read_timeline
+from robocache_ros.bags.clocks.timeline import Timeline
+from robocache_ros.bags.describe import describe
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.write import write_bag
+from robocache_ros.spec import FusionSpec, load_spec
+
+from ..conftest import MS, START_NS, numbers, pose
+from .conftest import S, TimeOf, looped, simulated, since_boot, wall
+
+POSE, ARRAY, CLOCK = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray", "rosgraph_msgs/msg/Clock"
+
+
+def clock(time_ns: int) -> bytes:
+    return b"\0\1\0\0" + struct.pack("<iI", *divmod(time_ns, S))
+
+
+def recorded(path: Path, clocks: dict[str, TimeOf], seconds: float = 12, with_clock: TimeOf | None = None) -> Path:
+    """Poses at 50 Hz by each clock, of the position that a sine has at that time, and commands at 20 Hz."""
+    rng = np.random.default_rng(0)
+    messages = []
+    for topic, time_of in clocks.items():
+        for k in range(round(50 * seconds)):
+            log = START_NS + 20 * k * MS
+            data = pose(time_of(log), float(np.sin(4 * (log - START_NS) / S)))
+            messages.append((topic, log + int(rng.integers(2 * MS, 12 * MS)), data))
+    messages += [("/command", START_NS + 50 * k * MS, numbers(k)) for k in range(round(20 * seconds))]
+    types = dict.fromkeys(clocks, POSE) | {"/command": ARRAY}
+    if with_clock:
+        types["/clock"] = CLOCK
+        steps = range(START_NS, START_NS + round(seconds * S), 5 * MS)
+        messages += [("/clock", log, clock(with_clock(log))) for log in steps]
+    return write_bag(path, types, sorted(messages, key=lambda message: message[1]))
+
+
+def suggested(path: Path) -> FusionSpec:
+    return load_spec(yaml.safe_load(suggest_spec(describe(path))))
+
+
+def run(path: Path, spec: FusionSpec, **options: Any) -> tuple[BagRun, list[Any]]:
+    with Bag(path) as bag:
+        done = BagRun(bag, spec, **options)
+        return done, list(done.frames())
+
+
+@pytest.mark.parametrize("visibility", ["ideal", "deployed"])
+@pytest.mark.parametrize("with_clock", [None, simulated])
+def test_a_simulated_recording_exports_with_the_suggested_spec(
+    visibility: str, with_clock: TimeOf | None, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated}, with_clock=with_clock)
+    spec = suggested(path)
+    assert {stream.stamp for stream in spec.streams if stream.kind == "vector" and stream.topic != "/command"} == {
+        "header"
+    }
+
+    done, frames = run(path, spec, visibility=visibility)
+
+    valid = np.concatenate([part.valid for part in frames])
+    assert (valid == 1).all(axis=1).mean() > 0.98
+    assert done.counters[spec.streams[-1].name]["late"] == 0
+    ticks = np.concatenate([part.ticks_ns for part in frames])
+    assert 10 * S <= ticks[0] < ticks[-1] < 22 * S
+
+
+def test_late_messages_of_a_simulation_are_late(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated})
+    spec = suggested(path)
+    tight = load_spec(spec.to_dict() | {"delay_ms": 5})
+
+    done, _ = run(path, tight, visibility="deployed", trim=False)
+
+    late = sum(counts["late"] for counts in done.counters.values())
+    # Of delays from 0 to 10 ms, the ticks every 20 ms make those late that are logged more than 5 ms after a tick.
+    assert 0.02 < late / sum(counts["received"] for counts in done.counters.values()) < 0.5
+
+
+def test_a_device_among_wall_clocks_is_translated(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": wall, "/b": wall, "/lidar": since_boot})
+    spec = suggested(path)
+    stamps = {stream.topic: stream.stamp for stream in spec.streams}
+    assert stamps == {"/a": "header", "/b": "header", "/lidar": "device", "/command": "receive"}
+
+    done, frames = run(path, spec)
+
+    names = [stream.name for stream in spec.vectors]
+    lidar, reference = (done.layout.slots[next(n for n in names if n.startswith(who))].start for who in ("lidar", "a_"))
+    fused = np.concatenate([part.fused.numpy() for part in frames])[100:]
+    difference = np.abs(fused[:, lidar] - fused[:, reference])
+    assert difference.max() < 0.02  # of a speed of 4 a second: 2 ms of least delay, and less than 3 ms of error
+    by_arrival = load_spec(
+        spec.to_dict()
+        | {
+            "streams": {
+                n: s | ({"stamp": "receive"} if s["stamp"] == "device" else {})
+                for n, s in spec.to_dict()["streams"].items()
+            }
+        }
+    )
+    fused = np.concatenate([part.fused.numpy() for part in run(path, by_arrival)[1]])[100:]
+    assert np.abs(fused[:, lidar] - fused[:, reference]).max() > 0.03
+    clocks = done.clocks()
+    assert clocks["timeline"] == {"source": "log"}
+    assert {device["jumps"] for device in clocks["device_clocks"].values()} == {0}
+    assert all(abs(device["offset_ns"] - (START_NS - 900 * S)) < 5 * MS for device in clocks["device_clocks"].values())
+
+
+def test_a_looped_recording_begins_anew_at_each_jump(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
+
+    done, frames = run(path, suggested(path), trim=False)
+
+    ticks = np.concatenate([part.ticks_ns for part in frames])
+    assert np.flatnonzero(np.diff(ticks) < 0).tolist() == [250, 500]
+    assert (done.stop_ns - done.start_ns) / S == pytest.approx(12, abs=0.1)
+    assert (done.valid[30:220] > 0).all()
+    assert (done.valid[280:470] > 0).all()
+
+
+def test_the_timeline_is_the_same_in_every_run_and_for_any_streams(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated})
+    with Bag(path) as bag:
+        first, second = read_timeline(bag), read_timeline(bag)
+    assert first == second
+    spec = suggested(path).to_dict()
+    command = {name: stream for name, stream in spec["streams"].items() if stream["topic"] == "/command"}
+    assert run(path, load_spec(spec | {"streams": command}))[0].timeline == first
+
+
+def test_stamps_that_are_all_the_same_are_used_by_arrival(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": wall, "/stuck": lambda log: START_NS})
+    assert {s.stamp for s in suggested(path).streams if s.topic == "/stuck"} == {"receive"}
+
+
+def test_some_unset_stamps_are_used_by_arrival(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": wall, "/b": lambda log: 0 if log // MS % 100 == 0 else log})
+    spec = suggested(path)
+    assert {s.stamp for s in spec.streams if s.topic == "/b"} == {"header_or_receive"}
+    done, _ = run(path, spec)
+    assert done.counters[next(s.name for s in spec.streams if s.topic == "/b")]["by_arrival"] == 120
+
+
+def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path / "bag", {"/a": wall, "/b": wall})
+    with Bag(path) as bag:
+        given = 0
+        messages = bag.messages
+
+        def counted(*args: Any) -> Iterable[Any]:
+            nonlocal given
+            for message in messages(*args):
+                given += 1
+                yield message
+
+        monkeypatch.setattr(bag, "messages", counted)
+        assert read_timeline(bag) == Timeline()
+    assert given < 50
