@@ -10,24 +10,25 @@ from robocache_ros.bags.source import RawMessage
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 256
-BATCHES = 8  # read ahead at most
+BATCHES = 8  # read ahead at most; a batch of one large message counts as several
 
 _Item = list[RawMessage] | BaseException | None
 
 
 def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
     """The same messages in the same order, read a few MB ahead; an error is raised where it happened."""
-    waiting: queue.Queue[_Item] = queue.Queue(BATCHES)
+    waiting: queue.Queue[tuple[_Item, int]] = queue.Queue()
+    space = threading.Semaphore(BATCHES)
     stopped = threading.Event()
 
-    def put(item: _Item) -> bool:
-        while not stopped.is_set():
-            try:
-                waiting.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def put(item: _Item, nbytes: int = 0) -> bool:
+        units = min(1 + nbytes // (2 * BATCH_BYTES), BATCHES)
+        for _ in range(units):
+            while not space.acquire(timeout=0.1):
+                if stopped.is_set():
+                    return False
+        waiting.put((item, units))
+        return not stopped.is_set()
 
     def read() -> None:
         try:
@@ -37,7 +38,7 @@ def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
                 batch.append(message)
                 size += len(message.data)
                 if size >= BATCH_BYTES or len(batch) >= BATCH_MESSAGES:
-                    if not put(batch):
+                    if not put(batch, size):
                         return
                     batch, size = [], 0
             put(batch)
@@ -48,10 +49,15 @@ def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
     thread = threading.Thread(target=read, name="read-ahead", daemon=True)
     thread.start()
     try:
-        while (item := waiting.get()) is not None:
+        while True:
+            item, units = waiting.get()
+            if item is None:
+                return
             if isinstance(item, BaseException):
                 raise item
             yield from item
+            del item
+            space.release(units)
     finally:
         stopped.set()
         thread.join()

@@ -97,7 +97,7 @@ class DepthSynchronizer:
             assert camera
             yield depth._replace(value=_join(self._decoded(depth.value), camera, color))
 
-    def _decoded(self, image: ImagePayload) -> ImagePayload:
+    def _decoded(self, image: Any) -> ImagePayload:
         if self._thread is None:
             return decode_compressed(image)
         self._thread.end_tick()  # each image has the time of a tick

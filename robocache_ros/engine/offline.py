@@ -91,10 +91,9 @@ def run(
         runs.clear()
 
     for stream, log_ns, data in messages:
-        if log_ns > enough_ns or collected > RUN_BYTES:
+        if log_ns > enough_ns:
             push_runs()
             collected = 0
-        if log_ns > enough_ns:
             yield from resolve_until(min(end, tick_grid.last_at_or_before(log_ns - awaited_ns, rate_hz)))
             enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
         if stream in vectors:
@@ -102,6 +101,9 @@ def run(
             run[0].append(data)
             run[1].append(log_ns)
             collected += len(data)
+            if collected > RUN_BYTES:
+                push_runs()
+                collected = 0
         else:
             ingest.serialized(stream, data, log_ns)
     push_runs()

@@ -12,7 +12,7 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
-MAX_BYTES = 256 << 20  # of one chunk or one message after decompression
+MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five at once are less than 1 GB
 MAX_FILE_RATIO = 200  # a compressed file that grows by more than this, and by more than MAX_FILE_BYTES, is refused
 MAX_FILE_BYTES = 1 << 30
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"

@@ -107,10 +107,12 @@ class McapFile:
             nonlocal seen
             content = self._content(part)
             count, messages = self._messages(content, names, start_ns, stop_ns)
+            nbytes = len(content)
+            del content  # before the next one is read: each may be 192 MB
             seen += count
             if count != len(messages) and start_ns <= part.first_ns and part.last_ns < stop_ns:
                 self._read_notes["some messages were left out, for their times are not those in its index"] = None
-            return len(content), messages
+            return nbytes, messages
 
         yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
         promised = sum(found.counts[key] for key in names)

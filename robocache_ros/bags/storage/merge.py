@@ -14,7 +14,7 @@ from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.decode.cdr.definitions import full_name
 from robocache_ros.errors import RoboCacheError, printable
 
-MAX_WAITING = 1 << 30  # bytes of chunks that overlap in time, which are in memory together
+MAX_WAITING = 384 << 20  # bytes of chunks that overlap in time, which are in memory together
 
 
 def merged_messages(
