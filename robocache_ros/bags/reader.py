@@ -68,7 +68,7 @@ class Bag:
             raise
         self.start_ns, self.stop_ns = window.start_ns, window.stop_ns
         if window.note:
-            self._notes.append(f"{printable(self.path.name)}: {window.note}")
+            self._notes.append(f"{printable(self.path.absolute().name)}: {window.note}")
 
     @property
     def notes(self) -> list[str]:
@@ -132,7 +132,7 @@ class Bag:
         ros1 = all(file.suffix not in (".mcap", ".db3", ".zstd") for file in storage_files(self.path))
         if self.path.is_dir() and not ros1 and not (self.path / "metadata.yaml").exists():
             self._notes.append(
-                f"{printable(self.path.name)}: has no metadata.yaml, as after a crash of the recorder; "
+                f"{printable(self.path.absolute().name)}: has no metadata.yaml, as after a crash of the recorder; "
                 "its files were read"
             )
         return metadata

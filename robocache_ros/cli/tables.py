@@ -49,7 +49,7 @@ def show_notes(notes: Iterable[str]) -> None:
 
 def bag_table(info: BagInfo) -> Table:
     """A recording, a row per topic; delays are the median and the longest."""
-    table = _table(f"{info.path.name} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB")
+    table = _table(f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB")
     table.add_column("topic", no_wrap=True)
     for name in ("messages", "Hz", "lost", "gap ms", "delay ms"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample, decode_compressed
 from robocache_ros.engine import depth_synchronizer
@@ -40,12 +41,10 @@ def depth(at, **keys):
 
 def compressed_depth(at):
     """One of 2x1 pixels of 7 mm, as compressed_depth_image_transport packs it."""
-    from PIL import Image
-
-    file = io.BytesIO(bytes(12))
-    file.seek(12)
+    file = io.BytesIO()
     Image.fromarray(np.full((1, 2), 7, np.uint16)).save(file, "PNG")
-    return Sample(T0 + at, ImagePayload(np.frombuffer(file.getvalue(), np.uint8), "compressedDepth", source="16UC1"))
+    data = np.frombuffer(bytes(12) + file.getvalue(), np.uint8)
+    return Sample(T0 + at, ImagePayload(data, "compressedDepth", source="16UC1"))
 
 
 def color(at, width=2):

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("rosbags", reason="needs the `bags` extra")
 pytest.importorskip("pyarrow", reason="needs the `export` extra")
 
-from robocache_ros.bags.reader import CHECKED, UNCHECKED
+from robocache_ros.bags.reader import CHECKED, UNCHECKED, Bag
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bench.hostile.damage import fusion_spec, make
+from robocache_ros.errors import printable
 
 NOTE = "lift.mcap: 1 of 7 chunks are damaged; 20 of 140 messages could not be read"
 
@@ -45,6 +46,26 @@ def test_info_states_what_was_lost(lift: Path) -> None:
     done = typer_testing.CliRunner().invoke(app, ["info", str(lift)])
     assert done.exit_code == 0
     assert NOTE in " ".join(done.output.split())
+
+
+def test_notes_on_the_working_folder_have_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("mcap", tmp_path / "lift")
+    monkeypatch.chdir(tmp_path / "lift")
+    with Bag(".") as bag:
+        assert bag.notes == ["lift: has no metadata.yaml, as after a crash of the recorder; its files were read"]
+
+
+@pytest.mark.parametrize("name", ["n[red]x", "n\x1b[31m", "n\nFATAL: forged"])
+def test_info_escapes_the_name_of_a_recording(name: str, tmp_path: Path) -> None:
+    typer_testing = pytest.importorskip("typer.testing", reason="needs the `cli` extra")
+    from robocache_ros.cli.commands import app
+
+    make("mcap", tmp_path / name)
+    done = typer_testing.CliRunner().invoke(app, ["info", str(tmp_path / name)])
+    assert done.exit_code == 0
+    assert done.output.startswith(printable(name))
+    assert "\x1b" not in done.output
+    assert not any(line.startswith("FATAL") for line in done.output.splitlines())
 
 
 @pytest.mark.parametrize(("variant", "integrity"), [("mcap", CHECKED), ("sqlite3", UNCHECKED)])

@@ -16,17 +16,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from robocache_ros import ipc
-from robocache_ros.bench.hostile.node_case import NODE, Case, environment
+from robocache_ros.bench.hostile.node_case import NODE, Case
 from robocache_ros.resources import resource as package_file
 
 GARBAGE_S = 600.0  # at most, for the garbage to be sent
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for some time."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def quiet(folder: Path, seconds: float, _count: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,17 +241,3 @@ class Case:
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1])
         return 0
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for some time."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
