@@ -180,7 +180,7 @@ def progress_bar(total: int) -> Iterator[Report]:
 
         def report(name: str, share: float) -> None:
             nonlocal done
-            progress.update(task, description=escape(name), completed=done + share)
+            progress.update(task, description=escape(printable(name, 80)), completed=done + share)
             if share >= 1:
                 done += 1
 

@@ -23,6 +23,7 @@ from robocache_ros.decode.limits import IMAGE_LIMITS
 
 ROOT = Path(__file__).parents[2]
 LIMIT_KIB = 10**9 // 1024
+HOLE = 4 << 30  # bytes of zeros in a sparse file
 SIDE = int(IMAGE_LIMITS.pixels**0.5)  # of the largest image that is decoded
 DECODE = """
 import sys
@@ -144,4 +145,31 @@ def test_messages_that_are_read_ahead(tmp_path: Path) -> None:
     grown, found = measured(FUSE, file)
 
     assert "'received': 12" in found
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.parametrize(
+    ("place", "record", "expected"),
+    [
+        ("data", mcap.RECORD.pack(0x09, HOLE), 20),
+        ("data", mcap.RECORD.pack(mcap.MESSAGE, HOLE) + mcap.MESSAGE_HEAD.pack(1, 0, START_NS, START_NS), 5),
+        ("data", mcap.RECORD.pack(mcap.CHUNK, HOLE) + struct.pack("<QQQIIQ", 1, 1, 999, 0, 0, HOLE - 40), 20),
+        ("summary", b"", 20),
+    ],
+    ids=["attachment", "message", "chunk", "summary"],
+)
+def test_records_of_many_gigabytes(place: str, record: bytes, expected: int, tmp_path: Path) -> None:
+    small = array(8)
+    layout = McapLayout(chunk_messages=5, checksums=False)
+    data = write_mcap({"/a": (ARRAY, "")}, [("/a", START_NS + n * MS, small) for n in range(20)], layout)
+    heads = [(op, start - mcap.RECORD.size) for op, start, _ in mcap.records(data, len(mcap.MAGIC))]
+    at = [at for op, at in heads if op == (mcap.CHUNK if place == "data" else mcap.STATISTICS)][-3 if record else 0]
+    with (tmp_path / "bomb.mcap").open("wb") as out:  # the hole takes no space on disk
+        out.write(data[:at] + record)
+        out.seek(at + mcap.RECORD.size + HOLE)
+        out.write(data[at:])
+
+    grown, found = measured(READ, tmp_path / "bomb.mcap")
+
+    assert found == str(expected * len(small))
     assert grown < LIMIT_KIB

@@ -17,6 +17,9 @@ from robocache_ros.bags.storage.mcap_scan import Contents, Part, Scan, file_reco
 from robocache_ros.errors import RoboCacheError
 
 
+MAX_SUMMARY = 64 << 20  # bytes; the indexes of 400,000 chunks
+
+
 class _Summary(NamedTuple):
     start: int
     indexes: list[mcap.ChunkIndex]
@@ -46,7 +49,8 @@ def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
         if not start:
             known = zlib.crc32(end[: mcap.RECORD.size + 16]) if checksum else 0
             return None, damaged if checksum != known else ""
-        data = file.read(start, file.size - len(mcap.MAGIC) - 4) if len(mcap.MAGIC) <= start < at else b""
+        fits = len(mcap.MAGIC) <= start < at <= start + MAX_SUMMARY
+        data = file.read(start, file.size - len(mcap.MAGIC) - 4) if fits else b""
         if not data or (checksum and zlib.crc32(data) != checksum):
             return None, damaged
         found = _Summary(start, [], None, {}, [])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from robocache_ros.bags.storage import mcap_records as mcap
-from robocache_ros.bags.storage.codecs import decompress
+from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.errors import RoboCacheError
 
@@ -74,7 +74,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
         head = mcap.read_chunk_head(file.read(start, min(start + 64, stop)))
     except (struct.error, UnicodeDecodeError):
         raise RoboCacheError("its head is damaged") from None
-    if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size:
+    if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size or head.length > MAX_BYTES:
         raise RoboCacheError("its head is damaged")
     data = file.read(start + head.data_at, start + head.data_at + head.length)
     content = decompress(head.compression, data, head.size)
@@ -88,7 +88,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
 def _is_indexed(file: StoredFile, at: int, end: int, content: bytes) -> bool:
     """Whether the message indexes after a chunk list exactly its messages, with their channels and log times."""
     listed = set()
-    for op, start, stop in file_records(file, at, end):
+    for op, start, stop in file_records(file, at, min(end, at + MAX_BYTES)):
         body = file.read(start, stop) if op == mcap.MESSAGE_INDEX else b""
         if len(body) >= 6 and (len(body) - 6) % 16 == 0:
             (channel,) = struct.unpack_from("<H", body)
@@ -186,8 +186,8 @@ class Scan:
     def _record(self, op: int, start: int, stop: int) -> None:
         if op == mcap.MESSAGE:
             channel, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack(self._file.read(start, start + mcap.MESSAGE_HEAD.size))
-            if stop - start < mcap.MESSAGE_HEAD.size:
-                raise struct.error("a message without its head")
+            if not mcap.MESSAGE_HEAD.size <= stop - start <= MAX_BYTES:
+                raise struct.error("a message without its head, or of many megabytes")
             self._run.append((channel, log_ns, start - mcap.RECORD.size, stop))
             if stop - self._run[0][2] > RUN_BYTES:
                 self._flush()
