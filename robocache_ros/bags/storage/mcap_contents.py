@@ -16,7 +16,6 @@ from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.mcap_scan import Contents, Part, Scan, file_records
 from robocache_ros.errors import RoboCacheError
 
-
 MAX_SUMMARY = 64 << 20  # bytes; the indexes of 400,000 chunks
 
 
