@@ -52,7 +52,9 @@ NAMES = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 @cache
 def alignment(name: str) -> Alignment:
-    """The alignment of that name, one of `NAMES`."""
+    """The alignment of that name, one of `NAMES`; KeyError for any other."""
+    if name not in NAMES:
+        raise KeyError(name)
     found: Alignment = import_module(f"{__name__}.{name}").ALIGNMENT
     return found
 
