@@ -1,4 +1,4 @@
-// Atomics that headers use, as host code of one thread.
+// The atomics that headers use, for host code, which has one thread.
 #pragma once
 
 #if !defined(__CUDACC__)

@@ -84,7 +84,7 @@ HD float to_float(f16 a) {
 #endif
 }
 
-// Two 16-bit floats of one register.
+// Splits a register of two 16-bit floats.
 HD void both_floats(uint32 both, const bf16*, float& low, float& high) {
   low = float_of(both << 16);
   high = float_of(both & 0xffff0000);
@@ -94,7 +94,7 @@ HD void both_floats(uint32 both, const f16*, float& low, float& high) {
   high = to_float(f16{(unsigned short)(both >> 16)});
 }
 
-// Rounding to a type: to nearest even, and any NaN to the one canonical NaN, for processors differ in the one they make.
+// Rounds to nearest even. Any NaN becomes the canonical NaN, because processors differ in the NaN that they produce.
 template <class T>
 struct Rounded;
 
@@ -123,17 +123,17 @@ struct Rounded<f16> {
 #else
     uint32 sign = bits_of(a) >> 16 & 0x8000, size = bits_of(a) & 0x7fffffff;
     if (size >= 0x47800000) return f16{(unsigned short)(sign | 0x7c00)};  // 65536 and above
-    if (size < 0x38800000) {  // below the smallest normal half: adding 0.5 rounds at a half's last subnormal place
+    if (size < 0x38800000) {  // below the smallest normal half: adding 0.5 rounds at the last place of a subnormal half
       return f16{(unsigned short)(sign | (bits_of(float_of(size) + 0.5f) - 0x3f000000))};
     }
-    size += 0xc8000fff + (size >> 13 & 1);  // the exponent's new bias, and half a place less one, to even
+    size += 0xc8000fff + (size >> 13 & 1);  // the new bias of the exponent, plus half a unit in the last place less one, to even
     return f16{(unsigned short)(sign | size >> 13)};
 #endif
   }
 };
 
-// Rounding of what arithmetic gave, by the GPU's own conversions: of 16 bits two at a time, and any NaN all ones but for the
-// sign, as these make it.
+// Rounds the result of arithmetic by the GPU's conversions: 16-bit types two at a time. Any NaN becomes all ones except the sign,
+// as these conversions produce it.
 template <class T>
 struct Narrowed;
 
@@ -170,7 +170,7 @@ struct Narrowed<float> {
 
 template <>
 struct Rounded<uint8> {
-  static HD uint8 of(float a) { return (uint8)a; }  // only ever given what was a uint8
+  static HD uint8 of(float a) { return (uint8)a; }  // the value is a whole number in 0..255
 };
 
 template <>
@@ -178,7 +178,7 @@ struct Narrowed<uint8> {
   static HD uint8 of(float a) { return Rounded<uint8>::of(a); }
 };
 
-// n / d for n * d below 2^32, by its `magic`: 2^32 / d rounded up, which the host computes.
+// n / d where n * d < 2^32. `magic` is 2^32 / d, rounded up; the host computes it.
 HD int divided(int n, int d, uint32 magic) {
 #if defined(__CUDA_ARCH__)
   return d == 1 ? n : (int)__umulhi((uint32)n, magic);

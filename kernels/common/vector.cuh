@@ -1,4 +1,4 @@
-// Groups of elements that move as one, of up to 16 bytes, and copies into shared memory.
+// Groups of elements that are loaded and stored as one, of up to 16 bytes, and copies into shared memory.
 #pragma once
 #include "common/number.cuh"
 
@@ -36,7 +36,7 @@ struct WordOf {
 };
 #endif
 
-// N elements of T in one or a few registers, unpacked only where they are used.
+// N elements of T in one or a few registers; `unpack` them where they are used.
 template <class T, int N>
 using Word = typename WordOf<sizeof(T) * N>::type;
 
@@ -52,7 +52,7 @@ HD Pack<T, N> unpack(const Word<T, N>& word) {
   return pack;
 }
 
-// Keeps an address as it is, so that the compiler does not work it out anew at every use.
+// Hides from the compiler how an address is computed, so that it does not compute it again at every use.
 template <class T>
 HD void hold(T*& address) {
 #if defined(__CUDACC__)
@@ -62,7 +62,7 @@ HD void hold(T*& address) {
 #endif
 }
 
-// A load from device memory that nobody writes while the kernel runs.
+// Loads from device memory that no thread writes while the kernel runs.
 template <class W>
 HD W load_constant(const W* from) {
 #if defined(__CUDACC__)
@@ -72,7 +72,7 @@ HD W load_constant(const W* from) {
 #endif
 }
 
-// A result is not read again by the kernel: it leaves the caches first.
+// Stores a result. The kernel does not read it again, so the caches evict it first.
 template <class T, int N>
 HD void store(T* to, const Pack<T, N>& pack) {
   Word<T, N> word;
@@ -84,7 +84,7 @@ HD void store(T* to, const Pack<T, N>& pack) {
 #endif
 }
 
-// 16 bytes from device to shared memory, both aligned, without passing through registers; there after `await_copies`.
+// Copies 16 bytes from device to shared memory without registers; both addresses are aligned. `await_copies` waits for them.
 HD void copy_async(void* to, const void* from) {
 #if defined(__CUDACC__)
   uint32 address = (uint32)__cvta_generic_to_shared(to);
@@ -100,11 +100,11 @@ HD void await_copies() {
 #endif
 }
 
-// Bytes from device to shared memory, by all threads. `to` has 15 bytes to spare: the copy begins where its address has the
-// remainder by 16 that `from` has, so that both can be read by the same words.
+// Copies bytes from device to shared memory with all threads, and returns where they begin. `to` has 15 bytes of room more: the
+// copy has the same address modulo 16 as `from`, so that both can be read by the same words.
 template <bool WHOLE>
 HD char* stage(char* to, const char* from, int bytes, int thread, int threads) {
-  if constexpr (WHOLE) {  // complete words only
+  if constexpr (WHOLE) {  // the bytes are complete aligned words
     ROLLED
     for (int i = thread * 16; i < bytes; i += threads * 16) copy_async(to + i, from + i);
     return to;

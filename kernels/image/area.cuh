@@ -1,14 +1,14 @@
-// The mean of a packed image's area, sixteen bytes of a row at a time.
+// Area means of a packed image, sixteen bytes of a row at a time.
 //
-// Overlaps of source pixels with an output pixel are counted in shares of a source pixel, and of both sides of the image in
-// their least terms: 1080 rows -> 224 are 135 -> 28, the 28 being the shares of a row and the 135 those of an output row. So
-// the weighted sum of a column's bytes mostly fits 16 bits, and two of them a register.
+// The overlap of a source pixel with an output pixel is an integer number of shares of a source pixel, with both sides in lowest
+// terms: 1080 rows to 224 are 135 to 28, so a source row has 28 shares and an output row 135. The weighted sum of a column's bytes
+// therefore mostly fits 16 bits, and two sums fit a register.
 #pragma once
 #include "image/pixel.cuh"
 
 namespace robocache {
 
-// The source pixels that output pixel i covers, and how many shares of the outer two are outside of it.
+// The source pixels that an output pixel covers, and the shares of the first and the last that are outside of it.
 struct Cover {
   int first, last, before, after;
 };
@@ -35,10 +35,10 @@ HD uint32 odd_bytes(uint32 word) {
 #endif
 }
 
-// The weighted sums over the rows of `cover` of sixteen columns of bytes, 16 bits each and in order: `down.source` is at most
-// 65535 / 255. `bytes` is of the first row.
+// Sums sixteen columns of bytes over the rows of `cover`, weighted, to 16 bits each, in order. `down.source` is at most 65535 / 255.
+// `bytes` is in the first row.
 HD void sum_rows(const unsigned char* bytes, uint32 step, const Axis& down, Cover cover, Chunk* sums) {
-  constexpr int AHEAD = 6;  // loads on their way together
+  constexpr int AHEAD = 6;  // loads in flight together
   uint32 even[4] = {}, odd[4] = {};
   const int rows = cover.last - cover.first;  // less one
   for (int start = 0; start <= rows; start += AHEAD) {
@@ -67,14 +67,14 @@ HD void sum_rows(const unsigned char* bytes, uint32 step, const Axis& down, Cove
   }
 }
 
-// The mean, 0..255, over the columns of `cover`, whose sums over the rows are `stride` apart. `pixels`: shares in an output pixel.
+// The mean, 0..255, over the columns of `cover`, whose sums over the rows are `stride` apart. `pixels`: shares of an output pixel.
 template <int stride>
 HD int mean_across(const unsigned short* sums, const Axis& across, Cover cover, uint32 pixels) {
   uint32 total = 0;
   UNROLL_BY(5)
   for (int i = 0; i < across.least; ++i) total += sums[i * stride];
   const int columns = cover.last - cover.first + 1;
-  const int last = (columns > across.least ? across.out : 0) - cover.after;  // what its share still lacks, or has too much
+  const int last = (columns > across.least ? across.out : 0) - cover.after;  // correction to the share of the last column
   total = total * across.out - sums[0] * cover.before + sums[(columns - 1) * stride] * last;
   return quotient(total + pixels / 2, pixels);
 }

@@ -1,4 +1,4 @@
-// What the kernels of this folder are launched with. ops/image/cuda/arguments.py has the same structures.
+// The arguments of the kernels in this folder. ops/image/cuda/arguments.py has the same structures.
 #pragma once
 #include "common/number.cuh"
 
@@ -8,7 +8,7 @@ struct Image {
   const unsigned char* data;
   long long step;              // bytes from a row to the next
   int width, height;           // of the full image; NV12's chroma starts at step * height
-  int top, left, rows, columns;  // the crop
+  int top, left, rows, columns;  // of the crop
   int pixel_bytes;
   int offset[4];               // PACKED: byte of each channel; YUV422: of Y0, U, Y1, V; BAYER: x and y of the red pixel
   int big_endian;
@@ -31,24 +31,24 @@ struct ConvertArguments {
 
 struct AreaImageArguments {
   ConvertArguments convert;
-  int per_block;  // columns of the result that a block makes
-  int vector;     // bytes of a load: 4, or 1 where PACKED data and step are not multiples of 4
+  int per_block;  // columns of the result that a block computes
+  int vector;     // bytes of a load: 4, or 1 if the address or the step of PACKED data is not a multiple of 4
 };
 
-// One axis in least terms.
+// One axis, in lowest terms.
 struct Axis {
   int source, out;
   uint32 magic;  // of a division by `out`; see `divided`
-  int least;     // source pixels an output pixel covers, wholly or in part: so many or one more
+  int least;     // source pixels that an output pixel covers fully or in part: this many or one more
 };
 
 struct AreaArguments {
   ConvertArguments convert;
   Axis across, down;
-  int per_block;  // columns of the result that a block makes
+  int per_block;  // columns of the result that a block computes
 };
 
-// (planes, plane) uint8, the channel of a plane being its number modulo `channels`.
+// (planes, plane) uint8; the channel of a plane is its number modulo `channels`.
 struct NormalizeArguments {
   const unsigned char* image;
   Affine affine;

@@ -7,7 +7,7 @@
 
 using namespace robocache;
 
-// One thread makes one output pixel.
+// One thread computes one output pixel.
 extern "C" __global__ void __launch_bounds__(THREADS) convert_image(
     const __grid_constant__ ConvertArguments arguments
 ) {
@@ -19,13 +19,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) convert_image(
     convert_pixel<FAMILY, RESIZE>(arguments.image, arguments.affine, x, y, out_width, out_height, arguments.out, ELEMENT);
 }
 
-// Sums the bytes begin..end of a row over rows, BYTES of them (begin is aligned to that) in a thread. All rows but the first and
-// the last weigh the same, so their bytes are added two to a register, in 16 bits each, before they are weighed.
+// Sums the bytes begin..end of a row over rows; a thread sums BYTES of them, and `begin` is aligned to that. All rows except the first
+// and the last have the same weight, so their bytes are added in 16 bits each, two to a register, before they are weighted.
 template <int BYTES>
 __device__ __forceinline__ void sum_rows(
     const Image& image, Span rows, int y, int out_height, int begin, int end, unsigned int* sums
 ) {
-  constexpr int AHEAD = 4, MOST = 256;  // loads on their way together; rows whose bytes 16 bits hold the sum of
+  constexpr int AHEAD = 4, MOST = 256;  // loads in flight together; rows whose sum of bytes fits 16 bits
   constexpr unsigned int EVEN = 0x00ff00ff;
   const unsigned int first_weight = area_overlap(rows.first, y, image.rows, out_height);
   const unsigned int last_weight =
@@ -65,8 +65,8 @@ __device__ __forceinline__ void sum_rows(
   }
 }
 
-// A block makes `per_block` columns of one output row: first the weighted sum over the rows of each byte (PACKED) or of each
-// pixel's colours, read once and coalesced, into shared memory; then the sums over columns.
+// A block computes `per_block` columns of one output row: first the weighted sum over the rows of each byte (PACKED) or of each
+// pixel's colours, read once and coalesced, in shared memory; then the sums over columns.
 extern "C" __global__ void __launch_bounds__(THREADS) area_image(
     const __grid_constant__ AreaImageArguments arguments
 ) {
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) area_image(
   const int first = area_span(x_begin, image.columns, out_width).first;
   const int last = area_span(x_begin + count - 1, image.columns, out_width).last;
   const Span rows = area_span(y, image.rows, out_height);
-  int start = 0;  // of the sums, in bytes of the row
+  int start = 0;  // byte of the row that the sums begin with
   if (FAMILY == PACKED) {
     start = (image.left + first) * image.pixel_bytes & -vector;
     const int end = (image.left + last + 1) * image.pixel_bytes;

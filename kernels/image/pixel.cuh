@@ -19,7 +19,8 @@ enum ElementKind { ELEMENT_U8, ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };  // of 
 
 constexpr int WEIGHT_BITS = 11;
 
-// n / d for n and d >= 0 with a quotient of at most 2**20. A division by float, put right, takes a third of an integer's.
+// n / d for n and d >= 0 with a quotient of at most 2**20. A float division and a correction take a third of the time of an integer
+// division.
 HD int quotient(unsigned int n, unsigned int d) {
 #if defined(__CUDA_ARCH__)
   unsigned int q = (unsigned int)__fdividef((float)n, (float)d);
@@ -100,7 +101,7 @@ HD float depth_at(const Image& image, int x, int y) {
                                      : bytes[3] << 24 | bytes[2] << 16 | bytes[1] << 8 | bytes[0]);
 }
 
-// Source positions, within the crop, of output index i of `out`, for a source of `size`; sides are at most 16384.
+// Source positions within the crop, for output index i of `out` and a source of `size`; sides are at most 16384.
 HD int nearest_tap(int i, int size, int out) { return quotient((2 * i + 1) * size, 2 * out); }
 
 struct Tap {
@@ -119,9 +120,9 @@ HD Tap bilinear_tap(int i, int size, int out) {
 
 HD int fixed_weight(Tap tap, int out) { return quotient((tap.remainder << WEIGHT_BITS) + out, 2 * out); }
 
-// Source range of output index i, and the overlap of one source pixel with it in 1/out of a pixel.
+// The source pixels of output index i, and the overlap of one of them with it, in 1 / out of a pixel.
 struct Span {
-  int first, last;  // both inside
+  int first, last;  // inclusive
 };
 
 HD Span area_span(int i, int size, int out) {
@@ -139,7 +140,7 @@ HD int area_overlap(int index, int i, int size, int out) {
 
 HD int area_mean(unsigned long long total, int rows, int columns) {
   const unsigned long long pixels = (unsigned long long)rows * columns;
-  if (pixels <= 0xffffffffull / 256) {  // fits 32 bits, whose division is much cheaper
+  if (pixels <= 0xffffffffull / 256) {  // fits 32 bits, whose division takes much less time
     return quotient((unsigned int)total + (unsigned int)pixels / 2, (unsigned int)pixels);
   }
   return int((total + pixels / 2) / pixels);
@@ -191,7 +192,7 @@ HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_hei
   }
 }
 
-// Where the weight is 0 the lower value as it is, so that a NaN next to it does not spread.
+// The lower value itself where the weight is 0, so that a NaN next to it does not spread.
 HD float lerp_depth(float lower, float upper, float weight) {
   return weight == 0.0f ? lower : add(lower, mul(weight, sub(upper, lower)));
 }

@@ -1,4 +1,4 @@
-// What the kernels of this folder are launched with. ops/voxel/cuda/arguments.py has the same structures.
+// The arguments of the kernels in this folder. ops/voxel/cuda/arguments.py has the same structures.
 #pragma once
 #include "common/number.cuh"
 
@@ -6,40 +6,40 @@ namespace robocache {
 
 typedef unsigned long long uint64;
 
-// How x, y and z are read: byte by byte, aligned floats, one aligned 16-byte load, a depth projected.
+// How x, y and z are read: byte by byte, as aligned floats, by one aligned 16-byte load, or projected from a depth.
 enum Layout { BYTES, WORDS, VECTORS, PIXELS };
 // A rectified camera, and the colour image of the same size that may be registered to its depth.
 struct Camera {
   float fx, fy, cx, cy;  // pixels
-  float unit;            // of depth, to the metre: 1000 of millimetres
-  int color_step;        // bytes from a pixel's colour to the next
+  float unit;            // units of depth in a metre: 1000 for millimetres
+  int color_step;        // bytes from the colour of a pixel to that of the next
   int64 color;           // bytes from the depth image to the colour image
   int64 color_row;       // bytes from a row of colours to the next
 };
 
 constexpr int MAX_FIELDS = 16;
 
-// Clouds as bytes and the grid they fall in. A (B, N, 3 + F) float32 tensor is one such layout.
+// Clouds as bytes, and the grid that their points are placed in. A (B, N, 3 + F) float32 tensor is one such layout.
 struct Clouds {
   const unsigned char* data;
   const long long* lengths;  // (B,) points of each cloud, or null
   long long cloud_step;      // bytes from a cloud to the next
   long long row_step, point_step;
   long long count;           // points of each cloud
-  long long width;           // points of a row; count if rows follow each other without a gap
+  long long width;           // points of a row; `count` if rows follow each other without a gap
   float transform[12];       // rows of [R | t], grid <- sensor
   float low[3], size[3];     // of the grid, and of a voxel
   int shape[3];
   int layout, big_endian, transformed;
   int features;              // F
-  int listed;                // the features are in `offset` and `type`; else float32 that follow z
-  int reads_features;        // refuse points whose features are not finite
+  int listed;                // `offset` and `type` describe the features; else they are float32 that follow z
+  int reads_features;        // points with a feature that is not finite are not placed
   int offset[3 + MAX_FIELDS];
-  int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1, -2: the transformed x, y, z
-  Camera camera;             // of PIXELS: points are depths, of the first type, features offsets in a pixel's colour
+  int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1 and -2 mean the transformed x, y and z
+  Camera camera;             // of PIXELS: points are depths of the first type, and features are bytes of a pixel's colour
 };
 
-// Clears `bytes` bytes of each of `pieces`, `apart` from start to start, and the tally of all clouds.
+// Memory to clear: `bytes` bytes of each of `pieces`, whose starts are `apart` bytes apart; and the tally of all clouds.
 struct ClearArguments {
   unsigned char* out;
   long long bytes, pieces, apart;
@@ -47,7 +47,7 @@ struct ClearArguments {
   long long counters;
 };
 
-// A dense grid of each cloud. tally is cleared.
+// A dense grid of each cloud. The grid and the tally are cleared.
 struct PlaceArguments {
   Clouds clouds;
   void* grid;
@@ -63,10 +63,10 @@ struct LocateArguments {
   uint64* tally;    // (B, 3)
   long long batch, cells;
   float* rows;  // (B * N, 3 + F), or null
-  float limit;  // above which features saturate; 0: not counted
+  float limit;  // features above it saturate and are counted; 0: none are
 };
 
-// Points sorted by bins: `tiles` of each cloud, of `tile` points, and 1 << bits bins.
+// Points to sort by bins: `tiles` tiles of `tile` points in each cloud, and 1 << bits bins.
 struct SortArguments {
   Clouds clouds;
   float* rows;                    // (B, tiles, tile, F)
@@ -75,7 +75,7 @@ struct SortArguments {
   float scale, limit, unit;  // of fixed point
 };
 
-// Bins reduced: `places` cells of each, with room for `capacity` records in `bytes` of shared memory.
+// Bins to reduce: each has `places` cells, and room for `capacity` records in `bytes` of shared memory.
 struct BinArguments {
   float* grid;  // (B, F, cells)
   const float* rows;
@@ -103,7 +103,7 @@ struct WriteArguments {
   const void* rows;  // (B, N) rows of terms
   long long batch, cells;
   float scale, limit, unit;
-  int aligned;  // the cells of a thread are one aligned piece of each plane
+  int aligned;  // the cells that a thread writes are one aligned piece of each plane
 };
 
 }  // namespace robocache

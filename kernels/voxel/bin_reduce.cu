@@ -9,7 +9,7 @@ using namespace robocache;
 
 namespace {
 
-constexpr int RECORDS = FEATURES <= 4 ? 2 : 1;  // records that each thread loads at once
+constexpr int RECORDS = FEATURES <= 4 ? 2 : 1;  // that each thread loads at once
 
 // A cloud's records, and a bin's runs of them.
 struct Sorted {
@@ -18,11 +18,11 @@ struct Sorted {
   int tiles, tile;
 };
 
-// Gives `take` each record of the bin with its number, from 1 on, in full warps; the number 0 marks no record. Returns how
-// many there are; of more than `capacity` not all are given.
+// Calls `take` with each record of the bin and its number, from 1 on, in full warps; number 0 means no record. Returns the number of
+// records. If it exceeds `capacity`, `take` does not receive all of them.
 template <class Take>
 __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take take) {
-  __shared__ int before[REDUCERS], from[REDUCERS];  // records of the tiles before; where these would be in the tile's place
+  __shared__ int before[REDUCERS], from[REDUCERS];  // records of earlier tiles; where the tile's records are, less those
   int taken = 0;
   for (int base = 0; base < sorted.tiles && taken <= capacity; base += REDUCERS) {
     const int tile = base + threadIdx.x;
@@ -36,7 +36,7 @@ __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take t
       Row row[RECORDS];
       uint32 word[RECORDS];
 #pragma unroll
-      for (int k = 0; k < RECORDS; ++k) {  // all on their way before the first is used
+      for (int k = 0; k < RECORDS; ++k) {  // all loads in flight before the first is used
         const int i = first + (threadIdx.x & 31) + k * REDUCERS;
         if (i >= wanted) continue;
         int of = 0;
@@ -58,13 +58,13 @@ __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take t
   return taken;
 }
 
-// A crowded bin: cells that hold points are numbered as they are met, and their terms combined in shared memory, of as many
-// cells at a time as it has room for.
+// Reduces a crowded bin: cells that hold points are numbered as they occur, and their terms are combined in shared memory, for as
+// many cells at a time as fit.
 __device__ __noinline__ void reduce_crowded(
     Sorted sorted, float* planes, int cells, int bin, int places, int bits, void* memory, int bytes, float scale, float unit
 ) {
   __shared__ uint32 numbered;
-  uint32* number = static_cast<uint32*>(memory);           // (places) of the cell, from 1 on
+  uint32* number = static_cast<uint32*>(memory);           // (places) number of the cell, from 1 on; 0: it holds no point
   Term* sums = reinterpret_cast<Term*>(number + places);  // (room, TERMS)
   const uint32 room = (bytes - 4 * places) / (TERMS * (int)sizeof(Term));
   for (int place = threadIdx.x; place < places; place += REDUCERS) number[place] = 0;
@@ -85,7 +85,7 @@ __device__ __noinline__ void reduce_crowded(
       if (!mine) {
         const uint32 next = atomicAdd(&numbered, 1u) + 1;
         mine = atomicCAS(number + place, 0u, next);
-        if (!mine) mine = next;  // else another thread was faster, and `next` stays unused
+        if (!mine) mine = next;  // else another thread numbered it first, and `next` stays unused
       }
       if (mine - 1 - first < room) Reduction::combine_at<TERMS>(sums + (mine - 1 - first) * TERMS, terms);
     });
@@ -105,7 +105,7 @@ __device__ __noinline__ void reduce_crowded(
 
 }  // namespace
 
-// Records to grid (B, F, X, Y, Z), a block for each bin; and what was refused to tally (B, 3).
+// Writes grid (B, F, X, Y, Z) from the records, with a block for each bin; and tally (B, 3), the points that were not placed.
 extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) reduce_bins(
     const __grid_constant__ BinArguments arguments
 ) {
@@ -117,12 +117,12 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   constexpr int LONG = 64;
   extern __shared__ uint4 memory[];
   __shared__ int listed;
-  // Records are numbered from 1 on: 0 is none, and its row that of an empty cell.
+  // Records are numbered from 1 on. Number 0 is no record; its row is that of an empty cell.
   Row* row = reinterpret_cast<Row*>(memory);                                      // (capacity + 4)
-  uint32* head = reinterpret_cast<uint32*>(row + capacity + 4);                   // (places) the first record of the cell
-  uint32* link = head + places;                                                   // (capacity + 4) the next of the same cell
+  uint32* head = reinterpret_cast<uint32*>(row + capacity + 4);                   // (places) first record of the cell
+  uint32* link = head + places;                                                   // (capacity + 4) next record of the same cell
   unsigned short* points = reinterpret_cast<unsigned short*>(link + capacity + 4);  // (capacity + 4)
-  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first ones that have a next
+  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first records that have a next one
   for (int i = threadIdx.x; i < (places + capacity + 4) / 4; i += REDUCERS)
     reinterpret_cast<uint4*>(head)[i] = make_uint4(0, 0, 0, 0);
   if (threadIdx.x < FEATURES) row[0].of[threadIdx.x] = 0;
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   }
   if (__syncthreads_or(crowded)) {
     reduce_crowded(sorted, planes, cells, bin, places, bits, memory, arguments.bytes, scale, unit);
-  } else if (aligned) {  // stores go past the caches: what is read has better use of them
+  } else if (aligned) {  // stores bypass the caches, which are of more use to loads
     for (int place = threadIdx.x * 4; place < places; place += REDUCERS * 4) {
       const int cell = cell_at(bin, place, bits);
       if (cell >= cells) continue;

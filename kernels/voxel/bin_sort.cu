@@ -1,10 +1,10 @@
 // A reduction of FEATURES features in dense voxels, first half: the points are sorted by bin.
 //
-// An atomic in global memory for each point is a request to the L2 cache for each, and requests limit the speed. So a
-// block sorts a tile of points by the bin that their voxels are in, in shared memory, and writes them as runs, one a bin. Then
-// a block for each bin gathers its runs, reduces them in shared memory, and writes every cell of the bin once, in bin_reduce.cu.
+// An atomic in global memory for each point is one request to the L2 cache for each point, and these requests limit the speed.
+// Instead, a block sorts a tile of points by the bin of their voxels, in shared memory, and writes a run of records for each bin. In
+// bin_reduce.cu, a block for each bin then gathers its runs, reduces them in shared memory, and writes every cell of the bin once.
 //
-// The runs hold records: rows of features, each of one point, or of several points of one voxel combined.
+// A record is a row of features: of one point, or of several points of one voxel combined.
 //
 // Compiled with REDUCTION of term.cuh, SORTERS, the threads of a tile, POINTS, how many points of a tile each thread sorts, and PIECE
 // of cell_bins.cuh.
@@ -16,10 +16,11 @@ using namespace robocache;
 
 namespace {
 
-constexpr uint32 CROWD = 96;  // records of a tile that are too many for one bin
-constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // voxels to combine those in, records of each
+constexpr uint32 CROWD = 96;  // more records of one tile in one bin are combined by voxel first
+constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // voxels that they are combined in; records of each
 
-// Makes records of the warp's points: a run of one voxel becomes one record, or one each of the low and the high part of its terms. Returns how many points the lane's record is of, 0 for a low part; -1 if it has none.
+// Combines the warp's points into records: a run of points in one voxel becomes one record, or one for the low and one for the high
+// part of its terms. Returns the number of points in the lane's record, 0 for a low part, -1 if the lane has no record.
 __device__ __forceinline__ int combine(Row& row, int cell, float scale, float unit) {
   constexpr int WORTH = PARTS == 1 ? 2 : 3;
   const Run run = run_of(cell);
@@ -35,7 +36,7 @@ __device__ __forceinline__ int combine(Row& row, int cell, float scale, float un
   for (int f = 0; f < FEATURES; ++f) terms[f] = merged ? Reduction::of_record(row.of[f], scale) : NONE;
   combine_run(terms, run.length);
 #pragma unroll
-  for (int f = 0; f < FEATURES; ++f) {  // the lane after the leader takes the low part
+  for (int f = 0; f < FEATURES; ++f) {  // the lane after the leader has the low part
     const Term before = __shfl_up_sync(~0u, terms[f], 1);
     if (merged) row.of[f] = Reduction::record_of(rank ? before : terms[f], rank ? 0 : 1, 1, unit);
   }
@@ -43,13 +44,13 @@ __device__ __forceinline__ int combine(Row& row, int cell, float scale, float un
   return rank == 0 ? run.length : rank == 1 && PARTS > 1 ? 0 : -1;
 }
 
-// Records of one voxel of a tile, combined.
+// The combined records of one voxel of a tile.
 struct Slot {
   int cell, records;
   Term terms[TERMS];
 };
 
-// Lets a record join the slot of its voxel; false where another voxel has that.
+// Adds a record to the slot of its voxel; false if another voxel has that slot.
 __device__ __forceinline__ bool join(Slot* slots, int cell, const Row& row, int points, float scale) {
   Slot& slot = slots[(uint32)cell * 0x9e3779b9u >> 16 & (SLOTS - 1)];
   const int before = atomicCAS(&slot.cell, (int)NO_POINT, cell);
@@ -65,9 +66,9 @@ __device__ __forceinline__ bool join(Slot* slots, int cell, const Row& row, int 
 
 }  // namespace
 
-// Each tile of `tile` points (a multiple of 32) as records in the order of bins: rows (B, tiles, tile, F), words (B, tiles, tile)
-// of the place in the bin and the number of points << 16, runs (B, 1 << bits, tiles) of where a bin's start and how many there
-// are << 16; and refused (B, tiles, 3): points not finite, points outside, features that saturate.
+// Writes the records of each tile of `tile` points (a multiple of 32) in the order of bins: rows (B, tiles, tile, F); words (B, tiles,
+// tile), the place in the bin | the number of points << 16; runs (B, 1 << bits, tiles), where a bin's records start | their number
+// << 16; and refused (B, tiles, 3): points not finite, points outside, features that saturate.
 extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
     const __grid_constant__ SortArguments arguments
 ) {
@@ -80,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
   __shared__ Slot slots[SLOTS];
   __shared__ uint32 refusals[3];
   const int bins = 1 << bits;
-  uint32* starts = reinterpret_cast<uint32*>(memory);                    // (bins) first how many, then from where on
+  uint32* starts = reinterpret_cast<uint32*>(memory);                    // (bins) number of records, later where they start
   Row* sorted_rows = reinterpret_cast<Row*>(starts + bins);              // (tile)
   uint32* sorted_words = reinterpret_cast<uint32*>(sorted_rows + tile);  // (tile)
   for (int bin = threadIdx.x; bin < bins; bin += SORTERS) starts[bin] = 0;
   if (threadIdx.x < 3) refusals[threadIdx.x] = 0;
-  wait_for_previous();  // the points may come from the launch before this one
+  wait_for_previous();  // the previous launch may write the points
   let_next_begin();
   __syncthreads();
   const int64 cloud = blockIdx.y, first = (int64)blockIdx.x * tile;
@@ -106,13 +107,13 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
 #pragma unroll
     for (int f = 0; f < FEATURES; ++f) row[j].of[f] = feature_at(clouds, bytes, point[j], f);
   };
-  uint32 word[POINTS], rank[POINTS];  // of its record, and bin << 16 | the rank in it
+  uint32 word[POINTS], rank[POINTS];  // word of its record; bin << 16 | rank in the bin
   uint32 not_placed = 0, saturated = 0;
   bool crowded = false;
   read(0);
 #pragma unroll
   for (int j = 0; j < POINTS; ++j) {
-    if (j + 1 < POINTS) read(j + 1);  // on its way while this one is placed; all at once took longer
+    if (j + 1 < POINTS) read(j + 1);  // in flight while this one is placed; loading all at once takes longer
     rank[j] = ~0u;
     if (j * SORTERS >= tile) continue;
     const int number = j * SORTERS + threadIdx.x;
@@ -153,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
   if (saturated) atomicAdd(refusals + 2, saturated);
   const int each = max(1, bins / SORTERS), bin = threadIdx.x * each, end = min(bin + each, bins);
   uint32 slot_rank = ~0u;
-  if (__syncthreads_or(crowded)) {  // what is in crowded bins joins its voxel's slot; then all are ranked anew
+  if (__syncthreads_or(crowded)) {  // records of crowded bins join the slot of their voxel; then all are ranked again
     for (int i = threadIdx.x; i < SLOTS; i += SORTERS) {
       slots[i].cell = NO_POINT;
       slots[i].records = 0;
@@ -175,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
       if (rank[j] != ~0u) rank[j] = of << 16 | atomicAdd(starts + of, 1u);
     }
     const Slot& slot = slots[threadIdx.x / PARTS % SLOTS];
-    // As many records as joined, at the most: so a tile's are never more than its points.
+    // At most as many records as joined, so that a tile never has more records than points.
     if (threadIdx.x < SLOTS * PARTS && threadIdx.x % PARTS < slot.records)
       slot_rank = atomicAdd(starts + bin_of(slot.cell, bits), 1u);
     __syncthreads();

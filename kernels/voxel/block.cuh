@@ -12,7 +12,7 @@ struct Placed {
   Point point;  // in the grid's frame
 };
 
-// A point and its cell. JUDGED: by its features, too.
+// A point and its cell. JUDGED: a point whose features are read and not finite has none.
 template <bool JUDGED = true>
 __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud, int64 number) {
   Placed placed = {nullptr, number, NO_POINT, {}};
@@ -23,12 +23,12 @@ __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud, int6
   return placed;
 }
 
-// The thread's point. More of them to a thread, and so fewer warps, is slower where a point is but an atomic.
+// The thread's point. More points to a thread, and so fewer warps, are slower if each point takes just one atomic.
 __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud) {
   return locate(clouds, cloud, (int64)blockIdx.x * blockDim.x + threadIdx.x);
 }
 
-// Adds the points that were not placed to tally (B, 3), with at most two atomics a block. Every thread must call it.
+// Adds the points that were not placed to tally (B, 3), with at most two atomics for each block. Every thread must call it.
 __device__ __forceinline__ void count_refused(uint64* tally, int64 cloud, int cell) {
   if (!__syncthreads_or(cell == NOT_FINITE || cell == OUTSIDE)) return;
   const int not_finite = __syncthreads_count(cell == NOT_FINITE), outside = __syncthreads_count(cell == OUTSIDE);
@@ -38,7 +38,7 @@ __device__ __forceinline__ void count_refused(uint64* tally, int64 cloud, int ce
   }
 }
 
-// Runs of equal keys in neighbouring lanes of a full warp: a scan's neighbours often share a voxel.
+// A run of equal keys in neighbouring lanes of a full warp: neighbours in a lidar scan often share a voxel.
 struct Run {
   bool leads;
   int length;  // from this lane to the run's end
@@ -57,8 +57,8 @@ struct Scan {
   int before, total;
 };
 
-// Of a block of so many warps: sums over the threads before this one, and over all. Every thread must call it, once between
-// two barriers.
+// Sums over the threads before this one, and over all threads, of a block of WARPS warps. Every thread must call it, once between two
+// barriers.
 template <int WARPS>
 __device__ __forceinline__ Scan scan(int value) {
   __shared__ int sums[WARPS];

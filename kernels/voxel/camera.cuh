@@ -1,4 +1,4 @@
-// Pixels of a depth image -> points in the camera's frame: a pinhole camera, z ahead, x right, y down.
+// Projects the pixels of a depth image to points in the camera's frame: a pinhole camera, z ahead, x right, y down.
 //
 // The arithmetic of depth_columns in robocache_ros/ops/voxel/cpu.py, one rounding per operation.
 #pragma once
@@ -6,7 +6,7 @@
 
 namespace robocache {
 
-// What was not measured is 0, NaN, infinite or negative: x, y and z are then NaN.
+// A depth that was not measured is 0, NaN, infinite or negative; x, y and z are then NaN.
 HD void project(const Camera& camera, float depth, int u, int v, float& x, float& y, float& z) {
   const float metres = div(depth, camera.unit);
   z = metres > 0 && metres <= 3.402823466e38f ? metres : float_of(0x7fc00000);

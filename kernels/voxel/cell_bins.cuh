@@ -1,5 +1,5 @@
-// Which cells of a grid make a bin: pieces of neighbours, far from each other, so that points which crowd in one place
-// spread over the bins.
+// Which cells of a grid form a bin: pieces of neighbouring cells that are far from each other, so that points which crowd in one
+// place spread over the bins.
 //
 // Compiled with PIECE, the cells of a piece.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace robocache {
 
-// Pieces are in rows of 1 << bits, one for each bin, each row turned against the one before by the golden ratio.
+// Pieces form rows of 1 << bits, one piece for each bin. Each row is rotated against the previous one by the golden ratio.
 HD uint32 turn_of(uint32 row, int bits) { return row * (0x9e3779b9u >> (32 - bits) | 1); }
 
 HD uint32 bin_of(uint32 cell, int bits) {

@@ -1,4 +1,4 @@
-// Points in bytes -> cells: reading any PointCloud2 layout, the extrinsic, and the cell of a point.
+// From bytes to cells: reads any PointCloud2 layout, applies the sensor's pose, and finds the cell of a point.
 //
 // The arithmetic of robocache_ros/ops/voxel/cpu.py, one rounding per operation.
 #pragma once
@@ -6,7 +6,7 @@
 
 namespace robocache {
 
-// What a module can read. Left at 0, code for what is not there is not in the kernels.
+// What the kernels of a module can read. With 0, they have no code for it.
 #ifndef ANY_LAYOUT
 #define ANY_LAYOUT 1  // coordinates of any type at any alignment, not only aligned float32
 #endif
@@ -15,7 +15,7 @@ namespace robocache {
 #endif
 
 #ifndef DEPTH
-#define DEPTH 1  // depth images, their points found as they are read
+#define DEPTH 1  // depth images, projected as they are read
 #endif
 
 enum { NOT_FINITE = -1, OUTSIDE = -2, NO_POINT = -3 };  // instead of a cell
@@ -48,7 +48,7 @@ HD double double_of(uint64 bits) {
 #endif
 }
 
-// A value of a PointField's datatype, rounded to float32. A function of its own: inlined, it would be most of every kernel.
+// A value of a PointField's datatype, rounded to float32. Not inlined: it would be most of every kernel.
 #if defined(__CUDACC__)
 static __device__ __noinline__
 #else
@@ -75,7 +75,7 @@ struct Pixel {
   int u, v;  // column, row
 };
 
-// The offset of a depth in a depth image of less than 2^31 bytes.
+// The pixel whose depth is at `p`, in a depth image of less than 2^31 bytes.
 HD Pixel pixel_of(const Clouds& clouds, const unsigned char* p) {
   const uint32 step = (uint32)clouds.row_step, at = (uint32)(p - clouds.data), row = at / step;
   return Pixel{(int)((at - row * step) >> (clouds.type[0] == UINT16 ? 1 : 2)), (int)row};
@@ -122,7 +122,7 @@ HD Point to_grid(const Clouds& clouds, Point p) {
   return Point{moved(m, p.x, p.y, p.z), moved(m + 4, p.x, p.y, p.z), moved(m + 8, p.x, p.y, p.z)};
 }
 
-// Feature f of the point at p, which is `point` in the grid's frame.
+// Feature f of the point at `p`, which is `point` in the grid's frame.
 HD float feature_at(const Clouds& clouds, const unsigned char* p, Point point, int f) {
   if (!ANY_FEATURE || !clouds.listed) return *reinterpret_cast<const float*>(p + 12 + 4 * f);
   const int type = clouds.type[3 + f];
@@ -142,7 +142,7 @@ HD float feature_of(const Clouds& clouds, const unsigned char* p, int f) {
 
 HD bool finite(float value) { return fabsf(value) < float_of(0x7f800000); }
 
-// The cell, row-major with z fastest, or why there is none.
+// The cell, row-major with z fastest; or NOT_FINITE or OUTSIDE.
 HD int cell_of(const Clouds& clouds, Point point) {
   const float x = div(sub(point.x, clouds.low[0]), clouds.size[0]);
   const float y = div(sub(point.y, clouds.low[1]), clouds.size[1]);
@@ -153,7 +153,7 @@ HD int cell_of(const Clouds& clouds, Point point) {
   return finite(point.x) && finite(point.y) && finite(point.z) ? OUTSIDE : NOT_FINITE;
 }
 
-// The same, refusing also a point whose features are not finite where the mode reads them.
+// The same; also NOT_FINITE if the reduction reads features and one is not finite.
 HD int place(const Clouds& clouds, const unsigned char* p, Point point) {
   const int cell = cell_of(clouds, point);
   if (clouds.reads_features && cell != NOT_FINITE) {

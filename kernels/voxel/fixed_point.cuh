@@ -1,4 +1,4 @@
-// Sums in fixed point and maxima of ordered keys, which are the same in any order.
+// Sums in fixed point and extremes of ordered keys, which do not depend on the order of the values.
 //
 // The arithmetic of robocache_ros/reductions/, one rounding per operation.
 #pragma once
@@ -25,13 +25,13 @@ HD int64 fixed_point(float value, float scale, float limit) { return (int64)whol
 
 HD bool saturates(float value, float limit) { return fabsf(value) > limit; }
 
-// A division by a power of two is exact however it is done, and a product takes a tenth of a division's time.
+// A division by a power of two is exact as a product, too, which takes a tenth of the time.
 HD float mean_of(int64 sum, int64 count, double unit) {
   if ((count & (count - 1)) == 0) return (float)((double)sum * inverse_of_power(count) * unit);
   return (float)(ratio(sum, count) * unit);
 }
 
-// The mean of one value, without a way through integers, which takes a GPU long: they have no -0, and so neither has this.
+// The mean of one value, without conversions to and from integers, which are slow on a GPU. Integers have no -0: adding 0 removes it.
 HD float mean_of_one(float value, float scale, float limit, float unit) {
   return mul(add(whole_steps(value, scale, limit), 0.0f), unit);
 }

@@ -1,4 +1,4 @@
-// Records: rows of features, each of a point, or of the points of one voxel combined. Device code only.
+// Records: rows of features, of one point or of several points of one voxel combined. Device code only.
 //
 // Compiled with REDUCTION and FEATURES; see term.cuh.
 #pragma once
@@ -8,14 +8,14 @@ namespace robocache {
 
 typedef Reduction::Term Term;
 
-constexpr int TERMS = FEATURES + Reduction::COUNTED;  // of a voxel: of each feature, and how many points
+constexpr int TERMS = FEATURES + Reduction::COUNTED;  // of a voxel: one for each feature, and the number of points
 constexpr Term NONE = Reduction::NONE;
 
 struct alignas(FEATURES % 4 == 0 ? 16 : FEATURES % 2 == 0 ? 8 : 4) Row {
   float of[FEATURES];
 };
 
-// Each lane's terms become those of its run, from this lane to the run's end.
+// Replaces each lane's terms by those of its run, from this lane to the end of the run.
 __device__ __forceinline__ void combine_run(Term* terms, int length) {
   for (int d = 1; __any_sync(~0u, d < length); d *= 2) {
 #pragma unroll

@@ -1,4 +1,4 @@
-"""Compiled modules on disk, for many processes at once."""
+"""Compiled modules on disk, shared by concurrent processes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _enabled = True
 
 
 def enable_jit_cache(directory: str | os.PathLike[str] | None = None, *, enabled: bool = True) -> Path | None:
-    """Choose where compiled kernels are kept between runs; they are by default.
+    """Choose where compiled kernels are cached between runs. By default they are.
 
     Args:
-        directory: made when needed. None: $ROBOCACHE_CACHE_DIR, else $XDG_CACHE_HOME/robocache_ros, else
+        directory: created when needed. None: $ROBOCACHE_CACHE_DIR, else $XDG_CACHE_HOME/robocache_ros, else
             ~/.cache/robocache_ros.
-        enabled: False keeps nothing on disk; every process compiles for itself.
+        enabled: False stores nothing on disk; every process compiles its own kernels.
 
     Returns:
-        The directory, or None when nothing is kept.
+        The directory, or None if nothing is cached.
 
     Raises:
-        RoboCacheError: `directory` was given and cannot be made or written to.
+        RoboCacheError: `directory` is given and cannot be created or written to.
     """
     global _chosen, _enabled
     if directory is not None:
@@ -36,14 +36,14 @@ def enable_jit_cache(directory: str | os.PathLike[str] | None = None, *, enabled
             with tempfile.TemporaryFile(dir=chosen):
                 pass
         except OSError as error:
-            raise RoboCacheError(f"directory: {chosen} cannot be written to ({error}); name another") from error
+            raise RoboCacheError(f"directory: {chosen} cannot be written to ({error}); choose another") from error
         _chosen = chosen
     _enabled = enabled
     return cache_directory()
 
 
 def cache_directory() -> Path | None:
-    """Where compiled kernels are kept; None when they are not."""
+    """The directory of cached kernels; None if nothing is cached."""
     if not _enabled:
         return None
     if _chosen is not None:
@@ -55,7 +55,7 @@ def cache_directory() -> Path | None:
 
 
 def load(key: str) -> bytes | None:
-    """The module stored under `key`; None when there is none, or when its bytes are not those that were stored."""
+    """The module stored under `key`; None if there is none or its bytes are damaged."""
     directory = cache_directory()
     if directory is None:
         return None
@@ -68,7 +68,7 @@ def load(key: str) -> bytes | None:
 
 
 def store(key: str, module: bytes) -> None:
-    """Write a module atomically. If the disk refuses it, the next process compiles it again."""
+    """Write a module atomically. If that fails, the next process compiles it again."""
     directory = cache_directory()
     if directory is None:
         return

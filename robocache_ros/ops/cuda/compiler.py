@@ -1,4 +1,4 @@
-"""Compiles kernels/*.cu with NVRTC as given: no -ftz=true, no fused multiply-add, no header that the key leaves out."""
+"""Compiles kernels/*.cu with NVRTC: no -ftz=true, no fused multiply-add, and every header in the cache key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.cuda.generated import GENERATED
 from robocache_ros.resources import resource
 
-# CuPy's own compile path adds -ftz=true, which would flush subnormals, so NVRTC is called past it.
+# CuPy's own compile path adds -ftz=true, which flushes subnormals, so NVRTC is called directly.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 # A name in quotes, or a macro that is defined as one when the kernel is compiled.
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(\w+))', re.MULTILINE)
@@ -27,7 +27,7 @@ class Source:
     headers: tuple[tuple[str, str], ...]
 
     def key(self, options: tuple[str, ...], version: tuple[int, int]) -> str:
-        """What a compiled module is stored under: all that went into it."""
+        """The key of the compiled module: a digest of everything that it is compiled from."""
         digest = hashlib.sha256()
         for part in (repr(version), *options, self.file, self.text, *(text for pair in self.headers for text in pair)):
             digest.update(f"{len(part.encode())}:{part}".encode())
@@ -73,15 +73,15 @@ def compile_options(architecture: str, defines: tuple[str, ...] = ()) -> tuple[s
 
 
 def compile_cubin(nvrtc: Any, source: Source, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Compile to machine code: the cubin and the compiler's log, which is empty when there was nothing to warn of.
+    """Compile to machine code; returns the cubin and the compiler's log, which is empty if there are no warnings.
 
     Args:
-        nvrtc: the module `cupy.cuda.nvrtc`, or anything with its functions.
+        nvrtc: the module `cupy.cuda.nvrtc`, or an object with its functions.
         source: from `load_source`.
         options: from `compile_options`.
 
     Raises:
-        RoboCacheError: it does not compile; the message holds the log.
+        RoboCacheError: it does not compile; the message contains the log.
     """
     program = nvrtc.createProgram(
         source.text,

@@ -1,7 +1,7 @@
-"""Programmatic dependent launch: a kernel starts while the one before it on the stream still runs.
+"""Programmatic dependent launch: a kernel starts while the previous one on the stream still runs.
 
-The kernel itself waits (griddepcontrol.wait) before it touches what that one writes. Compute capability 9.0 and later;
-elsewhere the launch is an ordinary one, which is the same but for the time.
+The kernel waits (griddepcontrol.wait) before it accesses what the previous one writes. This needs compute capability
+9.0; on older GPUs the launch is an ordinary one, with the same result.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _launch = _Launch()
 def launch_dependent(
     kernel: Kernel, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes
 ) -> None:
-    """Launch like `Kernel.launch`, allowed to begin before the previous kernel on the stream has ended."""
+    """Launch like `Kernel.launch`; the kernel may start before the previous one on the stream has ended."""
     device = kernel.device
     if not _supported(device) or torch.cuda.current_device() != device:
         return kernel.launch(grid, block, shared, *arguments)
@@ -69,7 +69,7 @@ def launch_dependent(
 def launch_captured_dependent(
     kernel: Kernel, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes
 ) -> None:
-    """`launch_dependent` while a CUDA graph is captured, where it counts; else `Kernel.launch`: its call is shorter."""
+    """`launch_dependent` while a CUDA graph is captured; else `Kernel.launch`, whose call takes less time."""
     launch = launch_dependent if _capturing() else Kernel.launch
     launch(kernel, grid, block, shared, *arguments)
 

@@ -1,4 +1,4 @@
-"""Pinned memory, and copies out of it that return at once."""
+"""Pinned memory, and asynchronous copies from it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from robocache_ros.ops.cuda.loader import import_cupy_cuda
 
-_ANY_DIRECTION = 4  # cudaMemcpyDefault: the driver tells host from device by the address
+_ANY_DIRECTION = 4  # cudaMemcpyDefault: the driver derives the direction from the addresses
 
 
 def pinned(nbytes: int) -> Tensor:
-    """(nbytes,) uint8 in host memory that copies run from, and kernels write to, by its address."""
+    """(nbytes,) uint8 in pinned host memory, which copies read and kernels write by its address."""
     return torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
 
 
 def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
-    """Copy bytes between addresses, in the order of a stream; pinned memory and the device's alone are asynchronous."""
+    """Copy bytes between addresses, in the order of a stream; asynchronous between pinned and GPU memory only."""
     _memcpy_async()(target, source, nbytes, _ANY_DIRECTION, stream)
 
 
 def new_event() -> Any:
-    """A torch.cuda.Event, untimed."""
+    """A torch.cuda.Event without timing."""
     return _event()
 
 

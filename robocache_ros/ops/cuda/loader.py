@@ -1,4 +1,4 @@
-"""Kernels as Python sees them: compiled on first use, memoized, launched on torch's current stream at little cost."""
+"""Kernels for Python: compiled on first use, memoized, and launched on torch's current stream with little overhead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _kernels: dict[tuple[str, str, int, tuple[str, ...]], Kernel] = {}
 
 
 class _Arguments(threading.local):
-    """One thread's packed arguments, and the list by which cuLaunchKernel finds them; reused from launch to launch."""
+    """The packed arguments of one thread and the list by which cuLaunchKernel finds them; every launch reuses both."""
 
     def __init__(self, size: int) -> None:
         self.buffer = ctypes.create_string_buffer(size)
@@ -38,7 +38,7 @@ class Kernel:
     """A compiled `__global__` function on one device."""
 
     def __init__(self, function: Any, driver: Any, layout: struct.Struct, device: int) -> None:
-        self._keep = function  # holds the module
+        self._keep = function  # keeps the module loaded
         self.pointer: int = function.ptr
         self._driver_launch = driver.launchKernel
         self._pack = layout.pack_into
@@ -46,7 +46,7 @@ class Kernel:
         self.device = device
 
     def launch(self, grid: tuple[int, int, int], block: int, shared: int, *arguments: int | float | bytes) -> None:
-        """Launch on the current stream of the kernel's device; returns at once.
+        """Launch on the current stream of the kernel's device, asynchronously.
 
         Args:
             grid: blocks in x, y, z, each at least 1.
@@ -62,7 +62,7 @@ class Kernel:
         return None
 
     def packed(self, *arguments: int | float | bytes) -> int:
-        """Address of the arguments as cuLaunchKernel's `extra` wants them, good until this thread's next launch."""
+        """Address of the arguments in the form of cuLaunchKernel's `extra`, valid until this thread's next launch."""
         mine = self._arguments
         self._pack(mine.buffer, 0, *arguments)
         return mine.address
@@ -74,12 +74,12 @@ def kernel(
     """The kernel `name` of kernels/`file`, compiled for a device on first use and memoized.
 
     Args:
-        file: such as `resample/resample.cu`. It and its headers include no others than those of kernels/.
+        file: such as `resample/resample.cu`. It and its headers include only headers in kernels/.
         name: of an `extern "C" __global__` function.
         layout: packs its one parameter, a structure passed by value; see `structures.packer`.
         device: index of the CUDA device.
         defines: such as `("THREADS=256",)`; each set compiles once.
-        shared_limit: dynamic shared memory beyond 48 KiB that launches may ask for.
+        shared_limit: bytes of dynamic shared memory that launches may request, if more than 48 KiB.
 
     Raises:
         RoboCacheError: CuPy is missing, or the kernel does not compile for the device.
@@ -119,7 +119,7 @@ def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
             module.load(stored)
             return module
         except RuntimeError:
-            pass  # a module that the driver refuses is rebuilt, like one whose bytes are damaged
+            pass  # a module that the driver refuses is rebuilt, like a damaged one
     cubin, _ = compile_cubin(cuda.nvrtc, source, options)
     cache.store(key, cubin)
     module = cuda.function.Module()
@@ -128,16 +128,18 @@ def _load(file: str, defines: tuple[str, ...], device: int) -> Any:
 
 
 def import_cupy_cuda() -> Any:
-    """`cupy.cuda`, or a RoboCacheError that tells how to install it."""
+    """`cupy.cuda`; raises RoboCacheError, with the command that installs it, if it is missing."""
     try:
         return import_module("cupy.cuda")
     except ImportError as error:
         version = (torch.version.cuda or "13").split(".")[0]
-        raise RoboCacheError(f"CUDA tensors need CuPy ({error}): pip install cupy-cuda{version}x") from error
+        raise RoboCacheError(
+            f"CUDA tensors: CuPy is not installed ({error}); run pip install cupy-cuda{version}x"
+        ) from error
 
 
 def raw_stream(device: int) -> int:
-    """The handle of torch's current stream: what `torch.cuda.current_stream` wraps, without making the wrapper."""
+    """The handle of torch's current stream, without the wrapper that `torch.cuda.current_stream` creates."""
     pointer: int = _raw_stream(device)
     return pointer
 
@@ -146,6 +148,6 @@ def _wrapped_stream(device: int) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-# Without the check whether CUDA has been begun with: kernels are made of a device's tensors.
+# Without the check whether CUDA is initialised: kernels are launched for tensors on a device.
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _wrapped_stream)

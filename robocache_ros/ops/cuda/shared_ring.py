@@ -20,10 +20,11 @@ _INTERPROCESS = 0x02 | 0x04
 
 
 class SharedRing:
-    """A block of GPU memory that this process makes and others map, with an event for each slot.
+    """A block of GPU memory that this process allocates and others map, with an event for each slot.
 
-    Memory of cudaMalloc, not of a pool: a handle opens the complete allocation. What the current stream did before
-    `record(slot)` is done before what another process' stream does after `wait(slot)`; no host waits.
+    The memory comes from cudaMalloc, not from a pool, because a handle opens the complete allocation. Work on the
+    current stream before `record(slot)` completes before work on another process' stream after `wait(slot)`; no host
+    waits.
 
     Args:
         nbytes: of the block.
@@ -31,7 +32,7 @@ class SharedRing:
         device: index of the CUDA device.
 
     Raises:
-        RoboCacheError: the memory is not available, or the driver does not give handles for it.
+        RoboCacheError: the memory is not available, or the driver gives no handles for it.
     """
 
     def __init__(self, nbytes: int, slots: int, device: int) -> None:
@@ -40,7 +41,7 @@ class SharedRing:
         self._events: list[int] = []
         self._pointer = 0
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # makes the context
+            torch.cuda.current_stream()  # creates the context
             try:
                 self._pointer = runtime.malloc(nbytes)
                 runtime.memset(self._pointer, 0, nbytes)
@@ -54,7 +55,7 @@ class SharedRing:
             except runtime.CUDARuntimeError as error:
                 self.close()
                 raise RoboCacheError(
-                    f"cuda:{device}: no ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
+                    f"cuda:{device}: no memory for a ring of {nbytes / 2**20:.1f} MiB for other processes ({error})"
                 ) from None
             self.tensor = _as_tensor(_Block(_interface(self._pointer, nbytes), device, self))
 
@@ -70,22 +71,22 @@ class SharedRing:
             target.copy_(value, non_blocking=True)
 
     def record(self, slot: int) -> None:
-        """What the current stream was given so far is what readers of the slot wait for."""
+        """Let readers of the slot wait for the work that is on the current stream now."""
         _runtime().eventRecord(self._events[slot], raw_stream(self._device))
 
     def wait(self, slot: int) -> None:
-        """The writer's own stream needs no waiting."""
+        """Do nothing: the writer's own stream needs no wait."""
 
     def fence(self) -> Callable[[], bool] | None:
-        """The writer's own stream needs no fence."""
+        """None: the writer's own stream needs no fence."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """The handles. Whoever has them can map the memory: they go to checked peers alone."""
+        """The handles. A process that has them can map the memory, so they are sent to checked peers only."""
         return self._where
 
     def close(self) -> None:
-        """Give memory and events back, once all that was launched is through."""
+        """Free memory and events after all launched work has completed."""
         runtime = _runtime()
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
@@ -97,21 +98,23 @@ class SharedRing:
 
 
 class MappedRing:
-    """A SharedRing of another process, mapped; unmapped when the last tensor that views it is gone.
+    """A SharedRing of another process, mapped until the last tensor that views it is freed.
 
     Args:
-        where: what `SharedRing.describe` gave.
+        where: the result of `SharedRing.describe`.
         nbytes: of the block.
 
     Raises:
-        RoboCacheError: no CUDA here, the device is not visible to this process, or the driver refuses.
+        RoboCacheError: CUDA or the device is not visible to this process, or the driver refuses the handles.
     """
 
     def __init__(self, where: dict[str, Any], nbytes: int) -> None:
         if not torch.cuda.is_available():
-            raise RoboCacheError("the frames are on a GPU, and this process sees none")
+            raise RoboCacheError("frames: are on a GPU, and this process sees none; make the GPU visible to it")
         if where["pid"] == os.getpid():
-            raise RoboCacheError("the frames are on a GPU in this very process, which cannot map its own handle")
+            raise RoboCacheError(
+                "frames: are on a GPU in this process, which cannot map its own handle; read them in another process"
+            )
         runtime = _runtime()
         try:
             self._device = device = runtime.deviceGetByPCIBusId(where["bus"])
@@ -120,14 +123,16 @@ class MappedRing:
                 self._events = _Events([runtime.ipcOpenEventHandle(bytes.fromhex(e)) for e in where["events"]])
                 pointer = runtime.ipcOpenMemHandle(bytes.fromhex(where["memory"]))
         except runtime.CUDARuntimeError as error:
-            raise RoboCacheError(f"GPU memory of process {where['pid']} cannot be mapped ({error})") from None
+            raise RoboCacheError(
+                f"frames: GPU memory of process {where['pid']} cannot be mapped ({error}); restart that process"
+            ) from None
         self._mapping = _Mapping(pointer, runtime.ipcCloseMemHandle)
         self.tensor = _as_tensor(_Block(_interface(pointer, nbytes), device, self._mapping))
-        # torch (2.11 to 2.13 at least) never lets go of the shape and the address that it is given: one of each a slot.
+        # torch (at least 2.11 to 2.13) never frees the shape and address that it receives: keep one of each per slot.
         self._interfaces: dict[tuple[int, int], dict[str, Any]] = {}
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
-        """(nbytes,) uint8 of the ring, and the object that its tensors keep."""
+        """(nbytes,) uint8 of the ring, and the object that its tensors keep alive."""
         interface = self._interfaces.get((start, nbytes))
         if interface is None:
             interface = self._interfaces[start, nbytes] = _interface(self._mapping.pointer + start, nbytes)
@@ -135,31 +140,31 @@ class MappedRing:
         return owner, _as_tensor(owner)
 
     def copy(self, target: Tensor, value: Tensor) -> None:
-        """A reader writes nothing."""
+        """Do nothing: a reader does not write."""
 
     def record(self, slot: int) -> None:
-        """A reader writes nothing."""
+        """Do nothing: a reader does not write."""
 
     def wait(self, slot: int) -> None:
-        """The current stream goes on when the slot is written; the host does not wait."""
+        """Let the current stream wait until the slot is written; the host does not wait."""
         _runtime().streamWaitEvent(raw_stream(self._device), self._events.handles[slot])
 
     def fence(self) -> Callable[[], bool] | None:
-        """Tells when all that the current stream was given so far is through."""
+        """A function that tells whether the work that is on the current stream now has completed."""
         event: Any = torch.cuda.current_stream(self._device).record_event()
         done: Callable[[], bool] = event.query
         return done
 
     def describe(self) -> dict[str, Any]:
-        """A reader hands nothing on."""
+        """Nothing: a reader does not share handles."""
         return {}
 
     def close(self) -> None:
-        """The mapping goes with the last tensor that views it."""
+        """Do nothing: the mapping is closed when the last tensor that views it is freed."""
 
 
 class _Events:
-    """Opened event handles, destroyed with their holder."""
+    """Opened event handles, destroyed with this object."""
 
     def __init__(self, handles: list[int]) -> None:
         self.handles = handles
@@ -171,7 +176,7 @@ class _Events:
 
 
 class _Mapping:
-    """Memory of another process, closed with its holder."""
+    """Memory of another process, unmapped with this object."""
 
     def __init__(self, pointer: int, close: Callable[[int], None]) -> None:
         self.pointer = pointer
@@ -182,7 +187,7 @@ class _Mapping:
 
 
 class _Block:
-    """A block of GPU memory as torch takes it; every tensor over it keeps it, and it keeps the memory."""
+    """A block of GPU memory in the form that torch reads. A tensor over it keeps it alive, and it keeps the memory."""
 
     def __init__(self, interface: dict[str, Any], device: int, memory: object) -> None:
         self.device = device

@@ -1,7 +1,7 @@
 """The arguments of a launch as a named structure: `ctypes` in Python, a struct of the same fields in a kernel's header.
 
-To set the fields of a ctypes structure one by one takes four times as long as to pack all of its values at once. A
-launch therefore packs values, by a `struct.Struct` that is made from the structure's fields.
+Setting the fields of a ctypes structure one by one takes four times as long as packing all values at once. A launch
+therefore packs its values with a `struct.Struct` that is built from the structure's fields.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class Field(NamedTuple):
     """A number of a structure."""
 
     path: str  # as C++ writes it: job.pitch, streams[2].limits.max_gap
-    name: str  # the last part of it, without an index
+    name: str  # the last part of the path, without an index
     offset: int  # bytes
     letter: str  # of `struct`
 
 
 def fields_of(structure: Any, path: str = "", offset: int = 0) -> Iterator[Field]:
-    """Every number of a structure, those of nested structures and arrays too, in the order of memory."""
+    """Every number of a structure, with those of nested structures and arrays, in memory order."""
     for name, kind in structure._fields_:
         yield from _numbers(kind, path + name, name, offset + getattr(structure, name).offset)
 
@@ -41,7 +41,7 @@ def _numbers(kind: Any, path: str, name: str, offset: int) -> Iterator[Field]:
 
 @cache
 def packer(structure: type[ctypes.Structure]) -> struct.Struct:
-    """What packs all numbers of a structure, in the order of `fields_of`, into its bytes."""
+    """The `struct.Struct` that packs all numbers of a structure, in the order of `fields_of`."""
     return _packer(fields_of(structure), ctypes.sizeof(structure))
 
 
@@ -54,11 +54,10 @@ def _packer(pieces: Iterator[Field], size: int) -> struct.Struct:
 
 
 def filled_packer(template: ctypes.Structure, given: Collection[str]) -> tuple[struct.Struct, tuple[bytes, ...]]:
-    """What packs the fields whose names are `given`, and the bytes between them, which are the template's.
+    """The packer of the fields whose names are `given` and of the bytes between them, which are the template's.
 
     Returns:
-        The packer, which takes the given numbers and the bytes in the order of memory; and the bytes: those before the
-        first given number are left out where there are none.
+        The packer, which takes the given numbers and the bytes between them in memory order; and these bytes.
     """
     memory, size = bytes(template), ctypes.sizeof(template)
     pieces: list[Field] = []

@@ -1,4 +1,4 @@
-"""Whether tensors are like those of an earlier call: in class, dtype, device, sizes, strides, gradient."""
+"""Whether tensors are like those of an earlier call: class, dtype, device, sizes, strides and requires_grad."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# What torch.compile asks before it runs compiled code again, in C++: ten tensors take it half a microsecond, and asking
-# for what it compares four.
+# The C++ guards by which torch.compile decides whether to reuse compiled code. For ten tensors they take half a
+# microsecond; the comparison in Python takes four.
 _Guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 def like(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """A function that tells whether as many arguments are tensors like these; these are not kept."""
+    """A function that tells whether its arguments are tensors like these. It keeps no reference to these."""
     try:
         sizes, strides = ([list(get(tensor)) for tensor in tensors] for get in (Tensor.size, Tensor.stride))
         guards = _Guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         check: Callable[..., bool] = guards.check
-        if check(*tensors):  # not of one tensor twice, nor of one that wants a gradient where that is switched off
+        if check(*tensors):  # not of one tensor given twice, or of a gradient while gradients are disabled
             return check
-    except (AttributeError, TypeError):  # this torch has it not, or has another
+    except (AttributeError, TypeError):  # this version of torch has no such guards, or others
         pass
     wanted = [_described(tensor) for tensor in tensors]
     return lambda *others: [_described(other) for other in others] == wanted

@@ -1,4 +1,4 @@
-"""The checks of an image conversion, which every backend relies on."""
+"""The options of an image conversion, and the checks that every backend relies on."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def mean_std(normalize: Any, channels: int) -> Affine | None:
             f"normalize: {normalize!r} is not the mean and the std of each channel: {error}"
         ) from error
     if len(mean) != channels or len(std) != channels:
-        raise RoboCacheError(f"normalize: {len(mean)} means and {len(std)} stds for an image of {channels} channels")
+        raise RoboCacheError(
+            f"normalize: {len(mean)} means and {len(std)} stds for {channels} channels; give one of each per channel"
+        )
     if not all(map(math.isfinite, mean)) or not all(value > 0 and math.isfinite(value) for value in std):
         raise RoboCacheError(f"normalize: expected finite means and stds above 0, got {mean} and {std}")
     return mean, std
@@ -93,7 +95,9 @@ def _checked_crop(crop: Sequence[int] | None, width: int, height: int) -> tuple[
     inside = top >= 0 and left >= 0 and top + rows <= height and left + columns <= width
     if not inside or rows < 1 or columns < 1:
         form = "(top, left, height, width)"
-        raise RoboCacheError(f"crop: {form} = {tuple(crop)} is not inside an image of {height} x {width}")
+        raise RoboCacheError(
+            f"crop: {form} = {tuple(crop)} is not inside an image of {height} x {width}; make it smaller"
+        )
     return top, left, rows, columns
 
 
@@ -101,7 +105,7 @@ def _checked_size(size: Sequence[int] | None, box: tuple[int, int, int, int]) ->
     """Height and width of the result, the crop's own where none is given."""
     rows, columns = box[2:] if size is None else checked_integers("size", size, ("height", "width"))
     if not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
-        raise RoboCacheError(f"size: (height, width) = ({rows}, {columns}) is not in 1..{MAX_PIXELS}")
+        raise RoboCacheError(f"size: (height, width) = ({rows}, {columns}) is not in 1..{MAX_PIXELS}; choose another")
     return rows, columns
 
 

@@ -1,4 +1,4 @@
-"""Camera images: the bytes of a message to a (C, H, W) tensor, in one pass and with the same bits on CPU and GPU."""
+"""Camera images: from the bytes of a message to a (C, H, W) tensor, in one pass, with the same bits on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def convert_image(
     """Convert, crop, resize and normalise an image straight from the bytes of its message.
 
     bytes -> RGB (grey) uint8 -> crop -> resize, rounded to uint8 -> x / 255 -> (x - mean) / std in float32 -> rounded
-    once to `dtype`. A dataset of the uint8 images, normalised later by `normalize_image`, thus gives the very same
-    bits. mono16, 16UC1 and 32FC1 stay float32 in the message's units throughout; normalising them is (x - mean) / std.
+    once to `dtype`. A dataset of the uint8 images, normalised later by `normalize_image`, gives the same bits. mono16,
+    16UC1 and 32FC1 are float32 in the message's units throughout; normalising them is (x - mean) / std.
 
     Args:
         data: (nbytes,) uint8, contiguous, on the CPU or a CUDA device, at any alignment.
@@ -49,12 +49,12 @@ def convert_image(
         height: rows.
         step: bytes from a row to the next.
         big_endian: byte order of 16- and 32-bit encodings.
-        size: (H, W) of the result; the crop's own where None.
+        size: (H, W) of the result; None: that of the crop.
         crop: (top, left, height, width) in source pixels.
         resize: bilinear (without antialiasing, like OpenCV's), nearest, or area (the exact mean of the source's area;
-            the one to take when shrinking a lot). Depth has edges that a mean would invent surfaces between: nearest.
-        normalize: None, "imagenet", (mean, std) with a value for each channel, or a mapping or an object with those.
-        dtype: uint8 (of 8-bit encodings), float32, float16 or bfloat16. By default float32 where `normalize` is given
+            recommended when shrinking a lot). For depth use nearest: a mean invents surfaces between edges.
+        normalize: None, "imagenet", (mean, std) with a value for each channel, or a mapping or an object with both.
+        dtype: uint8 (of 8-bit encodings), float32, float16 or bfloat16. By default float32 if `normalize` is given
             or the encoding is not an 8-bit one, else uint8.
         out: (C, H, W) contiguous, on `data`'s device, written and returned.
 
@@ -82,11 +82,11 @@ def convert_layout(data: Tensor, layout: ImageLayout, options: ImageOptions, out
 
 
 def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Turn uint8 images into what a policy sees: (x / 255 - mean) / std in float32, rounded once to `dtype`.
+    """Normalise uint8 images as a policy sees them: (x / 255 - mean) / std in float32, rounded once to `dtype`.
 
     Args:
         image: (..., C, H, W) uint8, contiguous.
-        normalize: as in `convert_image`; None leaves x / 255.
+        normalize: as in `convert_image`; None: x / 255 only.
         dtype: float32, float16 or bfloat16.
 
     Returns:

@@ -1,10 +1,10 @@
 """The CPU backend of images: bytes -> RGB uint8 (or float32 depth) -> crop -> resize -> normalise, in NumPy and torch.
 
-All of it on uint8 is integer arithmetic, so that any order of the operations gives the same bits:
-YUV by BT.601 with 20 fractional bits and Bayer by bilinear averages, both to the bit as OpenCV computes them (but for
-Bayer's border, which is mirrored here); bilinear weights have 11 fractional bits and are applied with one rounding, so
-within one level of OpenCV's; an area mean is the exact one, rounded half up.
-Depth (float32) is interpolated with every operation rounded on its own; its area mean is summed in float64, rows first.
+Arithmetic on uint8 is in integers, so that any order of the operations gives the same bits. YUV (BT.601, 20 fractional
+bits) and Bayer (bilinear averages) equal OpenCV's bits, except for Bayer's border, which is mirrored here. Bilinear
+weights have 11 fractional bits and are applied with one rounding, which is within one level of OpenCV's. An area mean
+is exact, rounded half up. Depth (float32) is interpolated with each operation rounded; its area mean is summed in
+float64, rows first.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def normalize(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
         return out.copy_(planes)
     value = planes
     if planes.dtype == torch.uint8:
-        # Divisors are tensors: a division by a Python number may be done as a product with its reciprocal.
+        # Divisors are tensors: torch may divide by a Python number as a product with its reciprocal.
         value = planes.to(torch.float32).div_(torch.tensor(255, dtype=torch.float32).expand(1))
     if affine is not None:
         mean, std = (torch.tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine)
         value = (value - mean).div_(std)
     out.copy_(value)
-    if planes.dtype != torch.uint8:  # any NaN to the one canonical NaN, for processors differ in the one they make
+    if planes.dtype != torch.uint8:  # any NaN becomes the canonical NaN, because processors produce different ones
         out.masked_fill_(value != value, torch.nan)
     return out
 
@@ -143,7 +143,7 @@ def bilinear_taps(size: int, out: int) -> tuple[NDArray[np.int64], NDArray[np.in
 def _bilinear_u8(image: Array, size: tuple[int, int]) -> Array:
     y0, y1, wy = _fixed_taps(image.shape[0], size[0])
     x0, x1, wx = _fixed_taps(image.shape[1], size[1])
-    if image.shape[1] > 2 * size[1]:  # fewer columns are read than there are: leave the others out first
+    if image.shape[1] > 2 * size[1]:  # most columns are not read: select columns first
         top, bottom = image[y0], image[y1]
         left = _blend(top.take(x0, 1), bottom.take(x0, 1), wy[:, None, None])
         right = _blend(top.take(x1, 1), bottom.take(x1, 1), wy[:, None, None])
@@ -181,7 +181,7 @@ def _bilinear_f32(image: Array, size: tuple[int, int]) -> Array:
 
 
 def _lerp(lower: Array, upper: Array, weight: NDArray[np.float32]) -> Array:
-    """Where the weight is 0 the lower value as it is, so that a NaN beside it does not spread."""
+    """The lower value itself where the weight is 0, so that a NaN next to it does not spread."""
     return np.where(weight == 0, lower, lower + weight * (upper - lower))
 
 
@@ -197,7 +197,7 @@ def area_taps(size: int, out: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def _area_u8(image: Array, size: tuple[int, int]) -> Array:
     """Differences of running sums: one pass over the image at any factor.
 
-    Integers allow this; float32 images need a fixed order of additions, as differences of running float sums round.
+    This needs integers: differences of running float sums would round, so float32 images are added in a fixed order.
     """
     pixels = image.shape[0] * image.shape[1]
     kind = np.uint32 if 255 * pixels < 2**32 - pixels else np.uint64  # running sums may wrap, their differences do not

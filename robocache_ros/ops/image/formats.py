@@ -32,7 +32,7 @@ class Format:
     family: int
     pixel_bytes: int
     offsets: tuple[int, ...]  # PACKED: byte of R, G, B (or of grey); YUV422: of Y0, U, Y1, V; BAYER: x, y of the red
-    alias_of: str = ""  # the encoding of the same pixels that this is another name of
+    alias_of: str = ""  # another name of this encoding
 
     @property
     def channels(self) -> int:
@@ -45,7 +45,7 @@ class Format:
         return {U16: 2, F32: 4}.get(self.family, 1)
 
     def rows(self, height: int) -> int:
-        """Rows of `step` bytes that an image of `height` has."""
+        """Rows of `step` bytes in an image of `height`."""
         return height * 3 // 2 if self.family == NV12 else height
 
     @property
@@ -99,7 +99,7 @@ def check_image(fmt: Format, width: int, height: int, step: int, nbytes: int) ->
     if fmt.family == BAYER and min(width, height) < 2:
         raise RoboCacheError(f"width, height: {width} x {height} is too small for {fmt.name}; its pattern is 2 x 2")
     if step < width * fmt.pixel_bytes:
-        raise RoboCacheError(f"step: {step} bytes is less than a row of {width} {fmt.name} pixels")
+        raise RoboCacheError(f"step: {step} bytes is less than a row of {width} {fmt.name} pixels; correct the message")
     rows = fmt.rows(height)
     if step * rows > nbytes:
         raise RoboCacheError(

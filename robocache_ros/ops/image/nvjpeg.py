@@ -1,6 +1,6 @@
 """JPEG on the GPU, through torchvision's nvJPEG.
 
-Its bits are not libjpeg's: inverse transform and upsampling of the colours are rounded otherwise, by a few counts.
+Its bits are not libjpeg's: it rounds the inverse transform and the upsampling of colours differently, by a few counts.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def _decoder() -> Any:
 
 
 def require_jpeg() -> None:
-    """RoboCacheError where torchvision is not installed."""
+    """Raise RoboCacheError if torchvision is not installed."""
     _decoder()
 
 
 def decode_jpeg(data: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """(H, W, C) uint8 of a file's (nbytes,) uint8, C 3 or 1, contiguous; RoboCacheError where it cannot be read."""
+    """(H, W, C) uint8 of a file's (nbytes,) uint8, C 3 or 1, contiguous; raises RoboCacheError for a bad file."""
     try:
         planes: Tensor = _decoder()(torch.from_numpy(data.copy()), device=device)
     except RuntimeError as error:
-        raise RoboCacheError(f"data: not a jpeg that nvJPEG reads: {str(error).splitlines()[0]}") from None
+        raise RoboCacheError(f"data: nvJPEG cannot read this jpeg: {str(error).splitlines()[0]}") from None
     return planes.permute(1, 2, 0).contiguous()

@@ -1,7 +1,7 @@
-"""What images should give, in plain float64, one pixel at a time: every backend's reference.
+"""The reference for images, in plain float64, one pixel at a time.
 
-Written for reading. Nothing is rounded on the way, so backends differ by the rounding that their pages state: of 8-bit
-images half a level for each rounding to 8 bits and an eighth for the weights.
+It is written to be read and rounds nothing. Backends differ from it by their rounding: for 8-bit images half a level
+for each rounding to 8 bits, and an eighth for the weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PACKED |= {"8UC3": _PACKED["bgr8"], "8UC4": _PACKED["bgra8"]}
 
 
 def pixel(data: bytes, encoding: str, shape: tuple[int, int, int], big_endian: bool, x: int, y: int) -> list[float]:
-    """R, G and B, or the one value, of column x, row y; `shape` is (width, height, step)."""
+    """R, G and B, or the one value, at column x, row y; `shape` is (width, height, step)."""
     _, height, step = shape
     row = y * step
     if encoding in _PACKED:
@@ -90,7 +90,7 @@ def image(
 
 
 def _weights(index: int, size: int, out: int, resize: str) -> dict[int, float]:
-    """How much of each source pixel goes into one of the result."""
+    """The weight of each source pixel in a pixel of the result."""
     if resize == "area":
         start, end = index * size / out, (index + 1) * size / out
         overlaps = {i: min(i + 1, end) - max(i, start) for i in range(size)}

@@ -20,7 +20,7 @@ class PointField:
     """One field of a point, as in sensor_msgs/msg/PointField."""
 
     name: str
-    offset: int  # bytes from the point's first
+    offset: int  # bytes from the point's first byte
     datatype: int  # 1..8
     count: int
 
@@ -43,25 +43,28 @@ class CloudLayout:
 
 
 def check_cloud(nbytes: int, layout: CloudLayout) -> CloudLayout:
-    """The layout with its scalar fields alone; raises RoboCacheError where a point or field is outside the bytes."""
+    """The layout with its scalar fields only; raises RoboCacheError if a point or a field is outside the bytes."""
     width, height, point_step, row_step = layout.width, layout.height, layout.point_step, layout.row_step
     if width < 0 or height < 0 or point_step < 1 or row_step < 0:
         raise RoboCacheError(
-            f"cloud: width {width}, height {height}, point_step {point_step}, row_step {row_step}; none can be negative"
+            f"cloud: width {width}, height {height}, point_step {point_step}, row_step {row_step}; use sizes >= 0"
         )
     known: dict[str, PointField] = {}
     for field in layout.fields:
         if not 1 <= field.datatype <= len(POINT_DATATYPES) or field.count > 1:
-            continue  # not a scalar: an error only where it is requested
+            continue  # not a scalar: an error only if it is requested
         size = np.dtype(POINT_DATATYPES[field.datatype - 1]).itemsize
         if field.offset < 0 or field.offset + size > point_step:
             raise RoboCacheError(
-                f"fields.{field.name}: bytes {field.offset}..{field.offset + size} are outside a point of {point_step}"
+                f"fields.{field.name}: bytes {field.offset}..{field.offset + size} are outside a point of {point_step} bytes; "
+                f"correct the offset or point_step"
             )
         known[field.name] = field
     if width and height:
         if height > 1 and row_step < width * point_step:
-            raise RoboCacheError(f"row_step: {row_step} bytes is less than a row of {width} points of {point_step}")
+            raise RoboCacheError(
+                f"row_step: {row_step} bytes is less than a row of {width} points of {point_step}; correct it"
+            )
         needed = (height - 1) * row_step + width * point_step
         if needed > nbytes:
             raise RoboCacheError(
@@ -80,7 +83,7 @@ def checked_fields(fields: Any) -> tuple[PointField, ...]:
 
 
 def column_sources(layout: CloudLayout, features: Sequence[str]) -> list[int | PointField]:
-    """Where x, y, z and each feature come from: a field, or 0..2 for a feature that is a transformed coordinate."""
+    """The source of x, y, z and each feature: a field, or 0..2 for a feature that is a transformed coordinate."""
     if len(features) > MAX_FEATURES:
         raise RoboCacheError(f"features: got {len(features)}; at most {MAX_FEATURES} are supported")
     axes = {"x": 0, "y": 1, "z": 2}

@@ -1,4 +1,4 @@
-"""The CPU backend of voxels: where each point falls, and the dense grids, in NumPy."""
+"""The CPU backend of voxels: the cell of each point, and the dense grids, in NumPy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def voxelize(
     batch: int = 1,
     lengths: Tensor | None = None,
 ) -> Voxels:
-    """Voxels of B clouds on the CPU; everything is checked.
+    """Voxels of B clouds on the CPU, from checked arguments.
 
     Args:
         columns: x, y, z in the grid's frame and the features, each (B * N,).

@@ -1,7 +1,7 @@
-"""Depth images to voxel grids in one pass: pixels projected as they are read, then placed like a cloud's points.
+"""Depth images to voxel grids in one pass: pixels are projected as they are read, then placed like a cloud's points.
 
 A pinhole camera looks along z, x to the right and y down (REP 103's optical frame). Each operation is rounded to
-float32: z = depth / unit, x = (u - cx) * z / fx, y = (v - cy) * z / fy. The image must be a rectified one.
+float32: z = depth / unit, x = (u - cx) * z / fx, y = (v - cy) * z / fy. The image must be rectified.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def voxelize_depth(
     fraction_bits: int = FRACTION_BITS,
     out: Tensor | None = None,
 ) -> Voxels:
-    """Voxelize a depth image straight from its bytes: project, transform, crop and place, no cloud between.
+    """Voxelize a depth image from its bytes: project, transform, crop and place its pixels, without a cloud in between.
 
     A pixel without a depth (0, NaN, infinite or negative) is counted in `nonfinite` and not placed.
 
@@ -65,14 +65,14 @@ def voxelize_depth(
         color: (nbytes,) uint8 of an image of the same size, registered to the depth, on the same device; for features
             r, g and b, which are 0..255.
         color_encoding: rgb8, bgr8, rgba8, bgra8 or mono8.
-        color_step: bytes from a row of it to the next; 0: rows without padding.
-        transform: as in `voxelize_cloud_bytes`, T_grid_camera (optical frame), like the rest.
+        color_step: bytes from a row of the colour image to the next; 0: rows without padding.
+        transform: T_grid_camera (optical frame), as in `voxelize_cloud_bytes`, like the following arguments.
         grid_min: corner of the grid with the smallest coordinates.
         voxel_size: edge of a voxel.
         grid_size: voxels along x, y and z.
         mode: what a voxel holds.
         features: of x, y, z (in the grid's frame), r, g, b.
-        sparse: give the occupied voxels alone.
+        sparse: return the occupied voxels only.
         max_points: K of `first`.
         fraction_bits: resolution of `mean`.
         out: the dense grid to write.
@@ -81,7 +81,7 @@ def voxelize_depth(
         Voxels.
 
     Raises:
-        RoboCacheError: bytes too few for the layout, an encoding, feature or camera that is not supported, and as in
+        RoboCacheError: too few bytes for the layout; an encoding, feature or camera that is not supported; and as in
             `voxelize_cloud_bytes`.
     """
     voxelization = checked_voxelization(grid_min, voxel_size, grid_size, mode, features, max_points, fraction_bits)
@@ -105,7 +105,7 @@ def voxelize_depth_layout(
     if color is not None:
         check_bytes("color", color)
         if color.device != data.device:
-            raise RoboCacheError(f"color: is on {color.device} and data on {data.device}; both must be on one device")
+            raise RoboCacheError(f"color: on {color.device}, but data on {data.device}; put both on one device")
     layout = check_depth(data.numel(), 0 if color is None else color.numel(), image, voxelization.features)
     matrix, grid, reduction = checked_transform(transform), voxelization.grid, voxelization.reduction
     if data.is_cuda:

@@ -1,4 +1,4 @@
-"""The layout of a depth image and the colour image over it, and the check that every pixel is inside their bytes."""
+"""The layout of a depth image and its colour image, and the check that every pixel is inside their bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robocache_ros.ops.voxel.cloud_layout import MAX_FEATURES
 AXES, RGB = ("x", "y", "z"), ("r", "g", "b")
 MAX_BYTES = 2**31 - 1
 
-# Encoding: NumPy's type, PointField's datatype, units of depth to the metre (REP 118).
+# Encoding: NumPy's type, PointField's datatype, units of depth in a metre (REP 118).
 DEPTHS = {"16UC1": ("u2", 4, 1000.0), "mono16": ("u2", 4, 1000.0), "32FC1": ("f4", 7, 1.0)}
 # Encoding: bytes of a pixel, and where red, green and blue are in it.
 COLORS = {
@@ -28,11 +28,11 @@ COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class ColorLayout:
-    """The layout of the colour image over a depth image of the same size; hashable."""
+    """The layout of the colour image that is registered to a depth image of the same size; hashable."""
 
     encoding: str
     step: int  # bytes from a row to the next; 0, not checked: rows without padding
-    at: int  # bytes from the depth image's first to its first
+    at: int  # bytes from the depth image's first byte to its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class DepthLayout:
     big_endian: bool
     camera: tuple[float, float, float, float]  # fx, fy, cx, cy; float32 values
     color: ColorLayout | None
-    # Of each feature: 0..2 for x, y, z in the grid's frame, 3 + the byte of a pixel's colour.
+    # For each feature: 0..2 for x, y, z in the grid's frame; 3 + the byte of a pixel's colour.
     sources: tuple[int, ...]
 
 
 def check_depth(nbytes: int, color_nbytes: int, image: DepthImageLayout, features: Sequence[str]) -> DepthLayout:
-    """The checked layout of a depth image; raises RoboCacheError where a pixel is outside the bytes.
+    """The checked layout of a depth image; raises RoboCacheError if a pixel is outside the bytes.
 
-    nbytes: of the memory that begins with the depth image. color_nbytes: of that with the colour image, `color.at`
-    bytes from its first.
+    nbytes: size of the memory that begins with the depth image. color_nbytes: size of the memory that has the colour
+    image `color.at` bytes from its first byte.
     """
     depth, camera, encoding = image.depth, image.camera, image.depth.encoding
     width, height = depth.width, depth.height
@@ -74,7 +74,9 @@ def check_depth(nbytes: int, color_nbytes: int, image: DepthImageLayout, feature
     with np.errstate(over="ignore"):
         rounded = [float(np.float32(value)) for value in checked_floats("camera", camera, ("fx", "fy", "cx", "cy"))]
     if not all(map(math.isfinite, rounded)) or min(rounded[:2]) <= 0:
-        raise RoboCacheError(f"camera: {tuple(camera)} is not fx, fy, cx, cy, finite and the first two above 0")
+        raise RoboCacheError(
+            f"camera: {tuple(camera)} is not fx, fy, cx, cy; give finite numbers, the first two above 0"
+        )
     if len(features) > MAX_FEATURES:
         raise RoboCacheError(f"features: got {len(features)}; at most {MAX_FEATURES} are supported")
     known = (*AXES, *RGB) if color else AXES
@@ -96,12 +98,16 @@ def _checked_color(nbytes: int, color: ColorLayout, width: int, height: int) -> 
 
 
 def _checked_step(name: str, nbytes: int, width: int, height: int, step: int, pixel: int) -> int:
-    """The step, or the row's bytes for a single row; raises RoboCacheError where a pixel is outside the bytes."""
+    """The step, or the row's bytes for a single row; raises RoboCacheError if a pixel is outside the bytes."""
     if width < 1 or height < 1 or step < width * pixel:
-        raise RoboCacheError(f"{name}: {height} rows of {width} pixels of {pixel} bytes do not fit a step of {step}")
+        raise RoboCacheError(
+            f"{name}: {height} rows of {width} pixels of {pixel} bytes do not fit a step of {step}; correct it"
+        )
     needed = (height - 1) * step + width * pixel
     if needed > nbytes:
-        raise RoboCacheError(f"{name}: {nbytes} bytes, but {height} rows of {width} pixels need {needed}")
+        raise RoboCacheError(
+            f"{name}: {nbytes} bytes, but {height} rows of {width} pixels need {needed}; the image is truncated"
+        )
     if nbytes > MAX_BYTES:
         raise RoboCacheError(f"{name}: {nbytes} bytes; at most {MAX_BYTES} are supported")
     return step if height > 1 else width * pixel

@@ -84,14 +84,14 @@ class Output:
     out: Tensor | None = None  # the dense grid to write
 
     def dense(self, grid: Grid, reduction: Reduction, device: torch.device, batch: int = 1) -> Tensor:
-        """The dense grid, `out` or a new one; raises RoboCacheError where `out` has another shape, dtype or device."""
+        """The dense grid, `out` or a new one; raises RoboCacheError if `out` has another shape, dtype or device."""
         shape = reduction.dense_shape(grid)
         return checked_out(self.out, (batch, *shape) if self.batched else shape, reduction.dense_dtype, device)
 
 
 @dataclass(frozen=True)
 class Voxels:
-    """A filled grid; with `sparse`, its occupied voxels alone, sorted by (batch,) x, y, z."""
+    """A filled grid; with `sparse`, its occupied voxels only, sorted by (batch,) x, y, z."""
 
     dense: Tensor | None  # uint8 occupancy, int32 bits or count, float32 the others; zero where no point is
     tally: Tensor  # (3,) or (B, 3) int64 on the points' device: not finite, outside (neither placed), saturated
@@ -108,7 +108,7 @@ class Voxels:
 
     @property
     def nonfinite(self) -> Tensor:
-        """Points not placed for a NaN or infinity in what the mode reads of them."""
+        """Points not placed because a value that the mode reads is NaN or infinite."""
         return self.tally[..., 0]
 
     @property
@@ -123,18 +123,18 @@ class Voxels:
 
 
 def checked_grid(grid_min: Sequence[float], voxel_size: float | Sequence[float], grid_size: Sequence[int]) -> Grid:
-    """The grid, its numbers rounded to float32; raises RoboCacheError where one is out of range."""
+    """The grid, its numbers rounded to float32; raises RoboCacheError if one is out of range."""
     edges = voxel_size if np.ndim(voxel_size) else (voxel_size,) * 3
     with np.errstate(over="ignore"):
         minimum = [float(np.float32(value)) for value in checked_floats("grid_min", grid_min, AXES)]
         sizes = [float(np.float32(value)) for value in checked_floats("voxel_size", edges, AXES)]
     if not all(math.isfinite(value) for value in minimum):
-        raise RoboCacheError(f"grid_min: {grid_min} is not finite in float32")
+        raise RoboCacheError(f"grid_min: {grid_min} is not finite in float32; give metres")
     if not all(math.isfinite(value) and value > 0 for value in sizes):
-        raise RoboCacheError(f"voxel_size: {voxel_size} is not finite and above 0 in float32")
+        raise RoboCacheError(f"voxel_size: {voxel_size} is not finite and above 0 in float32; give metres")
     shape = checked_integers("grid_size", grid_size, AXES)
     if not all(1 <= value <= 1 << 24 for value in shape) or math.prod(shape) > MAX_VOXELS:
-        raise RoboCacheError(f"grid_size: {shape}; each of x, y and z is 1..2**24, and 2**31 - 1 together")
+        raise RoboCacheError(f"grid_size: {shape}; each must be 1..2**24, and their product at most 2**31 - 1")
     return Grid((minimum[0], minimum[1], minimum[2]), (sizes[0], sizes[1], sizes[2]), (shape[0], shape[1], shape[2]))
 
 
@@ -148,9 +148,9 @@ def checked_reduction(mode: str, features: int, max_points: int | None, fraction
         those = ", ".join(name for name, other in REDUCTIONS.items() if other.needs_max_points)
         raise RoboCacheError(f"max_points: {max_points} with mode {mode!r}; set it with {those} only")
     if max_points is not None and checked_integer("max_points", max_points) < 1:
-        raise RoboCacheError(f"max_points: {max_points} is not 1 or more")
+        raise RoboCacheError(f"max_points: {max_points} is not 1 or more; increase it")
     if not 0 <= checked_integer("fraction_bits", fraction_bits) <= FIXED_BITS:
-        raise RoboCacheError(f"fraction_bits: {fraction_bits} is not in 0..{FIXED_BITS}")
+        raise RoboCacheError(f"fraction_bits: {fraction_bits} is not in 0..{FIXED_BITS}; choose another")
     return Reduction(mode, features, max_points or 0, fraction_bits)
 
 
@@ -171,7 +171,7 @@ def checked_voxelization(
 
 
 def checked_lengths(lengths: Tensor | None, batch: int, count: int, device: torch.device) -> Tensor | None:
-    """(B,) int64 on the points' device; on a GPU their values are not read here, as that would synchronise."""
+    """(B,) int64 on the points' device; on a GPU their values are not checked, as that would synchronise."""
     if lengths is None:
         return None
     check_tensor("lengths", lengths)
@@ -180,13 +180,15 @@ def checked_lengths(lengths: Tensor | None, batch: int, count: int, device: torc
             f"lengths: expected ({batch},) int64 on {device}, got {tuple(lengths.shape)} {lengths.dtype}"
             f" on {lengths.device}"
         )
-    if device.type == "cpu" and batch and not (int(lengths.min()) >= 0 and int(lengths.max()) <= count):
-        raise RoboCacheError(f"lengths: {lengths.tolist()} are not all in 0..{count}")
+    if device.type == "cpu" and batch:
+        least, most = int(lengths.min()), int(lengths.max())
+        if least < 0 or most > count:
+            raise RoboCacheError(f"lengths: {least}..{most} is not inside 0..{count}; give points of each cloud")
     return lengths.contiguous()
 
 
 def checked_transform(transform: Tensor | None) -> Any:
-    """(3, 4) float32 in NumPy; raises RoboCacheError where it is not a rigid transform on the CPU."""
+    """(3, 4) float32 in NumPy; raises RoboCacheError if it is not a rigid transform on the CPU."""
     if transform is None:
         return None
     check_tensor("transform", transform)
@@ -195,7 +197,7 @@ def checked_transform(transform: Tensor | None) -> Any:
             f"transform: expected (3, 4) or (4, 4) float32 on the CPU, got {tuple(transform.shape)} {transform.dtype}"
         )
     if not bool(torch.isfinite(transform).all()):
-        raise RoboCacheError(f"transform: {transform.tolist()} is not finite")
+        raise RoboCacheError("transform: has a value that is NaN or infinite; give a rigid transform")
     if len(transform) == 4 and transform[3].tolist() != [0, 0, 0, 1]:
         raise RoboCacheError(f"transform: last row {transform[3].tolist()} is not 0, 0, 0, 1; give a rigid transform")
     return transform[:3].detach().numpy()

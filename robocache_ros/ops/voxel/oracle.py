@@ -1,6 +1,6 @@
-"""What voxels should give, in plain float64, one point at a time: every backend's reference.
+"""The reference for voxels, in plain float64, one point at a time.
 
-Written for reading. Nothing is rounded on the way, so backends differ by the rounding of the coordinates.
+It is written to be read and rounds nothing, so backends differ from it by the rounding of the coordinates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 def voxels(
     points: Array, grid_min: tuple[float, ...], size: tuple[float, ...], shape: tuple[int, ...]
 ) -> tuple[dict[tuple[int, ...], list[int]], int, int]:
-    """Rows of (N, 3 + F) points by the voxel they are in, in order; how many are not finite, and how many outside."""
+    """Rows of (N, 3 + F) points by their voxel, in order; and how many points are not finite, and outside."""
     inside: dict[tuple[int, ...], list[int]] = {}
     nonfinite = outside = 0
     for number, point in enumerate(points):

@@ -16,9 +16,9 @@ from robocache_ros.reductions.kind import PlacedPoints, PointReduction
 class Segments:
     """M placed points in V voxels."""
 
-    point: Tensor  # (M,) int64 row of the point, by voxel, then by row
+    point: Tensor  # (M,) int64 row of the point; sorted by voxel, then by row
     voxel: Tensor  # (M,) int64 which of the V voxels it is in
-    cell: Tensor  # (V,) int64 rising: the voxel's number in the (batched) grid
+    cell: Tensor  # (V,) int64, ascending: the voxel's number in the (batched) grid
     count: Tensor  # (V,) int64
 
 
@@ -47,7 +47,7 @@ def fill(out: Tensor, cell: Tensor, rows: Tensor, grid: Grid, reduction: Reducti
 
 
 def coordinates(cell: Tensor, grid: Grid, batched: bool) -> Tensor:
-    """(V, 3) or (V, 4) int32: x, y, z, the batch before them."""
+    """(V, 3) int32 x, y, z; or (V, 4), with the batch before them."""
     _, size_y, size_z = grid.shape
     within = cell % grid.cells
     parts = [within // (size_y * size_z), within // size_z % size_y, within % size_z]

@@ -43,13 +43,13 @@ def voxelize_pointcloud(
 ) -> Voxels:
     """Place points into voxels floor((p - grid_min) / voxel_size), each operation rounded to float32.
 
-    Points with NaN or infinity in what the mode reads, and points outside, are counted in `tally` and not placed.
+    Points with a NaN or infinite value that the mode reads, and points outside, are counted in `tally` and not placed.
 
     Args:
         points: (N, 3 + F) or (B, N, 3 + F) float32, x, y, z in metres and F features; the last dimension contiguous,
             the others with any stride.
         grid_min: corner of the grid with the smallest coordinates.
-        voxel_size: edge of a voxel, one or one an axis.
+        voxel_size: edge of a voxel; one value, or one per axis.
         grid_size: voxels along x, y and z.
         mode: what a voxel holds; a dense grid is zero where no point is (`robocache_ros.reductions`).
             occupancy: uint8 (X, Y, Z), 1 where a point is.
@@ -60,10 +60,10 @@ def voxelize_pointcloud(
                 -0 is less than +0.
             first: float32 (X, Y, Z, K, 3 + F), the K = `max_points` points of lowest index, zero-padded: the pillar
                 (VoxelNet) form, usually wanted sparse.
-        lengths: (B,) int64, points of each cloud; rows past it are ignored. On a GPU they are clamped to 0..N,
-            unchecked.
-        sparse: give `coordinates`, `num_points` and `features` of the occupied voxels, sorted, instead of the grid. How
-            many there are must be known to allocate them: on a GPU this synchronises.
+        lengths: (B,) int64 points of each cloud; later rows are ignored. On a GPU they are not checked but clamped to
+            0..N.
+        sparse: return `coordinates`, `num_points` and `features` of the occupied voxels, sorted, instead of the grid.
+            Their number must be known to allocate them, so on a GPU this synchronises.
         max_points: K of `first`.
         fraction_bits: a feature is summed in multiples of 2**-fraction_bits and saturates at 2**(40 - fraction_bits):
             by default steps of 1e-6 and values to 1,048,576, exact for 8 million of the largest in one voxel.
@@ -122,7 +122,7 @@ def voxelize_cloud_bytes(
     fraction_bits: int = FRACTION_BITS,
     out: Tensor | None = None,
 ) -> Voxels:
-    """Voxelize a PointCloud2 straight from its bytes: unpack, transform, crop and place in one pass, no cloud between.
+    """Voxelize a PointCloud2 from its bytes: unpack, transform, crop and place its points in one pass.
 
     Args:
         data: (nbytes,) uint8, contiguous, on the CPU or a CUDA device, at any alignment.
@@ -132,14 +132,14 @@ def voxelize_cloud_bytes(
         row_step: bytes from a row to the next.
         fields: with name, offset, datatype (PointField's numbers) and count; x, y and z are needed. Values of any type
             are rounded to float32 first.
-        big_endian: byte order.
+        big_endian: byte order of the fields.
         transform: (3, 4) or (4, 4) float32 on the CPU, T_grid_sensor: grid <- sensor.
-        grid_min: as in `voxelize_pointcloud`, in the grid's frame, like the next.
+        grid_min: as in `voxelize_pointcloud`, in the grid's frame.
         voxel_size: edge of a voxel.
-        grid_size: voxels along x, y and z; what is outside is cropped, and counted.
+        grid_size: voxels along x, y and z; points outside are counted and not placed.
         mode: as in `voxelize_pointcloud`.
         features: fields to reduce; x, y and z mean the transformed coordinates.
-        sparse: as in `voxelize_pointcloud`, like the rest.
+        sparse: as in `voxelize_pointcloud`, like the following arguments.
         max_points: K of `first`.
         fraction_bits: resolution of `mean`.
         out: the dense grid to write.
@@ -148,7 +148,8 @@ def voxelize_cloud_bytes(
         Voxels.
 
     Raises:
-        RoboCacheError: bytes too few for the layout, a field missing or outside its point, and as above.
+        RoboCacheError: too few bytes for the layout; a field that is missing or outside its point; and as in
+            `voxelize_pointcloud`.
     """
     voxelization = checked_voxelization(grid_min, voxel_size, grid_size, mode, features, max_points, fraction_bits)
     width, height, point_step, row_step = checked_sizes(
@@ -176,4 +177,6 @@ def voxelize_layout(
 
 def _check_total(batch: int, count: int, grid: Grid) -> None:
     if batch * max(count, grid.cells) >= 2**62:
-        raise RoboCacheError(f"points: {batch} clouds of {count} points in {grid.cells} voxels are too many to number")
+        raise RoboCacheError(
+            f"points: {batch} clouds of {count} points in {grid.cells} voxels are too many; use smaller batches"
+        )

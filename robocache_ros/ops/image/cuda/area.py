@@ -1,7 +1,7 @@
 """Launches of kernels/image/area.cu: area means of packed images whose rows are aligned.
 
-convert.cu makes area means of all other images. This kernel is kept for its speed: 1080p rgb8 to 224 x 224 takes 3.8 us
-in L2, which is about the time to copy the image's bytes (docs/explanation/performance_spatial.md).
+convert.cu computes area means of all other images. This kernel exists for its speed: 1080p rgb8 to 224 x 224 takes
+3.8 us in L2, about the time that a copy of the image's bytes takes (docs/explanation/performance_spatial.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robocache_ros.ops.image.formats import PACKED
 Numbers = tuple[int | float, ...]
 
 THREADS = 96  # of a block
-_ROW_SHARES = 65535 // 255  # of an output row: area.cuh sums its bytes in 16 bits
+_ROW_SHARES = 65535 // 255  # of an output row, so that area.cuh can sum its bytes in 16 bits
 
 
 def convert_area(arguments: Numbers, data: Tensor, conversion: Conversion, out: Tensor) -> bool:
@@ -53,12 +53,12 @@ class AreaTiles:
 
     across: tuple[int, int, int, int]  # Axis of arguments.cuh
     down: tuple[int, int, int, int]
-    per_block: int  # output columns that a block makes
+    per_block: int  # output columns that a block computes
 
 
 @lru_cache(maxsize=256)
 def area_tiles(pixel_bytes: int, rows: int, columns: int, out_height: int, out_width: int) -> AreaTiles | None:
-    """The tiles for the sides of a source and of the result, in pixels; None where area.cu does not support them."""
+    """The tiles for the sides of a source and of the result, in pixels; None if area.cu does not support them."""
     across, down = _axis(columns, out_width), _axis(rows, out_height)
     if across is None or down is None or down[0] > _ROW_SHARES or across[0] * down[0] > 2**24:
         return None
@@ -71,7 +71,7 @@ def area_tiles(pixel_bytes: int, rows: int, columns: int, out_height: int, out_w
 
 
 def _axis(source: int, out: int) -> tuple[int, int, int, int] | None:
-    """Axis of arguments.cuh; None where its divisions would leave 32 bits."""
+    """Axis of arguments.cuh; None if its divisions exceed 32 bits."""
     common = math.gcd(source, out)
     shares, pixel = source // common, out // common
     if out * shares * pixel >= 2**32:

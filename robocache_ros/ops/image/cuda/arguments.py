@@ -1,4 +1,4 @@
-"""What kernels/image is launched with: the structures of image/arguments.cuh."""
+"""The arguments of the kernels in kernels/image: the structures of image/arguments.cuh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Affine(Structure):
 
 
 class ConvertArguments(Structure):
-    """An image, and what is made of it."""
+    """An image, and its conversion."""
 
     _fields_ = (
         ("image", Image),
@@ -50,7 +50,7 @@ class AreaImageArguments(Structure):
 
 
 class Axis(Structure):
-    """One axis of area means, in least terms."""
+    """One axis of area means, in lowest terms."""
 
     _fields_ = (("source", c_int), ("out", c_int), ("magic", c_uint), ("least", c_int))
 

@@ -16,7 +16,7 @@ Numbers = tuple[int | float, ...]
 
 _THREADS = 128  # of a block
 _NORMALIZE_THREADS = 256
-_SUMS, _MAX_SUMS = 1024, 8192  # 32-bit sums in a block's shared memory: usual, two loads a thread; and at most
+_SUMS, _MAX_SUMS = 1024, 8192  # 32-bit sums in a block's shared memory: usually, two loads for each thread; at most
 
 
 def convert(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def element_kind(out: Tensor) -> int:
 
 
 def _area_image(arguments: Numbers, data: Tensor, conversion: Conversion, out: Tensor) -> bool:
-    """Area means of any 8-bit image, its rows summed in shared memory; False where they do not fit."""
+    """Compute area means of any 8-bit image, with rows summed in shared memory; False if they do not fit."""
     out_height, out_width = out.shape[1:]
     fmt, alignment = conversion.format, data.data_ptr() | conversion.layout.step
     per_block, sums, vector = _area_blocks(fmt, conversion.crop[3], out_width, alignment)
@@ -91,7 +91,7 @@ def _area_image(arguments: Numbers, data: Tensor, conversion: Conversion, out: T
 
 
 def _area_blocks(fmt: Format, columns: int, out_width: int, alignment: int) -> tuple[int, int, int]:
-    """Output columns a block makes (0: too wide a source for shared memory), its sums, and bytes in a load."""
+    """Output columns of a block (0: the source is too wide for shared memory), its sums, and bytes in a load."""
     each = fmt.pixel_bytes if fmt.family == PACKED else 3
     vector = 4 if alignment % 4 == 0 else 1
     wanted = _SUMS - 2 * vector if columns * each < _SUMS * out_width // 2 else _MAX_SUMS - 2 * vector

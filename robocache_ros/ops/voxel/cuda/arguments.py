@@ -1,4 +1,4 @@
-"""What kernels/voxel is launched with: the structures of voxel/arguments.cuh."""
+"""The arguments of the kernels in kernels/voxel: the structures of voxel/arguments.cuh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robocache_ros.ops.voxel.cloud_layout import MAX_FEATURES
 
 
 class Camera(Structure):
-    """A rectified camera, and the colour image over its depth."""
+    """A rectified camera, and the colour image that is registered to its depth."""
 
     _fields_ = (
         ("fx", c_float),
@@ -23,7 +23,7 @@ class Camera(Structure):
 
 
 class Clouds(Structure):
-    """Clouds as bytes, and the grid they fall in."""
+    """Clouds as bytes, and the grid that their points are placed in."""
 
     _fields_ = (
         ("data", c_void_p),
@@ -90,7 +90,7 @@ class LocateArguments(Structure):
 
 
 class SortArguments(Structure):
-    """Points sorted by bins."""
+    """Points to sort by bins."""
 
     _fields_ = (
         ("clouds", Clouds),
@@ -108,7 +108,7 @@ class SortArguments(Structure):
 
 
 class BinArguments(Structure):
-    """Bins reduced to voxels."""
+    """Bins to reduce to voxels."""
 
     _fields_ = (
         ("grid", c_void_p),
@@ -131,7 +131,7 @@ class BinArguments(Structure):
 
 
 class ClaimArguments(Structure):
-    """Voxels claimed by points."""
+    """Voxels for points to claim."""
 
     _fields_ = (
         ("clouds", Clouds),
@@ -146,7 +146,7 @@ class ClaimArguments(Structure):
 
 
 class WriteArguments(Structure):
-    """Claims turned into features."""
+    """Claims to replace by features."""
 
     _fields_ = (
         ("clouds", Clouds),

@@ -10,7 +10,7 @@ import torch
 from robocache_ros.ops.voxel.grid import Reduction
 
 # Both kernels are compiled with these.
-PIECE = 32  # neighbouring cells that stay in one bin
+PIECE = 32  # neighbouring cells that are in one bin
 SORTERS = 1024  # threads that sort a tile
 REDUCERS = 256  # threads that reduce a bin
 BIN_DEFINES = (f"PIECE={PIECE}u", f"SORTERS={SORTERS}", f"REDUCERS={REDUCERS}")
@@ -28,7 +28,7 @@ class Bins:
     tile: int  # points of each, a multiple of 32
     bits: int  # there are 1 << bits bins
     places: int  # cells of each
-    capacity: int  # records that fit a bin's shared memory; more are slower
+    capacity: int  # records that fit a bin's shared memory; a bin with more is slower
     sort_bytes: int  # of shared memory, like the next two
     reduce_bytes: int
     limit: int  # of a launch's shared memory
@@ -40,7 +40,7 @@ class Bins:
 
 
 def plan_bins(batch: int, count: int, cells: int, features: int, device: torch.device) -> Bins | None:
-    """Sizes for `batch` clouds of `count` points in `cells` voxels; None where bins do not support them."""
+    """Sizes for `batch` clouds of `count` points in `cells` voxels; None if bins do not support them."""
     properties = torch.cuda.get_device_properties(device)
     shared = getattr(properties, "shared_memory_per_block_optin", 48 << 10)
     return sizes(batch, count, cells, features, properties.multi_processor_count, shared - _STATIC)
@@ -48,7 +48,7 @@ def plan_bins(batch: int, count: int, cells: int, features: int, device: torch.d
 
 @lru_cache
 def sizes(batch: int, count: int, cells: int, features: int, processors: int, limit: int) -> Bins | None:
-    """The same for a device of so many multiprocessors, where a launch may have `limit` bytes of shared memory."""
+    """The same for a device of `processors` multiprocessors and `limit` bytes of shared memory for a launch."""
     if not 0 < batch <= 65535 or not 0 < count < 1 << 30:
         return None
     points = 4 if features <= 4 else 2 if features <= 8 else 1
@@ -56,7 +56,7 @@ def sizes(batch: int, count: int, cells: int, features: int, processors: int, li
     tiles = max(-(-count // most), min(max(1, processors // batch), -(-count // 256)))
     tile = -(-count // (32 * tiles)) * 32
     tiles = -(-count // tile)
-    # Two blocks of bins to a multiprocessor at least, and of a size that four fit.
+    # At least two bins for each multiprocessor, and small enough that four blocks fit one.
     bits = max(2, _log2(cells, 4096), _log2(count, 1024), _log2(2 * processors, batch))
     while bits <= _MAX_BITS and cells >= PIECE << bits:
         places = -(-cells // (PIECE << bits)) * PIECE
@@ -70,7 +70,7 @@ def sizes(batch: int, count: int, cells: int, features: int, processors: int, li
 
 
 def _log2(total: int, each: int) -> int:
-    """Bits of the least power of two of parts of `total` that are no more than `each`."""
+    """Bits of the least power of two that divides `total` into parts of at most `each`."""
     return (-(-total // each) - 1).bit_length()
 
 
@@ -85,5 +85,5 @@ def reduction_defines(reduction: Reduction) -> tuple[str, ...]:
 
 
 def reduction_define(mode: str) -> str:
-    """The header of a reduction."""
+    """The define that names a reduction's header."""
     return f'REDUCTION="voxel/reductions/{mode}.cuh"'

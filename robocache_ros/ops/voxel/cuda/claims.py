@@ -1,4 +1,4 @@
-"""The launches of kernels/voxel/claims.cu: each point claims its voxel. For clouds that bins do not support."""
+"""The launches of kernels/voxel/claims.cu, where each point claims its voxel, for clouds that bins do not support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robocache_ros.ops.voxel.cuda.locate import THREADS, blocks_of, clear
 from robocache_ros.ops.voxel.grid import Grid, Reduction
 from robocache_ros.reductions.kind import FeatureReduction
 
-_POINTS, _CELLS = 4, 2  # a thread of claim_voxels claims for, and one of write_voxels writes
+_POINTS, _CELLS = 4, 2  # that a thread of claim_voxels claims for; that a thread of write_voxels writes
 
 
 def reduce_by_claims(clouds: CloudSource, grid: Grid, reduction: Reduction, out: Tensor, tally: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Point clouds and depth images as the voxel kernels read them: bytes, and the offsets of the coordinates."""
+"""Point clouds and depth images in the form that the voxel kernels read: bytes and the offsets of the coordinates."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def of_bytes(
 def of_depth(
     data: Tensor, layout: DepthLayout, distance: int, matrix: Any, grid: Grid, reduction: Reduction
 ) -> CloudSource:
-    """One depth image; its colour image begins `distance` + `layout.color.at` bytes after it."""
+    """One depth image; its colour image begins `distance` + `layout.color.at` bytes after the depth image."""
     name, datatype, unit = DEPTHS[layout.encoding]
     pixel, count = np.dtype(name).itemsize, layout.width * layout.height
     flat = layout.step == layout.width * pixel
     head = (data.data_ptr(), 0, 0, layout.step, pixel, count, count if flat else layout.width)
-    # A feature's type is 0, -1, -2 where it is a coordinate of the point, else that of a byte of the pixel's colour.
+    # The type of a feature is 0, -1 or -2 for a coordinate of the point, else that of a byte of the pixel's colour.
     offsets = (0, 0, 0, *(max(source - 3, 0) for source in layout.sources))
     types = (datatype,) * 3 + tuple(-source if source < 3 else _UINT8 for source in layout.sources)
     color = layout.color

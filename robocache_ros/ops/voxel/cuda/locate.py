@@ -12,13 +12,13 @@ from robocache_ros.ops.voxel.cuda.arguments import ClearArguments, LocateArgumen
 from robocache_ros.ops.voxel.cuda.clouds import CloudSource
 from robocache_ros.ops.voxel.grid import Grid, Reduction
 
-THREADS = 256  # of a block; the kernels of this folder that do not say otherwise are compiled with it
+THREADS = 256  # of a block; also those of place.cu and claims.cu
 _DEFINES = (f"THREADS={THREADS}",)
 _CLEAR_BLOCKS = 8  # to a multiprocessor
 
 
 def locate(clouds: CloudSource, grid: Grid, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
-    """The (B, 3) tally, each point's cell (B * N,) int64 or -1, and the rows (B * N, 3 + F) if the mode reads them."""
+    """The (B, 3) tally; the (B * N,) int64 cell of each point, or -1; and its (B * N, 3 + F) row if it is read."""
     tally = torch.zeros((clouds.batch, 3), dtype=torch.int64, device=clouds.device)
     total = clouds.batch * clouds.count
     cell = torch.empty(total, dtype=torch.int64, device=clouds.device)
@@ -41,7 +41,7 @@ def locate(clouds: CloudSource, grid: Grid, reduction: Reduction) -> tuple[Tenso
 
 
 def clear(out: Tensor, tally: Tensor, device: torch.device) -> None:
-    """Zero both; `out` (B, ...) is contiguous within each batch. The next launch may be a dependent one."""
+    """Clear both; `out` (B, ...) is contiguous within each batch. The next launch may be a dependent one."""
     pieces, apart = (1, 0) if out.is_contiguous() else (len(out), out.stride(0) * out.element_size())
     size = out.numel() * out.element_size() // pieces
     processors = torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,4 +1,4 @@
-"""Points to voxels on a GPU, in as few launches as there are dependencies.
+"""Points to voxels on a GPU, in as few launches as the dependencies allow.
 
 A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent ones:
 points are read and their cells found while the grid is still being cleared. Reductions of features need no clearing for
@@ -27,7 +27,7 @@ from robocache_ros.reductions.kind import CellReduction, FeatureReduction
 
 
 def voxelize(clouds: CloudSource, grid: Grid, reduction: Reduction, output: Output) -> Voxels:
-    """Voxels of clouds on a GPU; everything is checked."""
+    """Voxels of clouds on a GPU, from checked arguments."""
     if output.sparse:
         tally, cell, rows = locate(clouds, grid, reduction)
         return voxel_segments.sparse_voxels(cell, rows, grid, reduction, output, tally)
