@@ -55,9 +55,9 @@ def check_cloud(nbytes: int, layout: CloudLayout) -> CloudLayout:
             continue  # not a scalar: an error only if it is requested
         size = np.dtype(POINT_DATATYPES[field.datatype - 1]).itemsize
         if field.offset < 0 or field.offset + size > point_step:
+            end = field.offset + size
             raise RoboCacheError(
-                f"fields.{field.name}: bytes {field.offset}..{field.offset + size} are outside a point of {point_step} bytes; "
-                f"correct the offset or point_step"
+                f"fields.{field.name}: bytes {field.offset}..{end} are outside a point of {point_step}; correct the offset"
             )
         known[field.name] = field
     if width and height:

@@ -31,7 +31,7 @@ def test_a_stored_module_is_loaded(tmp_path):
 @pytest.mark.parametrize(
     "damage", [lambda b: b[:-1], lambda b: b[:40] + b"\0" + b[41:], lambda b: b"", lambda b: b[:32]]
 )
-def test_a_corrupt_entry_counts_as_none_and_is_replaced(tmp_path, damage):
+def test_a_corrupt_entry_is_ignored_and_replaced(tmp_path, damage):
     enable_jit_cache(tmp_path)
     cache.store("k", b"machine code, some of it")
     entry = tmp_path / "k.cubin"
@@ -41,7 +41,7 @@ def test_a_corrupt_entry_counts_as_none_and_is_replaced(tmp_path, damage):
     assert cache.load("k") == b"again"
 
 
-def test_nothing_is_kept_when_disabled(tmp_path):
+def test_nothing_is_stored_when_disabled(tmp_path):
     enable_jit_cache(tmp_path)
     assert enable_jit_cache(enabled=False) is None
     cache.store("k", b"code")
@@ -63,14 +63,14 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
         enable_jit_cache(tmp_path / "file")
 
 
-def test_a_disk_that_refuses_is_no_error(tmp_path, monkeypatch):
+def test_a_disk_that_refuses_a_write_is_not_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "file"))
     cache.store("k", b"code")
     assert cache.load("k") is None
 
 
-def test_the_key_covers_all_that_goes_in():
+def test_the_key_covers_everything_that_is_compiled():
     options, version = compiler.compile_options("sm_90", ("A=1",)), (13, 0)
     keys = [
         source().key(options, version),
@@ -86,7 +86,7 @@ def test_the_key_covers_all_that_goes_in():
     assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)
 
 
-def test_parts_that_only_move_between_one_another_change_the_key():
+def test_text_that_moves_from_one_part_to_another_changes_the_key():
     assert source("ab", "c").key((), (1, 0)) != source("a", "bc").key((), (1, 0))
 
 

@@ -48,7 +48,7 @@ def test_it_compiles_without_a_warning(nvrtc, architecture):
         assert log == "", (file, defines)
 
 
-def test_a_mistake_is_reported_with_the_compilers_words(nvrtc):
+def test_a_compile_error_is_reported_with_the_log_of_the_compiler(nvrtc):
     with pytest.raises(RoboCacheError, match=r"kernels/resample/blend.cu: NVRTC_ERROR_COMPILATION(.|\n)*nonsense"):
         compile_cubin(nvrtc, load_source("resample/blend.cu"), compile_options("sm_90", ("TRAITS=nonsense", *BLEND)))
 

@@ -56,7 +56,7 @@ def test_nv12_takes_its_chroma_from_below_the_luma_rows_padding_included():
         ("bayer_gbrg8", [30, 10, 20]),
     ],
 )
-def test_bayer_means_neighbours_mirrored_at_the_border(encoding, corner):
+def test_bayer_averages_neighbours_that_are_mirrored_at_the_border(encoding, corner):
     assert convert([[10, 20], [30, 40]], encoding, 2, 2, 2)[:, 0, 0].tolist() == corner
 
 
@@ -136,7 +136,7 @@ def test_normalising_rounds_each_operation_to_float32():
     ],
     ids=["pair", "array", "tensor", "mapping", "object"],
 )
-def test_mean_and_std_are_taken_in_any_form(normalize):
+def test_mean_and_std_are_accepted_in_every_form(normalize):
     image = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
     assert torch.equal(normalize_image(image, normalize), normalize_image(image, "imagenet"))
 
@@ -183,7 +183,7 @@ def test_out_is_written_and_returned():
         ({"out": torch.zeros(3, 4, 3, dtype=torch.uint8)}, ["out", "(3, 4, 2)"]),
     ],
 )
-def test_a_mistake_is_named(change, words):
+def test_a_wrong_argument_is_refused_by_its_name(change, words):
     layout = {"encoding": "rgba8", "width": 2, "height": 4, "step": 8, **change}
     with pytest.raises(RoboCacheError) as caught:
         convert_image(torch.zeros(32, dtype=torch.uint8), **layout)
@@ -197,7 +197,7 @@ def test_bytes_must_be_contiguous_uint8(data):
 
 
 @pytest.mark.parametrize("image", [torch.zeros(3, 4, 4), torch.zeros(4, 4, dtype=torch.uint8)])
-def test_normalize_image_refuses_what_is_no_uint8_image(image):
+def test_normalize_image_refuses_what_is_not_a_uint8_image(image):
     with pytest.raises(RoboCacheError, match="image: expected contiguous"):
         normalize_image(image)
 
@@ -234,7 +234,7 @@ def test_images_agree_with_the_reference(data):
 @pytest.mark.parametrize(
     "encoding", ["yuyv", "uyvy", "nv12", "bayer_rggb8", "bayer_bggr8", "bayer_gbrg8", "bayer_grbg8"]
 )
-def test_colours_are_opencv_s_to_the_bit_but_for_bayer_s_border(encoding):
+def test_colours_equal_opencv_s_except_at_bayer_s_border(encoding):
     cv2 = pytest.importorskip("cv2")
     height, width = 64, 96
     rows, columns = (96, 96) if encoding == "nv12" else (64, 96 if encoding.startswith("bayer") else 192)

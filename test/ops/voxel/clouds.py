@@ -1,4 +1,4 @@
-"""Points and clouds that are hard to get right, for the tests."""
+"""Points and clouds with edge cases, for the tests."""
 
 from collections import namedtuple
 

@@ -11,7 +11,7 @@ TURN = torch.tensor([[0.0, 0, 1, 0.5], [-1, 0, 0, 0.25], [0, -1, 0, 1]])  # opti
 
 
 def image(depths, big_endian=False, padding=0):
-    """The bytes of an (H, W) depth image, and what describes them."""
+    """The bytes of an (H, W) depth image, and the arguments that describe them."""
     kind = depths.dtype.newbyteorder(">" if big_endian else "<")
     rows = np.ascontiguousarray(depths.astype(kind)).view(np.uint8).reshape(len(depths), -1)
     rows = np.pad(rows, ((0, 0), (0, padding)), constant_values=0xEE)
@@ -29,7 +29,7 @@ def colors(height, width, seed=0):
 
 
 def scene(seed=0, height=24, width=32, dtype=np.uint16):
-    """Depths in and around the grid, some of them not measured."""
+    """Depths in and around the grid; some of them are not measured."""
     rng = np.random.default_rng(seed)
     metres = rng.uniform(0.1, 5, (height, width))
     depths = (metres * 1000).astype(np.uint16) if dtype == np.uint16 else metres.astype(np.float32)

@@ -25,7 +25,7 @@ def test_a_point_is_in_the_voxel_that_its_coordinates_floor_to():
     assert occupied(voxelize_pointcloud(points, *UNIT).grid) == [[0, 1, 0], [1, 0, 1]]
 
 
-def test_a_face_belongs_to_the_voxel_above_it_and_the_grid_s_end_to_none():
+def test_a_face_belongs_to_the_voxel_above_it_and_the_end_of_the_grid_to_none():
     voxels = voxelize_pointcloud(cloud((1, 1, 1), (2, 0, 0), (0, 0, 2)), *UNIT)
     assert occupied(voxels.grid) == [[1, 1, 1]]
     assert voxels.outside == 2
@@ -106,7 +106,7 @@ def test_a_feature_that_is_not_finite_refuses_its_point(mode):
     assert voxels.nonfinite == 2
 
 
-def test_features_that_are_not_read_refuse_nothing():
+def test_a_nan_in_a_feature_that_is_not_read_does_not_refuse_the_point():
     assert voxelize_pointcloud(cloud((0, 0, 0, NAN)), *UNIT, "count").grid.sum() == 1
 
 
@@ -163,7 +163,7 @@ def test_out_is_cleared_written_and_returned(mode):
         ({"sparse": True, "out": torch.zeros(2, 2, 2, dtype=torch.uint8)}, ["out", "sparse"]),
     ],
 )
-def test_a_mistake_is_named(change, words):
+def test_a_wrong_argument_is_refused_by_its_name(change, words):
     arguments = {
         "points": torch.zeros(4, 3),
         "grid_min": (0, 0, 0),

@@ -74,7 +74,7 @@ def test_tiles_hold_all_points_and_bins_all_cells(batch, features):
                 assert bins.capacity < 1 << 16
 
 
-def test_what_bins_are_for():
+def test_bins_support_most_clouds_and_leave_the_others_to_claims():
     assert sizes(1, 500_000, 128**3, 4, *H200).bits == 9
     assert sizes(1, 2_000_000, 128**3, 16, *H200)
     assert sizes(1, 100, 64**3, 1, *H200)

@@ -158,7 +158,7 @@ def test_saturated_features_are_counted_the_same_on_the_gpu():
 
 
 @pytest.mark.gpu
-def test_more_than_2_31_values_are_numbered_right_on_the_gpu():
+def test_more_than_2_31_values_are_numbered_correctly_on_the_gpu():
     count = 2**31 // 3 + 1000
     points = torch.full((count, 3), 9.0, device="cuda")
     points[-1] = torch.tensor([-0.95, -0.9, -0.45])

@@ -26,7 +26,7 @@ def layout(points, height=1, padding=0):
     return torch.from_numpy(data.reshape(-1)), shape
 
 
-def test_bytes_are_the_points_they_hold():
+def test_bytes_give_the_grid_of_the_points_in_them():
     points = np.random.default_rng(0).uniform(-1, 5, (60, 3)).astype(np.float32)
     wanted = voxelize_pointcloud(torch.from_numpy(points), *GRID.values(), "count")
     for height, padding in ((1, 0), (6, 0), (6, 5)):
@@ -48,7 +48,7 @@ def test_every_datatype_is_read_at_any_offset_in_both_byte_orders(kind, big_endi
     assert torch.nonzero(voxels.grid).tolist() == [[3, 0, 2]]
 
 
-def test_points_are_moved_into_the_grid_s_frame_first():
+def test_points_are_transformed_to_the_grid_s_frame_first():
     data, shape = layout([(1.5, 0.5, 2.5)])
     quarter_turn = torch.tensor([[0.0, -1, 0, 2], [1, 0, 0, 0], [0, 0, 1, -2], [0, 0, 0, 1]])
     for transform in (quarter_turn, quarter_turn[:3]):
@@ -103,7 +103,7 @@ def test_the_last_row_needs_no_padding_and_an_empty_cloud_no_bytes():
         ({"transform": torch.ones(4, 4)}, ["transform", "0, 0, 0, 1"]),
     ],
 )
-def test_a_mistake_is_named(change, words):
+def test_a_wrong_argument_is_refused_by_its_name(change, words):
     data, shape = layout(np.zeros((4, 3)))
     with pytest.raises(RoboCacheError) as caught:
         voxelize_cloud_bytes(data, **{**shape, **GRID, **change})

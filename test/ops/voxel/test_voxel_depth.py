@@ -56,7 +56,7 @@ def test_points_are_those_of_a_float64_reference_to_a_few_roundings(dtype):
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, np.nan, np.inf, -np.inf])
-def test_what_was_not_measured_is_counted_and_placed_nowhere(value):
+def test_a_depth_that_was_not_measured_is_counted_and_not_placed(value):
     data, layout = image(np.float32([[value, 1.0]]))
     voxels = voxelize_depth(data, **layout, camera=(100, 100, 0, 0), **GRID)
     assert (voxels.nonfinite.item(), voxels.outside.item(), int(voxels.grid.sum())) == (1, 0, 1)
@@ -64,7 +64,7 @@ def test_what_was_not_measured_is_counted_and_placed_nowhere(value):
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
 @pytest.mark.parametrize(("big_endian", "padding"), [(True, 0), (False, 6), (True, 1)])
-def test_byte_order_and_padding_do_not_show(dtype, big_endian, padding):
+def test_byte_order_and_padding_do_not_change_the_grid(dtype, big_endian, padding):
     plain, layout = image(scene(2, dtype=dtype))
     other, packed = image(scene(2, dtype=dtype), big_endian, padding)
     grids = [voxelize_depth(d, **k, camera=(30, 31, 15, 11), **GRID) for d, k in ((plain, layout), (other, packed))]
@@ -126,7 +126,7 @@ def test_a_voxel_has_the_colour_of_its_pixel(encoding, order):
         ({"color": torch.zeros(9, dtype=torch.uint8), "color_encoding": "nv12"}, "color_encoding: 'nv12' is not"),
     ],
 )
-def test_an_image_that_cannot_be_is_refused_by_name(changes, expected):
+def test_a_wrong_argument_is_refused_by_its_name(changes, expected):
     data, layout = image(scene())
     with pytest.raises(RoboCacheError, match=expected):
         voxelize_depth(data, **{**layout, "camera": (30, 31, 15, 11), **GRID, **changes})
