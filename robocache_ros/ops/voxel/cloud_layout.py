@@ -57,7 +57,7 @@ def check_cloud(nbytes: int, layout: CloudLayout) -> CloudLayout:
         if field.offset < 0 or field.offset + size > point_step:
             end = field.offset + size
             raise RoboCacheError(
-                f"fields.{field.name}: bytes {field.offset}..{end} are outside a point of {point_step}; correct the offset"
+                f"fields.{field.name}: bytes {field.offset}..{end} are outside a point of {point_step}; correct it"
             )
         known[field.name] = field
     if width and height:
