@@ -29,7 +29,7 @@ def prepare_cloud(
     layout = check_cloud(nbytes, layout)
     sources = column_sources(layout, voxelization.features)
     matrix = checked_transform(transform)
-    clouds = of_bytes(nowhere(nbytes), layout, sources, matrix, voxelization.grid, voxelization.reduction)
+    clouds = of_bytes(nowhere(nbytes), layout, sources, matrix, voxelization)
     return _prepared(clouds, voxelization, sums, 0)
 
 
@@ -42,7 +42,7 @@ def prepare_depth(
     """
     layout = check_depth(nbytes, nbytes, image, voxelization.features)
     matrix = checked_transform(transform)
-    clouds = of_depth(nowhere(nbytes), layout, 0, matrix, voxelization.grid, voxelization.reduction)
+    clouds = of_depth(nowhere(nbytes), layout, 0, matrix, voxelization)
     return _prepared(clouds, voxelization, sums, 1)
 
 

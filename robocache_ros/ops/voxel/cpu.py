@@ -13,7 +13,7 @@ from torch import Tensor
 from robocache_ros.ops.voxel import segments as voxel_segments
 from robocache_ros.ops.voxel.cloud_layout import CloudLayout, PointField
 from robocache_ros.ops.voxel.depth_layout import COLORS, DEPTHS, DepthLayout
-from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxels
+from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxelization, Voxels
 from robocache_ros.reductions.kind import CellReduction, saturates
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
@@ -22,8 +22,7 @@ F32 = NDArray[np.float32]
 
 def voxelize(
     columns: Sequence[F32],
-    grid: Grid,
-    reduction: Reduction,
+    voxelization: Voxelization,
     output: Output,
     batch: int = 1,
     lengths: Tensor | None = None,
@@ -32,12 +31,12 @@ def voxelize(
 
     Args:
         columns: x, y, z in the grid's frame and the features, each (B * N,).
-        grid: the grid.
-        reduction: what its voxels hold.
+        voxelization: the grid, and what its voxels hold.
         output: the form of the result.
         batch: B.
         lengths: (B,) int64 or None; rows past a cloud's length are not points.
     """
+    grid, reduction = voxelization.grid, voxelization.reduction
     cell, counts = place(columns, grid, reduction, batch, lengths)
     tally = torch.from_numpy(counts)
     rows = np.stack(columns, axis=1) if reduction.kind.reads_features else np.zeros((len(cell), 0), np.float32)

@@ -107,12 +107,12 @@ def voxelize_depth_layout(
         if color.device != data.device:
             raise RoboCacheError(f"color: on {color.device}, but data on {data.device}; put both on one device")
     layout = check_depth(data.numel(), 0 if color is None else color.numel(), image, voxelization.features)
-    matrix, grid, reduction = checked_transform(transform), voxelization.grid, voxelization.reduction
+    matrix = checked_transform(transform)
     if data.is_cuda:
         from robocache_ros.ops.voxel.cuda.clouds import of_depth
         from robocache_ros.ops.voxel.cuda.voxelize import voxelize
 
         distance = 0 if color is None else color.data_ptr() - data.data_ptr()
-        return voxelize(of_depth(data, layout, distance, matrix, grid, reduction), grid, reduction, output)
+        return voxelize(of_depth(data, layout, distance, matrix, voxelization), voxelization, output)
     columns = cpu.depth_columns(data.numpy(), None if color is None else color.numpy(), layout, matrix)
-    return cpu.voxelize(columns, grid, reduction, output)
+    return cpu.voxelize(columns, voxelization, output)

@@ -88,7 +88,7 @@ def voxelize_pointcloud(
         raise RoboCacheError("lengths: given for a single cloud (N, 3 + F); give points (B, N, 3 + F)")
     clouds = points if batched else points[None]
     batch, count, columns = clouds.shape
-    reduction = checked_reduction(mode, columns - 3, max_points, fraction_bits)
+    voxelization = Voxelization(grid, checked_reduction(mode, columns - 3, max_points, fraction_bits), ())
     lengths = checked_lengths(lengths, batch, count, points.device)
     _check_total(batch, count, grid)
     output = Output(batched, sparse, out)
@@ -96,9 +96,9 @@ def voxelize_pointcloud(
         from robocache_ros.ops.voxel.cuda.clouds import of_tensor
         from robocache_ros.ops.voxel.cuda.voxelize import voxelize
 
-        return voxelize(of_tensor(clouds, lengths, grid, reduction), grid, reduction, output)
+        return voxelize(of_tensor(clouds, lengths, voxelization), voxelization, output)
     rows = clouds.detach().reshape(batch * count, columns).numpy()
-    return cpu.voxelize(list(rows.T), grid, reduction, output, batch, lengths)
+    return cpu.voxelize(list(rows.T), voxelization, output, batch, lengths)
 
 
 # More than 50 lines for its signature and docstring; its steps are functions of their own.
@@ -166,13 +166,13 @@ def voxelize_layout(
     check_bytes("data", data)
     layout = check_cloud(data.numel(), layout)
     sources = column_sources(layout, voxelization.features)
-    matrix, grid, reduction = checked_transform(transform), voxelization.grid, voxelization.reduction
+    matrix = checked_transform(transform)
     if data.is_cuda:
         from robocache_ros.ops.voxel.cuda.clouds import of_bytes
         from robocache_ros.ops.voxel.cuda.voxelize import voxelize
 
-        return voxelize(of_bytes(data, layout, sources, matrix, grid, reduction), grid, reduction, output)
-    return cpu.voxelize(cpu.cloud_columns(data.numpy(), layout, sources, matrix), grid, reduction, output)
+        return voxelize(of_bytes(data, layout, sources, matrix, voxelization), voxelization, output)
+    return cpu.voxelize(cpu.cloud_columns(data.numpy(), layout, sources, matrix), voxelization, output)
 
 
 def _check_total(batch: int, count: int, grid: Grid) -> None:

@@ -16,7 +16,7 @@ from robocache_ros.ops.voxel.cpu import depth_columns, place
 from robocache_ros.ops.voxel.cuda.arguments import Clouds
 from robocache_ros.ops.voxel.cuda.clouds import of_depth
 from robocache_ros.ops.voxel.depth_layout import ColorLayout, DepthImageLayout, check_depth
-from robocache_ros.ops.voxel.grid import checked_grid, checked_reduction
+from robocache_ros.ops.voxel.grid import Voxelization, checked_grid, checked_reduction
 from robocache_ros.reductions import REDUCTIONS
 
 from .depth_images import GRID, TURN, check, image, scene
@@ -46,7 +46,7 @@ def compare_on_host(host, data, rgb, layout, matrix, mode="mean"):
     features = len(layout.sources)
     grid, reduction = checked_grid(*GRID.values()), checked_reduction(mode, features, None, 20)
     # Both images in a block of their own size: a read past it would meet the other's bytes, or a sanitizer.
-    source = of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, grid, reduction)
+    source = of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, Voxelization(grid, reduction, ()))
     packed = packer(Clouds).pack(*source.numbers)
     cell, rows = np.full(source.count, -9, np.int32), np.full((source.count, 3 + features), -9, np.float32)
     host.locate(ctypes.c_char_p(packed), *(a.ctypes.data_as(ctypes.c_void_p) for a in (cell, rows)))

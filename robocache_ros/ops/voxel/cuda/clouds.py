@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros.ops.voxel.cloud_layout import MAX_FEATURES, CloudLayout, PointField
 from robocache_ros.ops.voxel.depth_layout import COLORS, DEPTHS, DepthLayout
-from robocache_ros.ops.voxel.grid import Grid, Reduction
+from robocache_ros.ops.voxel.grid import Voxelization
 
 _UINT8, _FLOAT32 = 2, 7  # PointField's datatypes
 _BYTES, _WORDS, _VECTORS, _PIXELS = range(4)  # enum Layout of arguments.cuh
@@ -31,7 +31,7 @@ class CloudSource:
     defines: tuple[str, ...]  # layouts that the kernels need not support
 
 
-def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Reduction) -> CloudSource:
+def of_tensor(points: Tensor, lengths: Tensor | None, voxelization: Voxelization) -> CloudSource:
     """(B, N, 3 + F) float32 as clouds of bytes; the last dimension is contiguous."""
     batch, count, _ = points.shape
     step = 4 * points.stride(1)
@@ -39,7 +39,7 @@ def of_tensor(points: Tensor, lengths: Tensor | None, grid: Grid, reduction: Red
     steps = (4 * points.stride(0), 0, step, count, count)
     head = (points.data_ptr(), lengths.data_ptr() if lengths is not None else 0, *steps)
     fields = ((0, 4, 8), (_FLOAT32,) * 3)
-    numbers = _cloud_numbers(head, None, grid, reduction, (layout, 0), fields)
+    numbers = _cloud_numbers(head, None, voxelization, (layout, 0), fields)
     return CloudSource(numbers, points.device, batch, count, ("DEPTH=0", "ANY_LAYOUT=0", "ANY_FEATURE=0"))
 
 
@@ -48,8 +48,7 @@ def of_bytes(
     cloud: CloudLayout,
     sources: Sequence[int | PointField],
     matrix: Any,
-    grid: Grid,
-    reduction: Reduction,
+    voxelization: Voxelization,
 ) -> CloudSource:
     """One PointCloud2."""
     flat = cloud.height <= 1 or cloud.row_step == cloud.width * cloud.point_step
@@ -73,14 +72,12 @@ def of_bytes(
         ) % 16 == 0  # a point's step holds the load's last 4 bytes
         layout = _VECTORS if together else _WORDS
     how = (layout, int(cloud.big_endian))
-    numbers = _cloud_numbers(head, matrix, grid, reduction, how, (offsets, types), listed=True)
+    numbers = _cloud_numbers(head, matrix, voxelization, how, (offsets, types), listed=True)
     defines = ("DEPTH=0", f"ANY_LAYOUT={int(layout == _BYTES)}")
     return CloudSource(numbers, data.device, 1, cloud.points, defines)
 
 
-def of_depth(
-    data: Tensor, layout: DepthLayout, distance: int, matrix: Any, grid: Grid, reduction: Reduction
-) -> CloudSource:
+def of_depth(data: Tensor, layout: DepthLayout, distance: int, matrix: Any, voxelization: Voxelization) -> CloudSource:
     """One depth image; its colour image begins `distance` + `layout.color.at` bytes after the depth image."""
     name, datatype, unit = DEPTHS[layout.encoding]
     pixel, count = np.dtype(name).itemsize, layout.width * layout.height
@@ -93,7 +90,7 @@ def of_depth(
     over = (COLORS[color.encoding][0], distance + color.at, color.step) if color else (0, 0, 0)
     how = (_PIXELS, int(layout.big_endian))
     numbers = _cloud_numbers(
-        head, matrix, grid, reduction, how, (offsets, types), listed=True, camera=(*layout.camera, unit, *over)
+        head, matrix, voxelization, how, (offsets, types), listed=True, camera=(*layout.camera, unit, *over)
     )
     return CloudSource(numbers, data.device, 1, count, ())
 
@@ -101,14 +98,14 @@ def of_depth(
 def _cloud_numbers(
     head: Numbers,
     matrix: Any,
-    grid: Grid,
-    reduction: Reduction,
+    voxelization: Voxelization,
     how: tuple[int, int],
     fields: tuple[tuple[int, ...], tuple[int, ...]],
     listed: bool = False,
     camera: Numbers = (0,) * 8,
 ) -> Numbers:
     """The numbers of Clouds, in order: the first seven; layout and byte order; the fields' offsets and types."""
+    grid, reduction = voxelization.grid, voxelization.reduction
     transform = tuple(matrix.reshape(-1).tolist()) if matrix is not None else (0.0,) * 12
     offsets, types = ((*values, *(0,) * (3 + MAX_FEATURES - len(values))) for values in fields)
     flags = (*how, int(matrix is not None), reduction.features, int(listed), int(reduction.kind.reads_features))

@@ -22,12 +22,13 @@ from robocache_ros.ops.voxel.cuda.claims import reduce_by_claims
 from robocache_ros.ops.voxel.cuda.clouds import CloudSource
 from robocache_ros.ops.voxel.cuda.locate import locate
 from robocache_ros.ops.voxel.cuda.place import place_points
-from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxels
+from robocache_ros.ops.voxel.grid import Grid, Output, Reduction, Voxelization, Voxels
 from robocache_ros.reductions.kind import CellReduction, FeatureReduction
 
 
-def voxelize(clouds: CloudSource, grid: Grid, reduction: Reduction, output: Output) -> Voxels:
+def voxelize(clouds: CloudSource, voxelization: Voxelization, output: Output) -> Voxels:
     """Voxels of clouds on a GPU, from checked arguments."""
+    grid, reduction = voxelization.grid, voxelization.reduction
     if output.sparse:
         tally, cell, rows = locate(clouds, grid, reduction)
         return voxel_segments.sparse_voxels(cell, rows, grid, reduction, output, tally)
