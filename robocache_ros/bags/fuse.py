@@ -21,7 +21,7 @@ from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import TF_STATIC, FusionSpec
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 VECTOR_CHUNK = 1024  # ticks given at once; fewer with images and voxels, which take more memory
 MEDIA_CHUNK = 32  # and fewer than that where images are large: see offline.run

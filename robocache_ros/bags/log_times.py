@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 PAUSE_NS = 1800 * NS_PER_S
 REACH_NS = 24 * 3600 * NS_PER_S

@@ -15,7 +15,7 @@ from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF_STATIC, TF_TYPE
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 Int64 = NDArray[np.int64]
 

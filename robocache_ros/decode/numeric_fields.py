@@ -21,7 +21,7 @@ from robocache_ros.decode.limits import MAX_MEMORY
 from robocache_ros.decode.payloads import DecodeError, Sample, Vector
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import StreamSpec
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 Take: TypeAlias = "slice | npt.NDArray[np.intp]"
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from robocache_ros.decode.cdr.wire import PADDING, START, byte_order, read_count, read_text, truncated
 from robocache_ros.decode.limits import MAX_TRANSFORMS
 from robocache_ros.decode.payloads import Buffer, DecodeError
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 _STAMP = {order: struct.Struct(f"{order}iI") for order in "<>"}
 _POSE = {order: struct.Struct(f"{order}7d") for order in "<>"}

@@ -20,7 +20,7 @@ from torch import Tensor
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine torch alone takes seconds to load

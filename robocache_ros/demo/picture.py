@@ -14,7 +14,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 WINDOW_S = 0.5
 INK, FAINT, ALIGNED, HELD = "#1f2430", "#b8bec9", "#0b7a75", "#e07a1f"

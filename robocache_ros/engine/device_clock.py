@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 JUMP_NS = NS_PER_S // 2  # a larger step of a clock is a jump; a smaller one is forgotten with the samples before it
 SPAN_NS = 60 * NS_PER_S  # samples of one to two spans determine a translation: temperature changes the skew in minutes

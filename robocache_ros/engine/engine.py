@@ -20,7 +20,7 @@ from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.engine.transforms.transform_samples import samples_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 

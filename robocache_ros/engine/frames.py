@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.spec.units import NS_PER_MS
+from robocache_ros.units import NS_PER_MS
 
 
 @dataclass(frozen=True)

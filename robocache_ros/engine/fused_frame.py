@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 
 @dataclass(frozen=True)

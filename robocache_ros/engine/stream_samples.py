@@ -15,7 +15,7 @@ from robocache_ros.engine.sample_index import SampleIndex
 from robocache_ros.engine.tick_grid import JUMP_AHEAD_NS
 from robocache_ros.ops.resample.selection import Rule, select, select_one
 from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 NEVER_NS = -(2**63)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 JUMP_BACK_NS = NS_PER_S // 2  # a smaller step back is not a reset: a slewed clock, or messages of two topics crossed
 JUMP_AHEAD_NS = 10 * NS_PER_S  # after a larger step of the clock the ticks in between are not made

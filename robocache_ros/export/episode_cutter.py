@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 
 @dataclass(frozen=True)

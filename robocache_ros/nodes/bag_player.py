@@ -27,7 +27,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes.middleware import compat, process, qos
 from robocache_ros.nodes.replay_options import Options, parse
 from robocache_ros.spec import TF_STATIC
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 MATCH_S = 0.5  # at most, for a reliable subscriber to match a publisher that has matched it
 PAUSE_S = 0.2  # of sim time at the beginning and at the end, for best effort subscribers, which acknowledge nothing

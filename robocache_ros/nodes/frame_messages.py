@@ -17,7 +17,7 @@ from std_msgs.msg import Header
 from torch import Tensor
 
 from robocache_ros.spec import StreamSpec, VoxelSpec
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 TICK_LABEL = "tick_ns="
 _ENCODINGS = {(3, torch.uint8): "rgb8", (1, torch.uint8): "mono8", (1, torch.float32): "32FC1"}

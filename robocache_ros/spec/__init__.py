@@ -13,7 +13,7 @@ from robocache_ros.spec.message_types import (
     TF_TYPE,
 )
 from robocache_ros.spec.stream import QosSpec, StreamSpec
-from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 __all__ = [
     "CAMERA_INFO_TYPE",

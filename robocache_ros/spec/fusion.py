@@ -24,7 +24,7 @@ from robocache_ros.spec.message_types import (
 from robocache_ros.spec.patterns import pattern
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
 from robocache_ros.spec.stream import QosSpec, StreamSpec
-from robocache_ros.spec.units import NS_PER_MS
+from robocache_ros.units import NS_PER_MS
 
 __all__ = [
     "CAMERA_INFO_TYPE",

@@ -20,7 +20,7 @@ from robocache_ros.spec.message_types import (
 from robocache_ros.spec.patterns import field_path, message_type, topic_name
 from robocache_ros.spec.problems import SpecError
 from robocache_ros.spec.stream_rules import StreamRules
-from robocache_ros.spec.units import NS_PER_MS
+from robocache_ros.units import NS_PER_MS
 
 NO_LIMIT_NS = 2**61
 

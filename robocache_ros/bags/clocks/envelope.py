@@ -22,7 +22,7 @@ from robocache_ros.bags.clocks.stamp_clock import Times
 from robocache_ros.bags.clocks.timeline import Lines, Piece, Segment
 from robocache_ros.engine.device_clock import JUMP_NS, Line, LowerHull
 from robocache_ros.engine.tick_grid import JUMP_AHEAD_NS, JUMP_BACK_NS
-from robocache_ros.spec.units import NS_PER_MS, NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 Int64 = NDArray[np.int64]
 

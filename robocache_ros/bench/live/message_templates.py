@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robocache_ros.bench.live.load import POINT_STEP, Load, Sensor, joint_names
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 NUMBER = "{:010d}"  # the frame_id: counts the messages of a topic
 _STAMP = struct.Struct("<iI")

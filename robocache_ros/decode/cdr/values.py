@@ -11,7 +11,7 @@ from robocache_ros.decode.cdr.wire import PADDING, Reader, Step, check_count, re
 from robocache_ros.decode.limits import MAX_MEMORY, MAX_NAMES
 from robocache_ros.decode.payloads import Buffer, DecodeError
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 
 def stamp(t: Type, order: str, slot: int) -> Step:

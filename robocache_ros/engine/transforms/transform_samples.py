@@ -22,7 +22,7 @@ from robocache_ros.engine.transforms.frame_tree import FrameTree
 from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.ops.resample.selection import Selection
 from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 

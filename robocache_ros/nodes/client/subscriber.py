@@ -18,7 +18,7 @@ from robocache_ros.nodes.client.mailbox import Mailbox
 from robocache_ros.nodes.client.topic_follower import TopicFollower
 from robocache_ros.nodes.shared_frames import RingFollower
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 TRANSPORTS = ("auto", "message")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.storage.codecs import decompress
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.ros1 import bag_records as ros1
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}
 ENTRY = np.dtype([("sec", "<u4"), ("nanosec", "<u4"), ("at", "<u4")])

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 MAGIC = b"#ROSBAG V2.0\n"
 ANY_VERSION = b"#ROSBAG V"

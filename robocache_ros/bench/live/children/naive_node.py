@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 from robocache_ros.bench.live.load import GRID, Load
 from robocache_ros.bench.live.processes import leave_result, read_options, say_ready
 from robocache_ros.bench.live.record import Columns
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 CLASSES = {"Image": Image, "PointCloud2": PointCloud2, "JointState": JointState, "Imu": Imu, "PoseStamped": PoseStamped}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

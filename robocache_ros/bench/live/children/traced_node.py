@@ -17,7 +17,7 @@ from robocache_ros.nodes import fusion_node, pipeline
 from robocache_ros.nodes.publishers import Outputs
 from robocache_ros.nodes.shared_frames import RingOutput
 from robocache_ros.ops.resample.selection import select_one
-from robocache_ros.spec.units import NS_PER_S
+from robocache_ros.units import NS_PER_S
 
 REBASE_NS = NS_PER_S  # the GPU's clock and the host's drift apart
 EVENTS = 64  # on their way at once; read out when their turn comes again

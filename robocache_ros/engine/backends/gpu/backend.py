@@ -29,7 +29,7 @@ from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.ops.tick.prepared import ImageVariant, Variant
 from robocache_ros.ops.tick.tick_plan import UPLOADS, TickPlan
 from robocache_ros.spec.layout import Layout
-from robocache_ros.spec.units import NS_PER_MS
+from robocache_ros.units import NS_PER_MS
 
 FRAMES = 4  # ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # initial size of the pinned ring
