@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -172,4 +173,23 @@ def test_records_of_many_gigabytes(place: str, record: bytes, expected: int, tmp
     grown, found = measured(READ, tmp_path / "bomb.mcap")
 
     assert found == str(expected * len(small))
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.parametrize(
+    ("count", "chunks", "expected"),
+    [(2_100_000, 1, "28"), (1_900_000, 1, "28"), (900_000, 5, "overlap in time by more than")],
+)
+def test_chunks_of_empty_messages(count: int, chunks: int, expected: str, tmp_path: Path) -> None:
+    content = (mcap.RECORD.pack(mcap.MESSAGE, 22) + mcap.MESSAGE_HEAD.pack(1, 0, START_NS, START_NS)) * count
+    packed = zstd.compress(content)
+    head = struct.pack("<QQQII4sQ", START_NS, START_NS, len(content), zlib.crc32(content), 4, b"zstd", len(packed))
+    chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(packed)) + head + packed
+    data = write_mcap({"/a": (ARRAY, "")}, [("/a", START_NS, array(8))], McapLayout(chunk_messages=1, summary=False))
+    at = next(start for op, start, _ in mcap.records(data, len(mcap.MAGIC)) if op == mcap.DATA_END) - mcap.RECORD.size
+    (tmp_path / "bomb.mcap").write_bytes(data[:at] + chunks * chunk + data[at:])
+
+    grown, found = measured(READ, tmp_path / "bomb.mcap")
+
+    assert expected in found
     assert grown < LIMIT_KIB

@@ -24,6 +24,7 @@ _INDEX_HEAD = struct.Struct("<QQQQI")  # first and last log time, the chunk's pl
 _STATISTICS_HEAD = struct.Struct("<QHIIIIQQI")  # message, schema, channel, …, chunk count, times, size of the map
 _FOOTER = struct.Struct("<QQI")  # start of the summary, of its offsets, checksum of the summary
 FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
+MAX_RECORDS = 2_000_000  # of a chunk: a message of no bytes takes 160 in memory
 _WINDOW = 1 << 20
 
 
@@ -112,6 +113,11 @@ def records(data: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
             return
         yield op, at, at + size
         at += size
+
+
+def is_overfull(data: bytes) -> bool:
+    """Whether a chunk has more than MAX_RECORDS records."""
+    return len(data) > MAX_RECORDS * RECORD.size and sum(1 for _ in records(data)) > MAX_RECORDS
 
 
 def text(body: bytes, at: int) -> tuple[str, int]:

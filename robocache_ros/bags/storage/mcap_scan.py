@@ -80,6 +80,8 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
     content = decompress(head.compression, data, head.size)
     if head.checksum and zlib.crc32(content) != head.checksum:
         raise RoboCacheError("its checksum does not match")
+    if mcap.is_overfull(content):
+        raise RoboCacheError(f"it has more than {mcap.MAX_RECORDS:,} records")
     if not head.checksum and index_stop > stop and not _is_indexed(file, stop, index_stop, content):
         raise RoboCacheError("it does not hold the messages that its indexes list")
     return content
@@ -241,9 +243,8 @@ class Scan:
 
     def _flush(self) -> None:
         if self._run:
-            keys = [channel for channel, *_ in self._run]
-            times = [log_ns for _, log_ns, *_ in self._run]
-            start, stop = self._run[0][2], self._run[-1][3]
-            self._contents.parts.append(Part(min(times), max(times), start, stop, stop, False, frozenset(keys)))
+            keys, times, starts, stops = zip(*self._run, strict=True)
+            part = Part(min(times), max(times), starts[0], stops[-1], stops[-1], False, frozenset(keys))
+            self._contents.parts.append(part)
             self.counts.update(keys)
             self._run = []

@@ -14,6 +14,7 @@ from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.decode.cdr.definitions import full_name
 from robocache_ros.errors import RoboCacheError, printable
 
+MESSAGE_BYTES = 160  # that a message takes in memory besides its data
 MAX_WAITING = 384 << 20  # bytes of chunks that overlap in time, which are in memory together
 
 
@@ -74,6 +75,7 @@ def merged_parts(
     waiting_bytes = 0
     for part, after in zip(parts, [*parts[1:], None], strict=True):
         size, messages = read(part)
+        size += MESSAGE_BYTES * len(messages)
         waiting += messages
         waiting.sort(key=log_ns)
         if waiting and waiting[0].log_ns < part.first_ns:
