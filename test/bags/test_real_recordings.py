@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
+from robocache_ros.bags.clocks.read import read_timeline
+from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag, storage_files
@@ -14,6 +19,7 @@ from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
 
 FOLDER = os.environ.get("ROBOCACHE_RECORDINGS")
 RECORDINGS = sorted(p for p in Path(FOLDER).iterdir() if p.is_dir()) if FOLDER else []
@@ -88,3 +94,54 @@ def test_the_storages_of_one_ros_1_recording_give_the_same_messages() -> None:
             assert bag.notes == []
     assert len(found[0]) == 8647
     assert found[0] == found[1] == found[2]
+
+
+SHIFTED = {  # topics on the timeline, its seconds in one of the log times, and by how much the clocks differ
+    "abitobot_sim": (2, 0.9895, 1.7468e9),
+    "cougars_auv": (20, 1.0, 515219.9),
+    "husky_ur_sim": (3, 1.0, 1.7625e9),
+    "nissan_imu": (3, 1.0, 72586745.8),
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), SHIFTED.items())
+def test_old_and_simulated_stamps_are_the_timeline(name: str, expected: tuple[int, float, float]) -> None:
+    with Bag(Path(FOLDER or "") / name) as bag:
+        timeline = read_timeline(bag)
+
+    topics, rate, offset_s = expected
+    assert (timeline.source, len(timeline.segments), len(timeline.topics)) == ("stamps", 1, topics)
+    assert timeline.rate == pytest.approx(rate, abs=2e-4)
+    assert timeline.offset_ns / 1e9 == pytest.approx(offset_s, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["crazyflie", "stinger_boat", "ros1_kuka_joints", "soccer_split", "crab_custom"])
+def test_stamps_by_the_log_s_clock_are_used_as_they_are(name: str) -> None:
+    with Bag(Path(FOLDER or "") / name) as bag:
+        assert read_timeline(bag) == Timeline()
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+@pytest.mark.parametrize("visibility", ["ideal", "deployed"])
+def test_no_frame_of_a_simulated_or_old_recording_is_late_or_skewed(name: str, visibility: str) -> None:
+    path = Path(FOLDER or "") / name
+    with Bag(path) as bag:
+        run = BagRun(bag, load_spec(yaml.safe_load(suggest_spec(describe(path)))), visibility=visibility)
+        frames = list(run.frames())
+
+    counts = sum(run.counters.values(), Counter())
+    assert (counts["late"], counts["skewed"], counts["unstamped"]) == (0, 0, 0)
+    rows = [number for number, stream in enumerate(run.spec.streams) if stream.stamp == "header"]
+    assert np.concatenate([part.valid for part in frames])[:, rows].all(axis=1).mean() > 0.98
+
+
+def test_a_second_of_a_simulation_is_as_long_as_its_velocities_say(tmp_path: Path) -> None:
+    """The simulation ran at 0.9895 of real time: by arrival, joints are 1 % slower than their measured velocity."""
+    frames = frames_of(Path(FOLDER or "") / "abitobot_sim", tmp_path)
+    layout = Layout(load_spec(tmp_path / "spec.yaml"))
+
+    fused = np.concatenate([part.fused.numpy() for part in frames]).astype(np.float64)
+    seconds = np.concatenate([part.ticks_ns for part in frames]) / 1e9
+    position, velocity = (fused[:, layout.slots[f"joint_states_{kind}"]] for kind in ("position", "velocity"))
+    measured = np.gradient(position, seconds, axis=0)
+    assert (measured * velocity).sum() / (velocity**2).sum() == pytest.approx(0.998, abs=0.003)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
+from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 
 from ..conftest import MS, START_NS, numbers, pose
@@ -170,3 +172,46 @@ def test_the_first_messages_suffice_where_the_clocks_agree(tmp_path: Path, monke
         monkeypatch.setattr(bag, "messages", counted)
         assert read_timeline(bag) == Timeline()
     assert given < 50
+
+
+def transform(stamp_ns: int) -> bytes:
+    """A tf2_msgs/TFMessage of one transform in CDR."""
+    head = struct.pack("<IiII", 1, *divmod(stamp_ns, S), 2) + b"a\0\0\0" + struct.pack("<I", 2) + b"b\0"
+    return b"\0\1\0\0" + head + b"\0" * (-len(head) % 8) + struct.pack("<7d", 0, 0, 0, 0, 0, 0, 1)
+
+
+def test_the_transforms_of_a_simulation_are_on_its_timeline(tmp_path: Path) -> None:
+    types = {"/tf": "tf2_msgs/msg/TFMessage", "/tf_static": "tf2_msgs/msg/TFMessage"}
+    logs = [START_NS + 20 * k * MS for k in range(200)]
+    messages = [("/tf_static", START_NS - k * MS, transform(S)) for k in (2, 1)]
+    messages += [("/tf", log + 3 * MS, transform(simulated(log))) for log in logs]
+    with Bag(write_bag(tmp_path / "bag", types, messages)) as bag:
+        timeline = read_timeline(bag)
+    assert timeline.topics == ("/tf",)
+    assert abs(timeline.at(logs[100] + 3 * MS) - simulated(logs[100])) < MS
+
+
+def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": simulated, "/b": simulated, "/lidar": since_boot})
+
+    result = export([path], suggested(path), tmp_path / "out")
+
+    (entry,) = json.loads((tmp_path / "out" / "meta" / "robocache.json").read_text())["recordings"]
+    assert entry["timeline"]["source"] == "stamps"
+    assert entry["timeline"]["topics"] == ["/a", "/b"]
+    assert entry["timeline"]["rate"] == pytest.approx(0.95, abs=1e-4)
+    assert all(abs(device["skew_ppm"] + 50_000) < 100 for device in entry["device_clocks"].values())
+    notes = [note for note in entry["notes"] if "the timeline is that of the header stamps" in note]
+    assert len(notes) == 1
+    assert notes[0] in (tmp_path / "out" / "report.html").read_text()
+    assert result.recordings[0].notes == tuple(entry["notes"])
+
+
+def test_an_episode_ends_where_the_time_jumps(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "bag", {"/a": looped, "/b": looped})
+
+    (recording,) = export([path], suggested(path), tmp_path / "out").recordings
+
+    assert len(recording.episodes) == 3
+    for start, stop in recording.episodes:
+        assert (np.diff(recording.ticks_ns[start:stop]) == 20 * MS).all()
