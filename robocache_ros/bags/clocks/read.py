@@ -8,6 +8,7 @@ from robocache_ros.bags.clocks.choose import PROBE, is_by_log, timeline_of, with
 from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import Recorder, is_stamped
+from robocache_ros.spec import TF_STATIC
 
 
 def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
@@ -19,7 +20,8 @@ def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
         bag: the recording.
         devices: topics with a clock of their own.
     """
-    counts = {name: topic.count for name, topic in bag.topics.items() if is_stamped(topic.type, bag.definitions)}
+    stamped = {name for name, topic in bag.topics.items() if is_stamped(topic.type, bag.definitions)} - {TF_STATIC}
+    counts = {name: bag.topics[name].count for name in stamped}
     names = with_a_say(counts)
     recorder = Recorder([bag.topics[name] for name in names], bag.definitions)
     awaited = {name: min(PROBE, counts[name]) for name in names if name not in devices}
