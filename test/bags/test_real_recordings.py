@@ -99,7 +99,7 @@ def test_the_storages_of_one_ros_1_recording_give_the_same_messages() -> None:
 SHIFTED = {  # topics on the timeline, its seconds in one of the log times, and by how much the clocks differ
     "abitobot_sim": (2, 0.9895, 1.7468e9),
     "cougars_auv": (20, 1.0, 515219.9),
-    "husky_ur_sim": (3, 1.0, 1.7625e9),
+    "husky_ur_sim": (4, 1.0, 1.7625e9),
     "nissan_imu": (3, 1.0, 72586745.8),
 }
 
