@@ -32,7 +32,7 @@ NEAR_NS = 20 * NS_PER_MS
 FEW = 0.1  # of the windows may be further from a line than NEAR_NS
 MEDIAN = 5  # points
 LEAST = 3  # windows that are split
-MOST_PIECES = 1000
+MOST_SPLITS = 64  # that made a part: the time that an estimate takes is proportional to the recording's
 ENDLESS = 2**63 - 1
 
 
@@ -89,17 +89,17 @@ def _first_after_jump(times: Times, points: Times, first: int) -> int:
 
 def _pieces(points: Times) -> list[Piece]:
     lines: list[tuple[int, Line]] = []
-    waiting = [points]
+    waiting = [(points, 0)]
     while waiting:
-        part = waiting.pop()
+        part, splits = waiting.pop()
         line = _line(part)
         windows = _fastest(part, WINDOW_NS)
-        if len(windows.logs_ns) < LEAST or len(lines) + len(waiting) > MOST_PIECES or _fits(windows, line):
+        if len(windows.logs_ns) < LEAST or splits == MOST_SPLITS or _fits(windows, line):
             lines.append((int(part.logs_ns[0]), line))
             continue
         at = int(np.searchsorted(part.logs_ns, _corner(windows)))
-        waiting.append(Times(part.logs_ns[at:], part.stamps_ns[at:]))
-        waiting.append(Times(part.logs_ns[:at], part.stamps_ns[:at]))
+        waiting.append((Times(part.logs_ns[at:], part.stamps_ns[at:]), splits + 1))
+        waiting.append((Times(part.logs_ns[:at], part.stamps_ns[:at]), splits + 1))
     found: list[Piece] = []
     limit = ENDLESS
     for start, line in reversed(lines):  # no piece goes beyond the beginning of the next one: the time never steps back

@@ -91,6 +91,17 @@ def test_a_speed_that_varies_is_followed() -> None:
     assert arrivals == sorted(arrivals)
 
 
+def test_an_hour_whose_speed_changes_every_second_is_followed() -> None:
+    rng = np.random.default_rng(0)
+    speed = np.clip(1 + 0.1 * np.repeat(rng.normal(size=3600), 20), 0.5, 1.0)
+    logs = START_NS + np.arange(len(speed)) * 50 * MS
+    true = 10 * S + np.cumsum(speed * 50 * MS).astype(np.int64)
+    timeline = timeline_of({"/a": Times(logs + rng.integers(2 * MS, 12 * MS, len(logs)), true)})
+
+    error = [abs(timeline.at(log + 2 * MS) - time) / MS for log, time in zip(logs.tolist(), true.tolist(), strict=True)]
+    assert np.percentile(error, 99) < 60.0  # a piece is 1.5 s long at least, and the speed changes by 0.1 in between
+
+
 def test_each_jump_back_begins_a_segment() -> None:
     timeline = timeline_of({"/a": times(looped), "/b": times(looped, seed=1)})
 
