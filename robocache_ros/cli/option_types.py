@@ -35,7 +35,7 @@ class OnInvalid(str, Enum):
 
 
 SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
-Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or its .mcap or .db3 file.")]
+Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")]
 Sees = Annotated[
     Visibility,
     typer.Option(
