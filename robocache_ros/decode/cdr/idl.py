@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from robocache_ros.decode.limits import MAX_DEFINITION_BYTES
 from robocache_ros.errors import RoboCacheError, printable
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|::|[A-Za-z_]\w*|[-+\d.][\w.+-]*|[^\s\w]')
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*(?:#|=|IDL:)[^\n]*", re.MULTILINE | re.DOTALL)
+_TOKEN = re.compile(r'"|::|[A-Za-z_]\w*|[-+\d.][\w.+-]*|[^\s\w]')
+_ESCAPE = re.compile(r"\\.")
+# Neither can scan a text more than once from a start that does not match: a quote without an end is the last one.
+_NO_TOKENS = re.compile(r'"[^"]*"|//[^\n]*|^[ \t]*(?:#|=|IDL:)[^\n]*', re.MULTILINE)
 _NUMBERS = {
     "boolean": "bool", "octet": "byte", "char": "char", "wchar": "wchar", "float": "float32", "double": "float64",
     "short": "int16", "long": "int32", "long long": "int64",
@@ -40,11 +42,17 @@ def _short(scoped: str) -> str:
     return f"{parts[0]}/{parts[-1]}"
 
 
+def _without_blocks(text: str) -> str:
+    """The text without /* comments */."""
+    first, *rest = text.split("/*")
+    return " ".join([first, *(part.partition("*/")[2] for part in rest)])
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_DEFINITION_BYTES:
             raise RoboCacheError(f"definition: {len(text)} characters; at most {MAX_DEFINITION_BYTES} are allowed")
-        self._tokens: list[str] = _TOKEN.findall(_COMMENT.sub(" ", text))
+        self._tokens: list[str] = _TOKEN.findall(_NO_TOKENS.sub(" ", _ESCAPE.sub("_", _without_blocks(text))))
         if len(self._tokens) > _MOST_TOKENS:
             raise RoboCacheError("definition: too long")
         self._at = 0

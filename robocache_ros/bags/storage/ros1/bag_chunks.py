@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.storage.codecs import decompress
+from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.ros1 import bag_records as ros1
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.units import NS_PER_S
 
 CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}
 ENTRY = np.dtype([("sec", "<u4"), ("nanosec", "<u4"), ("at", "<u4")])
 
 
-class Entry(NamedTuple):
-    """A message in a chunk."""
+MAX_MESSAGES = 500_000  # in a chunk; a chunk of the usual 768 KB has 16,000 at most
+MAX_DATA = 64 << 20  # bytes of a record other than a chunk
 
-    key: int  # of its connection
-    log_ns: int
-    at: int  # in the chunk's records
-    data_at: int = 0
-    stop: int = 0
+Int64 = NDArray[np.int64]
+KEY, TIME, PLACE, DATA, STOP = range(5)  # columns: connection, log time in ns, place of the record and of its data
 
 
 @dataclass
@@ -37,10 +35,7 @@ class Chunk:
     stop: int
     codec: str
     size: int  # of its records, decompressed
-    keys: list[NDArray[np.int64]] = field(default_factory=list)
-    times_ns: list[NDArray[np.int64]] = field(default_factory=list)
-    places: list[NDArray[np.int64]] = field(default_factory=list)
-    listed: int = 0
+    index: list[Int64] = field(default_factory=list)  # (N, 3) each: KEY, TIME, PLACE
     is_cut: bool = False  # its end is missing, which is noted
 
     def list_messages(self, key: int, data: bytes) -> None:
@@ -48,20 +43,18 @@ class Chunk:
         if len(data) % ENTRY.itemsize:
             raise struct.error("an index that does not fit")
         entries = np.frombuffer(data, ENTRY)
-        self.keys.append(np.full(len(entries), key))
-        self.times_ns.append(entries["sec"].astype(np.int64) * NS_PER_S + entries["nanosec"])
-        self.places.append(entries["at"].astype(np.int64))
-        self.listed += len(entries)
+        times = entries["sec"].astype(np.int64) * NS_PER_S + entries["nanosec"]
+        self.index.append(np.stack([np.full(len(entries), key), times, entries["at"].astype(np.int64)], axis=1))
+
+    @property
+    def listed(self) -> Int64:
+        """(N, 3) the messages that the index lists."""
+        return np.concatenate(self.index) if self.index else np.empty((0, 3), np.int64)
 
     @property
     def connections(self) -> frozenset[int]:
         """The connections of the messages that are listed."""
-        return frozenset(int(keys[0]) for keys in self.keys if len(keys))
-
-    def index(self) -> set[Entry]:
-        """The messages that the index lists."""
-        parts = [np.concatenate(part) for part in (self.keys, self.times_ns, self.places)] if self.keys else []
-        return {Entry(*row) for row in zip(*(part.tolist() for part in parts), strict=True)} if parts else set()
+        return frozenset(key for part in self.index for key in np.unique(part[:, KEY]).tolist())
 
 
 @dataclass
@@ -83,33 +76,55 @@ class BagContents:
     starts: list[int] = field(default_factory=list)  # of chunks, by the index at the end
 
 
-def chunk_entries(content: bytes, chunk: Chunk, found: BagContents) -> tuple[list[Entry], bool]:
-    """The messages in a chunk's records, and whether they are those that its index lists."""
-    entries: list[Entry] = []
-    good, at, index = True, 0, None
+def chunk_entries(content: bytes, chunk: Chunk, found: BagContents) -> tuple[Int64, bool]:
+    """The messages in a chunk's records, and whether they are those that its index lists.
+
+    Returns:
+        (N, 5): KEY, TIME, PLACE, DATA, STOP.
+    """
+    entries = array("q")
+    good, at = True, 0
+    places = np.sort(chunk.listed[:, PLACE])
     while at < len(content):
         try:
             for record in ros1.records(content, at):
                 at = record.stop
                 if record.op == ros1.MESSAGE:
                     key, log_ns = ros1.u32(record.fields, b"conn"), ros1.time_ns(record.fields, b"time")
-                    entries.append(Entry(key, log_ns, record.start, record.data_at, record.stop))
+                    entries.extend((key, log_ns, record.start, record.data_at, record.stop))
                 elif record.op == ros1.CONNECTION:
                     declared = ros1.read_connection(record.fields, content[record.data_at : record.stop])
                     good &= found.connections.setdefault(*declared) == declared[1]
                 else:
                     raise struct.error("a record that has no place in a chunk")
+                if len(entries) > 5 * MAX_MESSAGES:
+                    raise RoboCacheError(f"more than {MAX_MESSAGES:,} messages in a chunk")
         except (struct.error, UnicodeDecodeError):
             good = False
-            if index is None:
-                index = sorted(entry.at for entry in chunk.index())
-            at = next((place for place in index if place > at), len(content))
-    if chunk.listed:
-        good &= {entry[:3] for entry in entries} == {entry[:3] for entry in chunk.index()}
-    return entries, good
+            after = np.searchsorted(places, at, side="right")
+            at = int(places[after]) if after < len(places) else len(content)
+    rows = np.frombuffer(entries, np.int64).reshape(-1, 5)
+    if len(places):
+        good &= np.array_equal(_sorted(rows[:, :3]), _sorted(chunk.listed))
+    return rows, good
 
 
 def chunk_content(file: StoredFile, chunk: Chunk) -> bytes:
-    """The records of a chunk; RoboCacheError where its compressed data is damaged."""
+    """The records of a chunk; RoboCacheError where its compressed data is damaged or too long."""
+    if chunk.stop - chunk.start > MAX_BYTES:
+        raise RoboCacheError(f"{chunk.stop - chunk.start:,} bytes in a chunk, the limit is {MAX_BYTES:,}")
     data = file.read(chunk.start, chunk.stop)
     return decompress(chunk.codec, data, chunk.size if chunk.codec else len(data))
+
+
+def record_data(file: StoredFile, record: ros1.Record) -> bytes:
+    """The data of a record other than a chunk; struct.error where it is too long to be one."""
+    if record.stop - record.data_at > MAX_DATA:
+        raise struct.error("data of many megabytes")
+    return file.read(record.data_at, record.stop)
+
+
+def _sorted(rows: Int64) -> Int64:
+    order = np.lexsort((rows[:, TIME], rows[:, KEY], rows[:, PLACE]))
+    ordered: Int64 = rows[order]
+    return ordered

@@ -13,7 +13,17 @@ import numpy as np
 
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.ros1 import bag_records as ros1
-from robocache_ros.bags.storage.ros1.bag_chunks import CODECS, ENTRY, BagContents, Chunk, chunk_content, chunk_entries
+from robocache_ros.bags.storage.ros1.bag_chunks import (
+    CODECS,
+    ENTRY,
+    KEY,
+    PLACE,
+    BagContents,
+    Chunk,
+    chunk_content,
+    chunk_entries,
+    record_data,
+)
 from robocache_ros.errors import RoboCacheError, printable
 
 
@@ -30,12 +40,13 @@ def read_contents(file: StoredFile) -> BagContents:
     indexed = _read_index(file, found, index_at)
     _walk(file, found, index_at if indexed else file.size)
     for chunk in found.chunks:
-        if not chunk.listed:
+        if not chunk.index:
             _list_by_reading(file, found, chunk)
         elif not found.connections.keys() >= chunk.connections:
             _find_connections(file, found, chunk)
-        for keys in chunk.keys:
-            found.counts.update(keys.tolist())
+        for part in chunk.index:
+            keys, counts = np.unique(part[:, KEY], return_counts=True)
+            found.counts.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
     connections, chunks = promised
     if indexed and (chunks != len(found.chunks) or connections != len(found.connections)):
         found.notes.append(
@@ -77,7 +88,7 @@ def _read_index(file: StoredFile, found: BagContents, at: int) -> bool:
             raise struct.error("an index outside of the file")
         while at < file.size:
             record = ros1.read_record(file.read, at, file.size)
-            data = file.read(record.data_at, record.stop)
+            data = record_data(file, record)
             if record.op == ros1.CONNECTION:
                 found.connections.setdefault(*ros1.read_connection(record.fields, data))
             elif record.op == ros1.CHUNK_INFO:
@@ -129,10 +140,10 @@ def _take(file: StoredFile, found: BagContents, record: ros1.Record) -> int:
             raise struct.error("an index without its chunk")
         if record.stop - record.data_at != count * ENTRY.itemsize:
             raise struct.error("an index that does not fit")
-        data = file.read(record.data_at, record.stop)
+        data = record_data(file, record)
         found.chunks[-1].list_messages(ros1.u32(record.fields, b"conn"), data)
     elif record.op == ros1.CONNECTION:
-        found.connections.setdefault(*ros1.read_connection(record.fields, file.read(record.data_at, record.stop)))
+        found.connections.setdefault(*ros1.read_connection(record.fields, record_data(file, record)))
     elif record.op not in (ros1.BAG_HEADER, ros1.CHUNK_INFO):
         raise struct.error("a record that has no place outside of a chunk")
     return record.stop
@@ -147,11 +158,8 @@ def _list_by_reading(file: StoredFile, found: BagContents, chunk: Chunk) -> None
     if not good:
         chunk.is_cut = True
         found.notes.append(f"a chunk is incomplete; {len(entries):,} messages of it were recovered")
-    for entry in entries:
-        chunk.keys.append(np.array([entry.key]))
-        chunk.times_ns.append(np.array([entry.log_ns]))
-        chunk.places.append(np.array([entry.at]))
-    chunk.listed = len(entries)
+    if len(entries):
+        chunk.index.append(entries[:, : PLACE + 1])
 
 
 def _find_connections(file: StoredFile, found: BagContents, chunk: Chunk) -> None:

@@ -15,7 +15,7 @@ from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.merge import merged_parts
-from robocache_ros.bags.storage.ros1.bag_chunks import Chunk, chunk_content, chunk_entries
+from robocache_ros.bags.storage.ros1.bag_chunks import KEY, TIME, Chunk, chunk_content, chunk_entries
 from robocache_ros.bags.storage.ros1.bag_contents import read_contents
 from robocache_ros.errors import RoboCacheError
 
@@ -55,14 +55,9 @@ class Ros1Bag:
         self._lost: dict[int, int] = {}  # messages of damaged chunks, by the chunk's start
         self._read_notes: dict[str, None] = {}
         self._parts = sorted(
-            _Part(
-                min(int(times.min()) for times in chunk.times_ns if len(times)),
-                max(int(times.max()) for times in chunk.times_ns if len(times)),
-                number,
-                chunk.connections,
-            )
+            _Part(int(times.min()), int(times.max()), number, chunk.connections)
             for number, chunk in enumerate(self._contents.chunks)
-            if chunk.listed
+            if len(times := chunk.listed[:, TIME])
         )
         self.start_ns = min((part.first_ns for part in self._parts), default=0)
         self.topics = tuple(
@@ -84,7 +79,7 @@ class Ros1Bag:
         groups = joined(Group(part.first_ns, part.last_ns, 1) for part in self._parts)
         if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in self._parts):
             return [groups[0]._replace(size=sum(self._contents.counts.values()))]
-        times = [times for chunk in self._contents.chunks for times in chunk.times_ns]
+        times = [part[:, TIME] for chunk in self._contents.chunks for part in chunk.index]
         return groups_of(np.concatenate(times)) if times else []
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
@@ -105,15 +100,16 @@ class Ros1Bag:
     def _messages(self, chunk: Chunk, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
         try:
             content = chunk_content(self._file, chunk)
+            entries, good = chunk_entries(content, chunk, self._contents)
         except RoboCacheError:
-            self._lost[chunk.start] = chunk.listed
+            self._lost[chunk.start] = len(chunk.listed)
             return 0, []
-        entries, good = chunk_entries(content, chunk, self._contents)
         if not good and not chunk.is_cut:
             self._read_notes["some chunks do not hold the messages or topics that its index lists"] = None
+        times = entries[:, TIME]
+        wanted = np.isin(entries[:, KEY], list(names)) & (low <= times) & (times < high)
         found = [
-            RawMessage(names[entry.key], entry.log_ns, content[entry.data_at : entry.stop])
-            for entry in entries
-            if entry.key in names and low <= entry.log_ns < high
+            RawMessage(names[key], log_ns, content[data_at:stop])
+            for key, log_ns, _, data_at, stop in entries[wanted].tolist()
         ]
         return len(content), found
