@@ -57,7 +57,8 @@ class Bag:
             self.topics = merged_topics(sources)
             if not any(topic.count for topic in self.topics.values()):
                 why = self.notes[-1].partition(": ")[2] if self.notes else "holds no messages"
-                raise RoboCacheError(f"{self.path}: {why}; record it again")
+                hint = "record it again" if self.topics or not self.notes else "give one with messages of ROS"
+                raise RoboCacheError(f"{self.path}: {why}; {hint}")
             self._hold_against(metadata)
             try:
                 window = window_of(joined(group for source in sources for group in source.log_times()))

@@ -34,11 +34,11 @@ def open_storage(file: Path) -> Source:
         raise RoboCacheError(f"{file}: cannot be opened: {error.strerror}; check its permissions") from None
     if head.startswith(MCAP_MAGIC):
         return McapFile(file)
+    if head.startswith(SQLITE_MAGIC):
+        return SqliteFile(file)
     if head.startswith(ROS1_MAGIC) or _is_named_ros1(file):
         return Ros1Bag(file)
-    if head.startswith(SQLITE_MAGIC) or file.suffix != ".mcap":
-        return SqliteFile(file)
-    return McapFile(file)
+    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
 
 
 def check_files(path: Path) -> None:
@@ -53,7 +53,11 @@ def check_files(path: Path) -> None:
         raise RoboCacheError(f"{path}: neither a rosbag2 folder nor a .mcap, .db3 or .bag file; give a recording")
     files = storage_files(path)
     if not files:
-        raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; give a recording")
+        inside = next(
+            (folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and storage_files(folder)), ""
+        )
+        hint = f"give a folder in it, such as {printable(inside, 40)}" if inside else "give a recording"
+        raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; {hint}")
     if len(files) > 1 and len({_SPLIT_OF_ROS1.sub("", file.name) for file in files if _is_named_ros1(file)}) > 1:
         raise RoboCacheError(
             f"{path}: {len(files)} ROS 1 bags that are not the splits of one; give one, such as "
