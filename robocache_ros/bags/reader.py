@@ -14,6 +14,7 @@ from robocache_ros.bags.source import RawMessage, Source
 from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
 from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
+from robocache_ros.bags.storage.mcap import NOT_OF_ROS
 from robocache_ros.bags.storage.merge import merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
 from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
@@ -56,9 +57,7 @@ class Bag:
             sources = [source for _, source in self._sources]
             self.topics = merged_topics(sources)
             if not any(topic.count for topic in self.topics.values()):
-                why = self.notes[-1].partition(": ")[2] if self.notes else "holds no messages"
-                hint = "record it again" if self.topics or not self.notes else "give one with messages of ROS"
-                raise RoboCacheError(f"{self.path}: {why}; {hint}")
+                raise RoboCacheError(f"{self.path}: {self._empty()}")
             self._hold_against(metadata)
             try:
                 window = window_of(joined(group for source in sources for group in source.log_times()))
@@ -156,6 +155,13 @@ class Bag:
             if any(topic.encoding == "ros1" for topic in source.topics):
                 source = AsRos2(source)
             self._sources.append((name, source))
+
+    def _empty(self) -> str:
+        """Why there is no message, and what to do."""
+        last = self.notes[-1].partition(": ")[2] if self.notes else ""
+        if NOT_OF_ROS in last:
+            return f"{last}; give one with messages of ROS"
+        return f"holds no messages{f' ({last})' if last else ''}; record it again"
 
     def _unpack(self, file: Path) -> Source:
         unpacked = Path(self._stack.enter_context(TemporaryDirectory(prefix="robocache-"))) / file.stem

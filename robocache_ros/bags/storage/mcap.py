@@ -20,6 +20,7 @@ from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
 
 READ = ("cdr", "ros1")  # encodings of messages
+NOT_OF_ROS = "are not of ROS (cdr, ros1)"
 
 
 class McapFile:
@@ -53,7 +54,7 @@ class McapFile:
                 sum(found.counts[key] for key in others),
                 printable(", ".join(sorted(set(others.values())))),
             )
-            found.notes.append(f"{count:,} messages are not of ROS (cdr, ros1) but {encodings!r}, and were not read")
+            found.notes.append(f"{count:,} messages {NOT_OF_ROS} but {encodings!r}, and were not read")
         self.start_ns = min((part.first_ns for part in found.parts), default=0)
         self.topics = tuple(
             Topic(c.topic, kind, found.counts[c.key], definition, _is_latched(c), c.encoding)

@@ -113,7 +113,7 @@ def test_the_unfinished_last_chunk_of_a_crashed_recorder_is_read(tmp_path: Path)
     found, notes = read(path)
     assert found == [m for m in messages() if m in found]
     assert len(found) == len(messages()) - 1
-    assert notes[-1] == "x.bag: a chunk is incomplete; 139 messages of it were recovered"
+    assert notes[-1] == "x.bag: 1 chunks are incomplete; 139 messages were recovered"
 
 
 def test_a_cut_bag_is_read_up_to_the_cut(tmp_path: Path) -> None:
@@ -136,6 +136,27 @@ def test_messages_of_a_damaged_chunk_are_counted(tmp_path: Path) -> None:
     assert len(found) < len(messages())
     (note,) = [note for note in notes if "chunks are damaged" in note]
     assert f"; {len(messages()) - len(found)} messages could not be read" in note
+
+
+def test_a_damaged_chunk_of_a_bag_without_index_is_noted(tmp_path: Path) -> None:
+    path = bag(tmp_path, compression="lz4")
+    data = bytearray(without_index(path.read_bytes()))
+    index = data.index(b"op=\x04") - 8
+    first = data.index(b"\x04\x22\x4d\x18")  # LZ4's magic
+    data[first + 20] ^= 0xFF
+    path.write_bytes(data[:index])  # the first chunk, without its index records
+    with pytest.raises(RoboCacheError, match="1 chunks without an index are damaged and could not be read"):
+        Bag(path)
+
+
+def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robocache_ros.bags.storage.ros1.bag_chunks.MAX_MESSAGES", 20)
+    path = write_ros1_bag(tmp_path / "x.bag", TYPES, messages())
+    found, notes = read(path)
+    assert found == []
+    assert notes == ["x.bag: 1 of 1 chunks are damaged; 140 messages could not be read"]
 
 
 @pytest.mark.parametrize(

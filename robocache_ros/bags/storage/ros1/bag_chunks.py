@@ -20,7 +20,7 @@ CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}
 ENTRY = np.dtype([("sec", "<u4"), ("nanosec", "<u4"), ("at", "<u4")])
 
 
-MAX_MESSAGES = 500_000  # in a chunk; a chunk of the usual 768 KB has 16,000 at most
+MAX_MESSAGES = 250_000  # in a chunk; a chunk of the usual 768 KB has 16,000 at most
 MAX_DATA = 64 << 20  # bytes of a record other than a chunk
 
 Int64 = NDArray[np.int64]
@@ -66,12 +66,17 @@ class BagContents:
         chunks: in the order of the file.
         counts: messages by connection.
         notes: what is wrong with the file, less what is found when its chunks are read.
+        unread: chunks without an index that cannot be read. cut: messages of each that is incomplete.
+        skipped: bytes of each place that is damaged.
     """
 
     connections: dict[int, ros1.Connection] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    unread: int = 0
+    cut: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
     promised: Counter[int] = field(default_factory=Counter)  # by the index at the end
     starts: list[int] = field(default_factory=list)  # of chunks, by the index at the end
 

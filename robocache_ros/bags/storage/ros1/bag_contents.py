@@ -47,7 +47,19 @@ def read_contents(file: StoredFile) -> BagContents:
         for part in chunk.index:
             keys, counts = np.unique(part[:, KEY], return_counts=True)
             found.counts.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
-    connections, chunks = promised
+    _compare(found, *promised, indexed)
+    return found
+
+
+def _compare(found: BagContents, connections: int, chunks: int, indexed: bool) -> None:
+    """Note what is lost, and where the file does not hold what its header and its index promise."""
+    if found.unread:
+        found.notes.append(f"{found.unread:,} chunks without an index are damaged and could not be read")
+    if found.cut:
+        found.notes.append(f"{len(found.cut):,} chunks are incomplete; {sum(found.cut):,} messages were recovered")
+    if found.skipped:
+        places = f"{len(found.skipped):,} place{'s' if len(found.skipped) > 1 else ''}"
+        found.notes.append(f"{sum(found.skipped):,} bytes in {places} are damaged and were not read")
     if indexed and (chunks != len(found.chunks) or connections != len(found.connections)):
         found.notes.append(
             f"{len(found.chunks):,} of {chunks:,} chunks and {len(found.connections):,} of {connections:,} "
@@ -59,7 +71,6 @@ def read_contents(file: StoredFile) -> BagContents:
     unknown = sum(count for key, count in found.counts.items() if key not in found.connections)
     if unknown:
         found.notes.append(f"{unknown:,} messages belong to no topic that it declares")
-    return found
 
 
 def _read_header(file: StoredFile, found: BagContents) -> tuple[int, tuple[int, int]]:
@@ -119,7 +130,7 @@ def _walk(file: StoredFile, found: BagContents, end: int) -> None:
         if after is None:
             found.notes.append(f"its last {end - at:,} bytes are damaged or incomplete and were not read")
             return
-        found.notes.append(f"{after - at:,} bytes at {at:,} are damaged and were not read")
+        found.skipped.append(after - at)
         at = after
 
 
@@ -154,10 +165,11 @@ def _list_by_reading(file: StoredFile, found: BagContents, chunk: Chunk) -> None
     try:
         entries, good = chunk_entries(chunk_content(file, chunk), chunk, found)
     except RoboCacheError:
+        found.unread += 1
         return
     if not good:
         chunk.is_cut = True
-        found.notes.append(f"a chunk is incomplete; {len(entries):,} messages of it were recovered")
+        found.cut.append(len(entries))
     if len(entries):
         chunk.index.append(entries[:, : PLACE + 1])
 
