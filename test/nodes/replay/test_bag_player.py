@@ -26,7 +26,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 
-PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
+PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 MS = 1_000_000
 
 

@@ -21,7 +21,7 @@ from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from rcl_interfaces.srv import GetParameters
 from std_msgs.msg import Float32MultiArray, String
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PANDA = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 PATIENCE_S = 60.0  # ros2 launch alone takes seconds to start
