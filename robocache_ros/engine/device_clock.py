@@ -23,6 +23,7 @@ QUARTZ_PPM = 200  # the clocks of devices differ by less;
 EVIDENCE_NS = 10 * NS_PER_MS  # a larger skew counts once it has moved the clock by this much: simulated time
 MOST_RATE = 8  # a clock that runs more than so many times faster or slower than the host's is followed to that rate
 SLOW_NS = 2 * NS_PER_S  # for so long every arrival may be JUMP_NS behind the translation before it starts anew
+OVERTAKEN_NS = 10 * NS_PER_S  # a stamp that is further behind the newest one is no late message
 ODD = 3  # samples in a row beyond a jump that confirm it; one or two are damaged, or were overtaken
 MOST_VERTICES = 512
 
@@ -187,7 +188,7 @@ class DeviceClock:
         assert self._last
         assert self.line
         late_ns = arrival_ns - self.line.at(stamp_ns)
-        self._odd = self._odd + 1 if stamp_ns < self._last[0] - JUMP_NS or late_ns < -JUMP_NS else 0
+        self._odd = self._odd + 1 if stamp_ns < self._last[0] - OVERTAKEN_NS or late_ns < -JUMP_NS else 0
         if late_ns <= JUMP_NS:
             self._slow_ns = None
         elif self._slow_ns is None:

@@ -160,6 +160,15 @@ def test_a_pause_right_after_the_first_sample_is_followed() -> None:
     assert np.abs(error[-700:]).max() < 1.0
 
 
+def test_messages_that_were_overtaken_by_seconds_are_no_jump() -> None:
+    stamps, arrivals, _ = sampled(20)
+    clock = DeviceClock()
+    translated(stamps, arrivals, clock)
+    late = [clock.translate(stamps[-1] - 3 * S + k * MS, arrivals[-1] + k * MS) for k in range(10)]
+    assert clock.jumps == 0
+    assert np.abs(np.array(late) - arrivals[-1] + 3 * S).max() < 30 * MS
+
+
 @pytest.mark.parametrize("wrong_ns", [0, 2**62])
 def test_single_damaged_stamps_change_nothing_for_the_others(wrong_ns: int) -> None:
     stamps, arrivals, _ = sampled(20)

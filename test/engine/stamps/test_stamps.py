@@ -17,7 +17,7 @@ from robocache_ros.spec.layout import Layout
 
 MS, S = 1_000_000, 1_000_000_000
 T0 = 1_760_000_000 * S
-BOOT = 3 * S  # the device's clock at T0
+BOOT = 60 * S  # the device's clock at T0
 
 
 def spec_of(stamp: str) -> FusionSpec:
