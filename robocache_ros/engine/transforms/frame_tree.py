@@ -24,6 +24,7 @@ from robocache_ros.ops.resample.selection import Rule
 
 MAX_FRAMES = 1024  # that move; a humanoid has 100
 MAX_CHAIN = 256  # transforms between a frame and its root; arms and humanoids have 30
+MAX_ARRIVALS = 256  # of messages after a tick, by which an eager tick may be complete
 NEVER = np.iinfo(np.int64).max
 
 
@@ -121,7 +122,7 @@ class FrameTree:
         ticks = np.array([tick_ns])
         arrivals = [edge.arrivals_from(tick_ns) for edge in self._edges.values()]
         candidates = np.unique(np.concatenate([*arrivals, ticks]))
-        for time_ns in candidates[candidates <= limit_ns].tolist():
+        for time_ns in candidates[candidates <= limit_ns][:MAX_ARRIVALS].tolist():
             chain = _Lookup(self, ticks, rule, np.array([time_ns])).chain(target, source, 0)
             moving = [frame for frame in (*chain.up, *chain.down) if not self.static.edge(frame)]
             if not chain.missing and all(self._edges[f].has_at_or_after(tick_ns, time_ns) for f in moving):

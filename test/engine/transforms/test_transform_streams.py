@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
 from robocache_ros.engine.transforms import transform_ingest
@@ -191,3 +193,35 @@ def test_a_jump_of_the_clock_empties_the_tree_and_keeps_static_transforms(tf_mes
     push(into, tf_message((at(0), "base", "arm", (2, 0, 0))), 0)
     assert frame(into, 0).fused[0, :3].tolist() == [2, 0, 3]
     assert not frame(into, 10_000).valid.any()
+
+
+def test_with_on_invalid_hold_the_last_pose_stays_however_old(tf_message):
+    into = ingest(spec(on_invalid="hold", max_age_ms=20))
+    into.engine.advance(at(0))
+    push(into, tf_message((at(10), "base", "tool", (1, 0, 0))), 11)
+    for ms in range(1000, 9000, 1000):
+        made = into.engine.advance(at(ms))
+    assert made.valid[-1, 0] == 2
+    assert made.fused[-1, 0] == 1
+
+
+def test_a_flood_of_transforms_of_one_frame_is_counted_and_takes_bounded_memory(tf_message):
+    into = ingest(spec(rate_hz=10))
+    for ms in range(2000):
+        push(into, tf_message((at(ms), "base", "tool", (ms, 0, 0))), ms)
+    assert into.engine.lost("ee")["overrun"] > 1900
+    assert frame(into, 1999).fused[0, 0] == 1999
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=120), st.integers(0, 400), st.booleans())
+def test_any_bytes_are_counted_and_never_raise(tf_message, noise, start, whole):
+    voxels = {"origin_m": [0, 0, 0], "size_m": 1, "shape": [8, 8, 8], "frame": "base"}
+    into = ingest(spec(more={"scan": {"topic": "/scan", "type": "sensor_msgs/msg/PointCloud2", "voxels": voxels}}))
+    data = tf_message((at(0), "base", "arm", (1, 0, 0)), (at(0), "arm", "tool", (0, 1, 0)))
+    damaged = noise if whole else data[:start] + noise + data[start + len(noise) :]
+    for feed in ("ee", "/tf"):
+        into.serialized(feed, damaged, at(0))
+        into.serialized(feed, data, at(1))
+        assert into.counters[feed]["received"] == 2
+    into.engine.resolve(np.array([at(0)]))
