@@ -14,7 +14,7 @@ from robocache_ros.errors import printable
 from robocache_ros.nodes.subscriptions.topics import StreamState
 from robocache_ros.nodes.tick_loop import TickStats
 from robocache_ros.ops.resample.selection import NONE
-from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec import TF, FusionSpec, StreamSpec
 
 OK, WARN, ERROR, STALE = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE
 SLOW = 0.8  # share of the declared rate below which a stream is reported as slow
@@ -80,9 +80,10 @@ class Diagnostics:
         active: bool,
     ) -> DiagnosticStatus:
         state = states[stream.name]
-        problems = [text for s in (stream, *stream.companions) for text in states[s.name].problems.values()]
+        parts = [feed for feed in self._spec.feeds if feed in stream.companions or self._places(feed, stream)]
+        problems = [text for s in (stream, *parts) for text in states[s.name].problems.values()]
         counters = Counter(dict(ingest.counters[stream.name]))
-        for feed in stream.companions:
+        for feed in parts:
             part = feed.name.rpartition("/")[2]
             counters.update({f"{part}:{key}": count for key, count in ingest.counters[feed.name].items()})
         counters.update(ingest.engine.lost(stream.name))
@@ -114,6 +115,10 @@ class Diagnostics:
             why = missing[-1] if missing else f"nothing within {stream.max_age_ms:g} ms of the newest tick"
             level, message = STALE, f"stale: {why}"
         return self._status(stream.name, level, message, values)
+
+    def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
+        """Whether a feed is /tf and a stream's sensor may move."""
+        return feed.name == TF and stream in self._spec.framed
 
     def _ticks(
         self, engine: FusionEngine, stats: TickStats, active: bool, outputs: Mapping[str, int]

@@ -191,3 +191,22 @@ def _shifted(moving, ms):
     data = bytearray(moving(ms % 60))
     data[8:16] = struct.pack("<iI", *divmod(at(ms), 10**9))
     return bytes(data)
+
+
+def test_the_gpu_backend_makes_the_voxels_of_the_cpu_backend(cloud, moving, emulated):
+    fusion = spec()
+    both = [Ingest(fusion, emulated(fusion)), Ingest(fusion, FusionEngine(fusion))]
+    grids = set()
+    for into in both:
+        into.engine.advance(at(0))
+    for ms in range(0, 600, 10):
+        made = []
+        for into in both:
+            push(into, "/tf", _shifted(moving, ms), ms)
+            if ms % 50 == 0:
+                push(into, "scan", cloud(at(ms - 5)), ms)
+            made.append(into.engine.advance(at(ms)))
+        assert torch.equal(made[0].media["scan"], made[1].media["scan"])
+        assert made[0].rows().numpy().tobytes() == made[1].rows().numpy().tobytes()
+        grids |= {grid.numpy().tobytes() for grid in made[1].media["scan"]}
+    assert len(grids) > 4

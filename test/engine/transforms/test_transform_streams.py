@@ -124,6 +124,15 @@ def test_a_stream_by_receive_time_takes_the_arrival_for_the_stamp(tf_message):
     assert frame(into, 30).fused[0, 0] == 2
 
 
+def test_stamps_of_another_clock_are_translated(tf_message):
+    into = ingest(spec(stamp="device"))
+    for ms in range(0, 500, 10):
+        push(into, tf_message((10**9 + ms * MS, "base", "tool", (ms, 0, 0))), ms + 3)  # the robot has run for a second
+    assert frame(into, 208).valid[0, 0] == 1
+    assert frame(into, 208).fused[0, 0] == pytest.approx(205, abs=0.5)  # the least delay is part of the offset
+    assert into.counters["ee"]["accepted"] == 50
+
+
 def test_a_new_parent_is_counted_and_logged_and_ends_the_old_transform(tf_message, caplog):
     into = ingest(spec(("base", "cube"), max_age_ms=15))
     for ms, parent in ((0, "table"), (20, "table"), (40, "gripper")):
