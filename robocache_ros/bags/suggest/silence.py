@@ -19,6 +19,7 @@ def hold_where_silent(info: BagInfo, streams: Iterable[SuggestedStream]) -> None
 
 def _often_silent(info: BagInfo, topic: TopicInfo, age_ms: float) -> bool:
     stats = topic.stats
-    silences_ns = [gap.length_ns for gap in stats.gaps] + [info.stop_ns - stats.stop_ns]
+    stop_ns = max(one.stats.stop_ns for one in info.topics.values())  # on the timeline, as those of the topic
+    silences_ns = [gap.length_ns for gap in stats.gaps] + [stop_ns - stats.stop_ns]
     silent_ns = sum(max(0.0, silence - age_ms * 1e6) for silence in silences_ns)
-    return silent_ns > OFTEN_SILENT * (info.stop_ns - stats.start_ns)
+    return silent_ns > OFTEN_SILENT * (stop_ns - stats.start_ns)

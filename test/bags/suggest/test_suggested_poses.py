@@ -141,6 +141,7 @@ def test_poses_of_real_recordings_are_unit_quaternions_and_move_without_jumps(
     given = yaml.safe_load(suggest_spec(describe(path)))
     spec = load_spec({**given, "streams": {stream: given["streams"][stream]}})
     assert spec.stream(stream).frames == frames
+    assert spec.stream(stream).on_invalid == "split"  # not silent, on whatever clock the recording's stamps are
     with Bag(path) as bag:
         parts = list(BagRun(bag, spec).frames())
     pose, valid = torch.cat([p.fused for p in parts]).numpy(), np.concatenate([p.valid for p in parts])[:, 0]
