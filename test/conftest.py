@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +24,10 @@ ROOT = Path(__file__).parents[1]
 _package = ModuleType("test")
 _package.__path__ = [str(Path(__file__).parent)]
 sys.modules["test"] = _package
+
+# How long an example takes depends on the machine, and is for the benchmarks.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # Folders and files that import what an extra installs when they are collected. A skip inside a conftest.py would not
 # do: before version 8, pytest then skips the run and reports success.

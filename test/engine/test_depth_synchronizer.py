@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -193,7 +193,6 @@ def interleaved(times, random):
     return [(kind, at) for _, kind, at in sorted(messages)]
 
 
-@settings(deadline=None)
 @given(streams())
 def test_the_order_of_arrival_does_not_show_in_the_pairs(drawn):
     times, random, slop = drawn

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from robocache_ros.engine import FusionEngine, Outcome, tick_grid
@@ -205,7 +205,6 @@ samples = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(samples, st.lists(st.integers(0, 60), max_size=20), st.sampled_from(["fixed", "eager"]), st.integers(0, 100))
 def test_live_frames_are_those_of_the_recording_bit_for_bit(sent, steps, emit, delay_ms):
     fusion = spec(delay_ms, emit, v=STAMPED, w={**STAMPED, "align": "nearest"}, a=ARRAY)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from robocache_ros.engine import FusionEngine, offline
@@ -54,7 +54,6 @@ def messages(samples):
 recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st.integers(0, 150)), max_size=80)
 
 
-@settings(deadline=None)
 @given(
     recordings,
     st.sampled_from(["fixed", "eager"]),

@@ -107,7 +107,7 @@ times = st.integers(-40, 120)
 steps = st.lists(st.tuples(st.integers(0, 5), times, st.sampled_from(["", "", "", "", *ODD])), min_size=1, max_size=80)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(steps, st.integers(1, 6))
 def test_samples_and_counters_are_those_of_single_messages(steps, repeated):
     arrival_ns, messages, arrivals = T0, [], []

@@ -47,7 +47,7 @@ def test_the_largest_double_that_rounds_to_float32_is_accepted(stream_of, cdr, s
     assert set(make_decoder(stream_of(ARRAY, dim=dim)).decode_cdr(data).value.tolist()) == {sign * LARGEST}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     numbers=st.lists(st.floats(-1e300, 1e300) | st.floats(-1e39, 1e39) | st.floats(width=32), min_size=3, max_size=3)
 )

@@ -56,7 +56,7 @@ def test_the_error_is_below_a_millisecond_after_ten_seconds(jitter: str, skew_pp
     assert np.abs(error).max() < 1.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     skew_ppm=st.floats(-150, 150),
     rate_hz=st.sampled_from([50.0, 100.0, 200.0, 400.0]),

@@ -146,7 +146,7 @@ def trajectories(draw):
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2**-8, torch.bfloat16: 2**-5}
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(trajectories(), st.sampled_from(NAMES), st.sampled_from(list(TOLERANCE)))
 def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
     times, targets, (gap, age), seed = trajectory
@@ -176,7 +176,7 @@ def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
     np.testing.assert_allclose(apart, 0, atol=TOLERANCE[dtype])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(trajectories(), st.sampled_from(NAMES))
 def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
     times, targets, (gap, age), _ = trajectory
@@ -188,7 +188,7 @@ def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
         np.testing.assert_array_equal(ours[0].numpy(), getattr(expected, name), name)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(trajectories(), st.sampled_from(NAMES), st.randoms(use_true_random=False))
 def test_shuffling_samples_with_distinct_times_changes_no_bit(trajectory, method, random):
     times, targets, (gap, age), seed = trajectory
@@ -210,7 +210,7 @@ def test_shuffling_samples_with_distinct_times_changes_no_bit(trajectory, method
     assert torch.equal(results[0].view(torch.int32), results[1].view(torch.int32))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**31), st.sampled_from(["slerp", "angle"]))
 def test_unit_quaternions_stay_unit_and_angles_stay_in_range(seed, method):
     values = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(seed))

@@ -110,7 +110,7 @@ def test_a_wrong_argument_is_refused_by_its_name(change, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_layout_is_read_inside_its_bytes_or_refused(data):
     """NumPy checks that each view is inside its buffer: what passes our checks must pass NumPy's."""
