@@ -34,6 +34,7 @@ GENERIC = {
 SLIDING_WORDS = ("finger", "gripper", "prismatic", "slide", "lift", "linear")  # joints that may not be in rad
 SPARSE_HZ = 0.5  # a topic with fewer messages is an event, not a stream
 FEW_MESSAGES = 2  # and so is one with fewer in all
+SLOWEST_HZ = 0.01  # that a spec declares; one wrong stamp can make a topic seem slower
 MIN_SHARE = 0.15  # or with messages in a smaller part of the recording
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
 MAX_SIDE = 4096  # of an image
@@ -217,7 +218,7 @@ def _nominal_hz(topic: TopicInfo) -> float:
     stats = topic.stats
     expected = len(stats.intervals_ms) + stats.missing
     rate = expected * 1e9 / max(stats.stop_ns - stats.start_ns, 1)
-    return round(rate) if rate > 2 and abs(rate - round(rate)) < 0.03 * rate else round(rate, 2)
+    return round(rate) if rate > 2 and abs(rate - round(rate)) < 0.03 * rate else max(round(rate, 2), SLOWEST_HZ)
 
 
 def _is_used(topic: TopicInfo, path: str) -> bool:

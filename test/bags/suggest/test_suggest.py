@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.suggest.first_spec import suggest_spec
+from robocache_ros.bags.suggest.first_spec import _nominal_hz, suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
@@ -117,3 +118,10 @@ def test_damaged_messages_do_not_stop_the_description(tmp_path: Path) -> None:
     info = describe(write_bag(tmp_path / "bag", {"/arm/pose": POSE}, messages))
     assert info.topics["/arm/pose"].stats.count == 20
     assert info.topics["/arm/pose"].messages == ()
+
+
+def test_a_topic_that_one_wrong_stamp_makes_endless_has_a_rate_that_a_spec_takes(make_bag: Callable[..., Path]) -> None:
+    topic = describe(make_bag()).topics["/arm/pose"]
+    endless = replace(topic, stats=replace(topic.stats, stop_ns=topic.stats.start_ns + 10**18))
+    assert _nominal_hz(topic) == 50
+    assert _nominal_hz(endless) == 0.01
