@@ -40,6 +40,10 @@ HD float mul(float a, float b) { return __fmul_rn(a, b); }
 HD float div(float a, float b) { return __fdiv_rn(a, b); }
 HD float root(float a) { return __fsqrt_rn(a); }
 HD float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }  // a * b + c, one rounding
+HD double add(double a, double b) { return __dadd_rn(a, b); }
+HD double mul(double a, double b) { return __dmul_rn(a, b); }
+HD double div(double a, double b) { return __ddiv_rn(a, b); }
+HD double root(double a) { return __dsqrt_rn(a); }
 HD double ratio(int64 a, int64 b) { return __ddiv_rn((double)a, (double)b); }
 HD float nearest_whole(float a) { return rintf(a); }
 HD double nearest_whole(double a) { return rint(a); }
@@ -52,6 +56,10 @@ HD float mul(float a, float b) { return a * b; }
 HD float div(float a, float b) { return a / b; }
 HD float root(float a) { return sqrtf(a); }
 HD float fused(float a, float b, float c) { return fmaf(a, b, c); }
+HD double add(double a, double b) { return a + b; }
+HD double mul(double a, double b) { return a * b; }
+HD double div(double a, double b) { return a / b; }
+HD double root(double a) { return sqrt(a); }
 HD double ratio(int64 a, int64 b) { return (double)a / (double)b; }
 HD float nearest_whole(float a) { return rintf(a); }
 HD double nearest_whole(double a) { return rint(a); }

@@ -1,6 +1,7 @@
 // One row of the fused tensor: each vector stream between two of its samples. The arithmetic of robocache_ros/alignments.
 #pragma once
 #include "resample/alignment.cuh"
+#include "tick/window.cuh"
 
 namespace robocache {
 
@@ -16,14 +17,15 @@ struct RowTarget {
   float* row;            // (values + statuses,)
   float* again;          // a second copy in the ring of rows, so that every window is contiguous
   float* host;           // (values,) pinned
-  const float* status;   // (statuses,) valid and age of every stream
+  const float* status;   // (statuses,) valid and age of every stream, and of windows the age of every sample
   int values, statuses;
 };
 
 struct RowArguments {
   const RowTarget* target;
   const RowTask* tasks;  // (streams)
-  int streams;
+  const WindowTask* windows;
+  int streams, window_count;
 };
 
 // Value i between two samples.

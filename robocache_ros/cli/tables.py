@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from robocache_ros.alignments import alignment
 from robocache_ros.errors import printable
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
@@ -92,9 +91,10 @@ def _frame_note(frame: FrameInfo) -> str:
 def spec_table(spec: FusionSpec) -> Table:
     """A resolved spec, a row per stream, with its place in the fused tensor."""
     layout = Layout(spec)
+    ages = f", and the ages of {layout.ages} samples" if layout.ages else ""
     table = _table(
         f"{spec.rate_hz} Hz, published {spec.delay_ms:g} ms after the tick ({spec.emit}), horizon {spec.horizon}\n"
-        f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams"
+        f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams{ages}"
     )
     table.add_column("columns", no_wrap=True)
     table.add_column("stream", no_wrap=True)
@@ -124,13 +124,17 @@ def _values(stream: StreamSpec) -> str:
     unit = f" in {stream.unit}" if stream.unit else ""
     if stream.names:
         return f"{stream.width} joints{unit}"
+    if stream.rows:
+        return f"{stream.rows} x {stream.dim} values{unit}"
     labels = " ".join(stream.components)
     return (labels if stream.width <= 4 and not labels.startswith("0") else f"{stream.width} values") + unit
 
 
 def _limits(stream: StreamSpec) -> str:
+    if stream.samples:
+        return f"{stream.reduce or 'newest'} of up to {stream.samples} samples"
     age = f"age {stream.max_age_ms:g} ms"
-    return f"gap {stream.max_gap_ms:g}, {age}" if alignment(stream.align).blends else age
+    return f"gap {stream.max_gap_ms:g}, {age}" if stream.computes else age
 
 
 def export_table(result: ExportResult) -> Table:

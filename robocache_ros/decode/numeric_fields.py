@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from robocache_ros.alignments import alignment
 from robocache_ros.decode.cdr.numbers import Numbers, numbers, to_float32
 from robocache_ros.decode.cdr.structure import Structure
 from robocache_ros.decode.cdr.types import Path, Sequence, Struct, describe, parse_path, resolve, runs
@@ -49,10 +48,10 @@ class VectorDecoder(Decoder):
         """Compile the stream's field; `first` are paths wanted before it."""
         paths = _numeric_paths(stream, message)
         super().__init__(stream, message, [*(first or []), *((path, numbers) for path in paths)], near=_shared(paths))
-        self._field, self._width = printable(", ".join(stream.paths), 60), stream.width
+        self._field, self._width = printable(", ".join(stream.paths), 60), stream.dim
         self._paths = paths
         self._offset = np.array(stream.offset, np.float64) if stream.offset else None
-        self._finite = alignment(stream.align).blends
+        self._finite = stream.computes
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
         """The samples of the leading messages among `others` that differ from `first` in their numbers alone.
@@ -210,10 +209,10 @@ def _numeric_paths(stream: StreamSpec, message: Struct) -> tuple[Path, ...]:
             raise RoboCacheError(f"field: {text!r} holds another field of the list; name one of the two")
     fixed = [runs(t) for t in types]
     width = sum(count for parts in fixed for _, count in parts or ())
-    if width > stream.width or (None not in fixed and width != stream.width):
+    if width > stream.dim or (None not in fixed and width != stream.dim):
         kind = describe(types[0]) if len(types) == 1 else f"{len(types)} fields"
         fields = printable(", ".join(stream.paths), 60)
-        raise RoboCacheError(f"dim: {stream.width}, but {fields} of {message.name} ({kind}) holds {width}")
+        raise RoboCacheError(f"dim: {stream.dim}, but {fields} of {message.name} ({kind}) holds {width}")
     if stream.offset and any(len(parts or ()) > 1 for parts in fixed):
         raise RoboCacheError("offset: goes with numbers of one type; list the fields one by one")
     return paths

@@ -195,7 +195,7 @@ class FusionEngine:
             ticks_ns: (T,) int64.
             deadlines_ns: (T,) int64; a tick sees the samples that arrived by its deadline. None: all pushed samples.
         """
-        selections = Selections.empty(len(ticks_ns), len(self._streams))
+        selections = Selections.empty(len(ticks_ns), len(self._streams), self.layout.ages)
         if len(ticks_ns):
             for number, samples in enumerate(self._streams.values()):
                 samples.select(self._backend, ticks_ns, deadlines_ns, selections, number)
@@ -216,13 +216,8 @@ class FusionEngine:
         self._backend.restart()
 
     def lost(self, stream: str) -> dict[str, int]:
-        """Samples of a stream that were accepted and lost later, by cause.
-
-        `overrun`: no slot was free. `corrupt`: the payload cannot be decoded. `too_slow`: decoding takes longer than a
-        tick may wait; only where `unbounded` is False.
-        """
-        entry = self._streams[stream]
-        return {"overrun": entry.overrun, "corrupt": entry.corrupt, "too_slow": entry.too_slow}
+        """Samples of a stream that were accepted and lost later, by cause; see `StreamSamples.lost`."""
+        return self._streams[stream].lost
 
     def missing(self, stream: str) -> dict[str, int]:
         """Why ticks lack the pose of a stream from /tf, and how many of them; the newest reason last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,9 +18,11 @@ class FusedFrame:
     Attributes:
         tick_ns: time of the tick, ns since the epoch.
         ticks_ns: (H,) int64, times of the window's ticks.
-        tensors: by stream: vectors (H, D) float32; images (C, H, W) and voxels of the newest tick, where asked for.
+        tensors: by stream: vectors (H, D) and windows (H, n, D) float32; images (C, H, W) and voxels of the newest
+            tick, where asked for.
         valid: by stream (H,) uint8: 0 invalid, 1 aligned, 2 held past its neighbour.
         age_ns: by stream (H,) int64; from a message to the precision of float32 in ms.
+        sample_age_ms: by window (H, n) float32, the age of each sample; -1 for padding.
     """
 
     tick_ns: int
@@ -28,6 +30,11 @@ class FusedFrame:
     tensors: dict[str, Tensor]
     valid: dict[str, Tensor]
     age_ns: dict[str, Tensor]
+    sample_age_ms: dict[str, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: str) -> Tensor:
+        """(H, n) bool: which rows of a window are samples, and not padding."""
+        return self.sample_age_ms[window] >= 0
 
     def __getitem__(self, stream: str) -> Tensor:
         return self.tensors[stream]
@@ -36,22 +43,44 @@ class FusedFrame:
         """The frame with its tensors on a device."""
         if all(value.device == device for value in self.tensors.values()):
             return self
-        tensors = {name: value.to(device, non_blocking=device.type == "cuda") for name, value in self.tensors.items()}
-        return FusedFrame(self.tick_ns, self.ticks_ns, tensors, self.valid, self.age_ns)
+
+        def moved(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value.to(device, non_blocking=device.type == "cuda") for name, value in values.items()}
+
+        return replace(self, tensors=moved(self.tensors), sample_age_ms=moved(self.sample_age_ms))
 
 
 def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
-    """The frame of an (H, D + 2 N) float32 window that ends with a tick, as Layout names its columns."""
+    """The frame of an (H, D + 2 N + W) float32 window that ends with a tick, as Layout names its columns."""
     rate_hz = layout.spec.rate_hz
     newest = -(-tick_ns * rate_hz // NS_PER_S)
     horizon = len(window)
     ticks = [(newest - back) * NS_PER_S // rate_hz for back in range(horizon - 1, -1, -1)]
-    valid = window[:, layout.width : layout.width + len(layout.names)].to(torch.uint8)
-    age_ns = (window[:, layout.width + len(layout.names) :].double() * NS_PER_MS).round().to(torch.int64)
+    count = len(layout.names)
+    valid = window[:, layout.width : layout.width + count].to(torch.uint8)
+    ages = window[:, layout.width + count : layout.width + 2 * count]
+    age_ns = (ages.double() * NS_PER_MS).round().to(torch.int64)
     return FusedFrame(
         tick_ns,
         torch.tensor(ticks),
-        {name: window[:, slot] for name, slot in layout.slots.items()},
+        stream_values(layout, window),
         {name: valid[:, index] for index, name in enumerate(layout.names)},
         {name: age_ns[:, index] for index, name in enumerate(layout.names)},
+        sample_ages(layout, window),
     )
+
+
+def sample_ages(layout: Layout, window: Tensor) -> dict[str, Tensor]:
+    """The (H, n) ages of every window stream's samples in the rows of a window, as views."""
+    ages = window[:, window.shape[1] - layout.ages :]
+    return {name: ages[:, slot] for name, slot in layout.sample_ages.items()}
+
+
+def stream_values(layout: Layout, window: Tensor) -> dict[str, Tensor]:
+    """The values of every vector stream in the rows of a window, as views: (H, D), or (H, n, D) of a window stream."""
+    # One call: slices take longer.
+    values = torch.split(window, [*layout.widths, window.shape[1] - layout.width], dim=1)
+    return {
+        stream.name: value.view(len(window), stream.rows, stream.dim) if stream.rows else value
+        for stream, value in zip(layout.spec.vectors, values, strict=False)
+    }

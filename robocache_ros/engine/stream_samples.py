@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.engine import tick_grid
 from robocache_ros.engine.backends.interface import Backend, Selections, TooSlowError
 from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.sample_index import SampleIndex
@@ -31,7 +32,8 @@ def slots_for(spec: StreamSpec, fusion: FusionSpec) -> int:
     if spec.is_transform:  # a pose for each of the ticks that are made at once
         return math.ceil((JUMP_AHEAD_NS + fusion.delay_ns) * fusion.rate_hz / NS_PER_S)
     rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
-    span_s = (_reach_ns(spec) + fusion.delay_ns) / NS_PER_S
+    reach_ns = max(_reach_ns(spec), tick_grid.period_ns(fusion.rate_hz) if spec.samples else 0)
+    span_s = (reach_ns + fusion.delay_ns) / NS_PER_S
     if spec.kind == "vector":
         return math.ceil(2 * rate * (span_s + 0.5)) + 16
     return math.ceil(1.25 * rate * (span_s + 0.1)) + 4  # each of them takes megabytes
@@ -59,6 +61,15 @@ class StreamSamples:
         self.corrupt = 0
         self.too_slow = 0
         self.missing: dict[str, int] = {}  # why ticks have no pose, and how many; the newest reason last
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Samples that were accepted and lost later, by cause.
+
+        `overrun`: no slot was free. `corrupt`: the payload cannot be decoded. `too_slow`: decoding takes longer than a
+        tick may wait, on a robot only.
+        """
+        return {"overrun": self.overrun, "corrupt": self.corrupt, "too_slow": self.too_slow}
 
     def time_ns(self, stamp_ns: int | None, arrival_ns: int) -> int | None:
         """A sample's time by the spec's `stamp`, before `latency_ms`; None where its stamp is needed and not set."""

@@ -27,6 +27,18 @@ def last_at_or_before(time_ns: int, rate_hz: int) -> int:
     return first_at_or_after(time_ns + 1, rate_hz) - 1
 
 
+def period_ns(rate_hz: int) -> int:
+    """The longest time between two ticks."""
+    return -(-NS_PER_S // rate_hz)
+
+
+def ticks_before(ticks_ns: NDArray[np.int64], rate_hz: int) -> NDArray[np.int64]:
+    """(T,) int64 time of the tick before each tick."""
+    seconds, rest = np.divmod(ticks_ns, NS_PER_S)  # within its second, because k * 1e9 exceeds int64
+    before: NDArray[np.int64] = seconds * NS_PER_S + (-(-rest * rate_hz // NS_PER_S) - 1) * NS_PER_S // rate_hz
+    return before
+
+
 def ticks_ns(first: int, count: int, rate_hz: int) -> NDArray[np.int64]:
     """(count,) int64 times of the ticks from index `first` on."""
     start, rest = divmod(first * NS_PER_S, rate_hz)  # in Python's integers: k * 1e9 exceeds int64

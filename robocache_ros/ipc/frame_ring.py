@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.engine import Frames, tick_grid
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.fused_frame import FusedFrame, sample_ages, stream_values
 from robocache_ros.ipc.ring_reader import Reader, SlotLease
 from robocache_ros.ipc.ring_writer import Writer
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
@@ -81,7 +81,7 @@ class FrameWriter:
 
         Args:
             frames: of one tick.
-            window: (horizon, D + 2 N) float32 rows that end with it, on the device of the ring.
+            window: (horizon, D + 2 N + W) float32 rows that end with it, on the device of the ring.
 
         Raises:
             RoboCacheError: the ring cannot be made (IpcUnavailableError), or its device lacks the memory.
@@ -171,14 +171,14 @@ def fused_frame(lease: SlotLease, layout: Layout) -> FusedFrame:
     rate_hz = layout.spec.rate_hz
     window: Any = lease.tensors[WINDOW]
     newest = tick_grid.first_at_or_after(lease.tick_ns, rate_hz)
-    values = window.split([*layout.widths, window.shape[1] - layout.width], dim=1)
     media = {name[len(MEDIA) :]: value for name, value in lease.tensors.items() if name.startswith(MEDIA)}
     return FusedFrame(
         lease.tick_ns,
         torch.from_numpy(tick_grid.ticks_ns(newest - len(window) + 1, len(window), rate_hz)),
-        {**dict(zip(layout.slots, values, strict=False)), **media},  # behind the values: valid and age as in a message
+        {**stream_values(layout, window), **media},
         _by_stream(lease.host[VALID], layout.names),
         _by_stream(lease.host[AGE], layout.names),
+        sample_ages(layout, window),
     )
 
 

@@ -12,6 +12,9 @@ TF_TYPE = "tf2_msgs/msg/TFMessage"
 TF, TF_STATIC = "/tf", "/tf_static"
 TRANSFORM_ALIGNMENTS = ("linear", "hold", "nearest")  # of linear: the position, and the orientation on the sphere
 POSE_COMPONENTS = ("px", "py", "pz", "qx", "qy", "qz", "qw")
+WINDOW = "window"  # the `align` of a stream whose ticks use all samples since the last tick
+REDUCTIONS = ("mean", "rms", "max", "min")  # of a window to one row
+MAX_WIDTH = 65536  # values of a sample, and of a window
 # NumPy types of PointField.datatype, which counts from 1.
 POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 

@@ -31,6 +31,13 @@ LIMITS = """\
 An alignment that interpolates holds the sample before the tick if the neighbours are more than `max_gap_ms` apart, or
 if there is none after the tick. No sample is held for longer than `max_age_ms`.
 [Design](../design.md#alignment) has the rules.
+
+`window` is for sensors that are faster than the ticks: a tick uses all samples with a stamp after the last tick and not
+after this one. They are `samples` rows of the fused row, the oldest first, padded with zeros at the end. If there are
+more, the newest `samples` are used, and the others are counted as `window_overflow`. The age of each row's sample is in
+the fused row too, -1 for padding. With `reduce` the samples become one row: their mean, root mean square, maximum or
+minimum per column. A stream without a sample since the last tick is invalid. `max_gap_ms` and `max_age_ms` have no
+effect.
 """
 
 
@@ -66,7 +73,7 @@ def _default(field: Field[Any]) -> str:
     default = field.default
     if default is MISSING:
         return "**required**"
-    if default in (None, "", ()) or (default == 0 and field.name in ("dim", "rate_hz")):
+    if default in (None, "", ()) or (default == 0 and field.name in ("dim", "rate_hz", "samples")):
         return "-"
     if isinstance(default, QosSpec):
         return "see below"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from robocache_ros.alignments import NAMES
+from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.spec.keys import choice, either, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
@@ -13,8 +13,11 @@ from robocache_ros.spec.message_types import (
     CLOUD_TYPE,
     IMAGE_TYPES,
     LASER_TYPE,
+    MAX_WIDTH,
     POSE_COMPONENTS,
+    REDUCTIONS,
     TF_TYPE,
+    WINDOW,
     components_of,
 )
 from robocache_ros.spec.patterns import field_path, message_type, topic_name
@@ -56,17 +59,19 @@ class StreamSpec:
     frames: tuple[str, ...] = key(
         many(text("a frame"), length=2), "of /tf: the pose of the second frame in the first", default=()
     )
-    dim: int = key(integer(1, 65536), "values per sample; known for joints, poses and the like", default=0)
+    dim: int = key(integer(1, MAX_WIDTH), "values per sample; known for joints, poses and the like", default=0)
     offset: tuple[float, ...] = key(
         many(number(-1e15, 1e15)),
         "subtracted from the values in float64, before they become float32; one for each value",
         default=(),
     )
     align: str = key(
-        choice(*NAMES),
+        choice(*NAMES, WINDOW),
         "how the value at a tick is computed, see Alignments below; else the default of its kind",
         default="",
     )
+    samples: int = key(integer(1, 4096), "of a window: samples that a tick uses, the newest ones", default=0)
+    reduce: str = key(choice(*REDUCTIONS), "of a window: one value per column instead of all samples", default="")
     max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
     max_age_ms: float = key(number(0, 1e7), "age up to which a sample is held", default=100.0, unit="ms")
     on_invalid: str = key(
@@ -146,17 +151,32 @@ class StreamSpec:
         return self.type == TF_TYPE and not self.field
 
     @property
+    def rows(self) -> int:
+        """Rows of a tick: `samples` of a window that is not reduced, 0 of any other stream."""
+        return 0 if self.reduce else self.samples
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a tick's values of a vector: (samples, dim) of a window that is not reduced, else (dim,)."""
+        return (self.rows, self.dim) if self.rows else (self.dim,)
+
+    @property
     def width(self) -> int:
-        """Columns in the fused tensor: `dim` of a vector, 0 of an image or a cloud."""
-        return self.dim if self.kind == "vector" else 0
+        """Columns in the fused tensor: the values of a tick of a vector, 0 of an image or a cloud."""
+        return self.dim * (self.rows or 1) if self.kind == "vector" else 0
+
+    @property
+    def computes(self) -> bool:
+        """Whether a tick's value is computed from several samples, and not copied from one."""
+        return bool(self.reduce) if self.align == WINDOW else alignment(self.align).blends
 
     @property
     def components(self) -> tuple[str, ...]:
-        """A label for each value: joint names, axes, or the index."""
+        """A label for each value of a sample: joint names, axes, or the index."""
         known = components_of(self.paths)
         if self.names or self.is_transform:
             return self.names or POSE_COMPONENTS
-        return known if known and len(known) == self.dim else tuple(str(i) for i in range(self.width))
+        return known if known and len(known) == self.dim else tuple(str(i) for i in range(self.dim))
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ from robocache_ros.spec.media import ImageSpec
 from robocache_ros.spec.message_types import (
     IMAGE_TYPES,
     JOINT_TYPE,
+    MAX_WIDTH,
     POSE_COMPONENTS,
     ROUNDED,
     TF_STATIC,
     TF_TYPE,
     TRANSFORM_ALIGNMENTS,
+    WINDOW,
     components_of,
 )
 from robocache_ros.spec.problems import Problem, show_value
@@ -125,16 +127,41 @@ class StreamRules:
 
     def check_align(self) -> None:
         """Check that the alignment accepts the stream's values."""
-        s, align = self.s, alignment(self.s.align)
+        s = self.s
+        if s.align == WINDOW:
+            self.check_window()
+            return
+        for key in ("samples", "reduce"):
+            if getattr(s, key):
+                self.refuse(key, f"belongs to a window; add `align: {WINDOW}`, or leave it out")
+        align = alignment(s.align)
         if align.blends and not self.is_vector:
-            copying = " or ".join(name for name in NAMES if not alignment(name).blends)
-            self.refuse("align", f"{s.align!r} is for vectors; use {copying} for {self.type}")
+            self.refuse_for_media()
         elif align.group > 1 and s.dim != align.group:
             self.refuse("align", f"{s.align!r} is for {align.values} ({align.group} values), not {s.dim}; use linear")
         elif align.unit and s.unit not in ("", align.unit):
             self.refuse(
                 "unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {align.unit}; use linear"
             )
+
+    def check_window(self) -> None:
+        """Check the keys of a window."""
+        s = self.s
+        if not self.is_vector:
+            self.refuse_for_media()
+        elif not s.samples:
+            self.refuse("samples", "missing; give the number of samples that a tick uses at most")
+        elif s.dim * s.samples > MAX_WIDTH:
+            self.refuse("samples", f"{s.samples} of {s.dim} values each; at most {MAX_WIDTH} values fit a tick")
+        elif s.role == "action" and not s.reduce:
+            self.refuse("role", "an action has one row per tick; add reduce, or use another alignment")
+        elif s.on_invalid == "hold":
+            self.refuse("on_invalid", "'hold' repeats samples, which a window does not; use split, mask or fail")
+
+    def refuse_for_media(self) -> None:
+        """Collect the problem that the alignment is for vectors alone."""
+        copying = " or ".join(name for name in NAMES if not alignment(name).blends)
+        self.refuse("align", f"{self.s.align!r} is for vectors; use {copying} for {self.type}")
 
     def check_depth(self) -> None:
         """Check the keys of a depth image."""

@@ -3,11 +3,16 @@
 #include "tick/row.cuh"
 using namespace robocache;
 
-extern "C" void tick_row(const RowTarget* plan, const RowTask* tasks, int streams) {
+extern "C" void tick_row(const RowTarget* plan, const RowTask* tasks, const WindowTask* windows, int streams, int count) {
   for (int s = 0; s < streams; ++s)
     for (int i = 0; i < tasks[s].width; ++i) {
       const int column = tasks[s].column + i;
       plan->row[column] = plan->again[column] = plan->host[column] = value_at(tasks[s], i);
+    }
+  for (int s = 0; s < count; ++s)
+    for (int i = 0; i < windows[s].width; ++i) {
+      const int column = windows[s].column + i;
+      plan->row[column] = plan->again[column] = plan->host[column] = window_value(windows[s], i);
     }
   for (int i = 0; i < plan->statuses; ++i)
     plan->row[plan->values + i] = plan->again[plan->values + i] = plan->status[i];

@@ -159,3 +159,20 @@ def test_blocks_of_a_slot_are_told_to_torch_by_one_address(monkeypatch: pytest.M
     assert first is not again  # each is the holder of a frame
     assert first.__cuda_array_interface__ is again.__cuda_array_interface__
     assert [block.__cuda_array_interface__["data"][0] for block in (first, other)] == [4096 + 512, 4096 + 768]
+
+
+def test_a_window_of_samples_comes_with_its_shape_and_ages(path: Path) -> None:
+    touch = {"topic": "/t", "type": "robot_msgs/msg/Touch", "field": "cells", "dim": 3, "align": "window", "samples": 2}
+    layout = Layout(load_spec({"robocache": 1, "streams": {"touch": touch}}))
+    values, ages = torch.arange(6.0)[None], np.array([[7, -1]], np.float32)
+    made = Frames(np.array([PERIOD_NS]), values, np.ones((1, 1), np.uint8), np.array([[7]]), {}, sample_age_ms=ages)
+    writer = FrameWriter(path, layout)
+    writer.publish(made, made.rows())
+    reader = ipc.Reader(path)
+    writer.publish(made, made.rows())
+    frame = fused_frame(reader.latest(), layout)
+    assert frame["touch"].tolist() == [[[0, 1, 2], [3, 4, 5]]]
+    assert frame.mask("touch").tolist() == [[True, False]]
+    del frame
+    reader.close()
+    writer.close()

@@ -16,9 +16,11 @@ from robocache_ros.ops.tick.tasks import RowTask
 ARCHITECTURES = ("sm_75", "sm_90")
 
 
+@pytest.mark.parametrize("windows", [0, 1])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_row_compiles_without_a_warning(nvrtc, architecture):
-    assert compile_cubin(nvrtc, load_source("tick/row.cu"), compile_options(architecture))[1] == ""
+def test_the_row_compiles_without_a_warning(nvrtc, architecture, windows):
+    options = compile_options(architecture, (f"WINDOWS={windows}",))
+    assert compile_cubin(nvrtc, load_source("tick/row.cu"), options)[1] == ""
 
 
 @pytest.mark.parametrize("family", range(6))

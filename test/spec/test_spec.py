@@ -209,7 +209,7 @@ def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path):
 def test_the_json_schema_knows_every_key_and_its_choices():
     schema = json_schema()
     stream = schema["properties"]["streams"]["additionalProperties"]
-    assert stream["properties"]["align"]["enum"] == list(NAMES)
+    assert stream["properties"]["align"]["enum"] == [*NAMES, "window"]
     assert stream["additionalProperties"] is False
     assert set(stream["required"]) == {"topic", "type"}
     json.dumps(schema)

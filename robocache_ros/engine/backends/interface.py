@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
-from robocache_ros.ops.resample.selection import Selection, TickSelection
+from robocache_ros.ops.resample.selection import ALIGNED, NONE, Selection, TickSelection
+from robocache_ros.ops.window.window_selection import WindowSelection
+from robocache_ros.units import NS_PER_MS
 
 Int64 = NDArray[np.int64]
 
@@ -25,13 +27,16 @@ class Selections:
     weight: NDArray[np.float32]  # (T, N) share of `upper`
     valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
     age_ns: Int64  # (T, N)
+    sample_age_ms: NDArray[np.float32]  # (T, W) of the samples of windows, -1 where there is none
+    windows: dict[int, WindowSelection] = field(default_factory=dict)  # by number of the stream
 
     @classmethod
-    def empty(cls, ticks: int, streams: int) -> Selections:
-        """Uninitialized arrays for T ticks of N streams, to be filled by `set`."""
+    def empty(cls, ticks: int, streams: int, sample_ages: int) -> Selections:
+        """Uninitialized arrays for T ticks of N streams with W sample ages, to be filled by `set`."""
         shape = (ticks, streams)
         lower, upper, age_ns = np.empty((3, *shape), np.int64)
-        return cls(lower, upper, np.empty(shape, np.float32), np.empty(shape, np.uint8), age_ns)
+        ages = np.empty((ticks, sample_ages), np.float32)
+        return cls(lower, upper, np.empty(shape, np.float32), np.empty(shape, np.uint8), age_ns, ages)
 
     def set(self, stream: int, selected: Selection, slots: Int64) -> None:
         """Fill the column of a stream; `slots` maps a row of its index to a slot."""
@@ -40,6 +45,19 @@ class Selections:
         self.weight[:, stream] = selected.weight
         self.valid[:, stream] = selected.valid
         self.age_ns[:, stream] = selected.age_ns
+
+    def set_window(self, stream: int, selected: WindowSelection, slots: Int64, ages: slice) -> None:
+        """Fill the column of a window, and the columns `ages` of its samples' ages."""
+        ticks, found = np.arange(len(selected.counts)), selected.counts > 0
+        newest = np.maximum(selected.counts - 1, 0)
+        rows = np.where(selected.rows >= 0, slots[selected.rows], -1) if len(slots) else selected.rows
+        self.lower[:, stream] = self.upper[:, stream] = rows[ticks, newest]
+        self.weight[:, stream] = 0
+        self.valid[:, stream] = np.where(found, ALIGNED, NONE)
+        self.age_ns[:, stream] = np.where(found, selected.age_ns[ticks, newest], 0)
+        if ages.stop > ages.start:
+            self.sample_age_ms[:, ages] = np.where(selected.rows >= 0, selected.age_ns / NS_PER_MS, -1)
+        self.windows[stream] = replace(selected, rows=rows)
 
     def set_one(self, stream: int, selected: TickSelection, slots: Int64) -> None:
         """The same where there is only one tick."""

@@ -20,8 +20,10 @@ from robocache_ros.engine.stream_samples import StreamSamples
 from robocache_ros.engine.transforms.edge_samples import FIRST_SLOTS
 from robocache_ros.engine.transforms.frame_tree import FrameTree
 from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.window_samples import WindowSamples
 from robocache_ros.ops.resample.selection import Selection
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,14 @@ def samples_of(
         tree = FrameTree(static, None if unbounded else most, reach_ns, holds=holds)
         for s in group:
             poses[s.name] = TransformSamples(s, spec, tree, capacities[s.name], poses.get(group[0].name))
-    return {s.name: poses.get(s.name) or StreamSamples(s, capacities[s.name], unbounded) for s in spec.streams}
+    ages = Layout(spec).sample_ages
+
+    def samples(s: StreamSpec) -> StreamSamples:
+        if s.samples:
+            return WindowSamples(s, capacities[s.name], unbounded, spec.rate_hz, ages.get(s.name, slice(0, 0)))
+        return poses.get(s.name) or StreamSamples(s, capacities[s.name], unbounded)
+
+    return {s.name: samples(s) for s in spec.streams}
 
 
 class TransformSamples(StreamSamples):

@@ -16,6 +16,7 @@ from robocache_ros.export.lerobot.arrays import ArrayColumn
 from robocache_ros.export.lerobot.image_storage import ImageColumn, MediaColumn, VideoColumn
 from robocache_ros.export.lerobot.parquet_tables import Table, column
 from robocache_ros.export.lerobot.statistics import ColumnFiles
+from robocache_ros.export.lerobot.window_columns import WindowColumns
 from robocache_ros.extras import need
 from robocache_ros.spec.layout import Layout
 
@@ -50,10 +51,11 @@ class LeRobotWriter:
         self._rate_hz = layout.spec.rate_hz
         vectors = layout.spec.vectors
         self._vectors = {
-            "observation.state": [s for s in vectors if s.role == "observation"],
+            "observation.state": [s for s in vectors if s.role == "observation" and not s.rows],
             "action": [s for s in vectors if s.role == "action"],
         }
         self._row = {stream.name: row for row, stream in enumerate(layout.spec.streams)}  # of `valid`
+        self._windows = WindowColumns(layout)
         self._data = Table(folder, DATA_PATH, DATA_FILE_MB, CHUNK_FILES)
         self._episodes = Table(folder, EPISODES_PATH, DATA_FILE_MB, CHUNK_FILES)
         self._columns = ColumnFiles(folder)
@@ -77,7 +79,8 @@ class LeRobotWriter:
         """Write the next ticks of the episode."""
         if not self._total:
             self._open_media(frames)
-        tick_bytes = sum(tensor[0].nbytes for tensor in frames.media.values() if len(tensor)) + 1
+        tick_bytes = sum(tensor[0].nbytes for tensor in frames.media.values() if len(tensor))
+        tick_bytes += 8 * self._layout.row_width
         step = max(1, WRITE_BYTES // tick_bytes)
         for start in range(0, len(frames), step):
             self._write_rows(frames[start : start + step])
@@ -155,6 +158,7 @@ class LeRobotWriter:
         for key, streams in self._vectors.items():
             if streams:
                 columns[key] = np.concatenate([fused[:, self._layout.slots[s.name]] for s in streams], axis=1)
+        columns.update(self._windows.columns(frames))
         columns[TICK] = frames.ticks_ns
         stamps = frames.stamps_ns + latency  # as the message had it, so that a bag can be asked
         columns[STAMP] = np.where(frames.valid > 0, stamps, 0)
@@ -211,6 +215,7 @@ class LeRobotWriter:
             labels = [f"{s.name}.{component}" for s in streams for component in s.components]
             if labels:
                 features[key] = {"dtype": "float32", "shape": [len(labels)], "names": labels}
+        features.update(self._windows.features())
         for media in self._media.values():
             features.update(media.features())
         features[TICK] = {"dtype": "int64", "shape": [1], "names": None}

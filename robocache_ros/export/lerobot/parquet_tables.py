@@ -15,8 +15,16 @@ ROW_GROUP_BYTES = 32 << 20
 
 
 def column(values: NDArray[Any]) -> Any:
-    """A pyarrow array of (N,) values or (N, D) rows; D = 1 makes a plain column, as LeRobot reads it."""
+    """A pyarrow array of (N,) values, (N, D) rows or (N, n, D) arrays; D = 1 of rows is a plain column, as for LeRobot.
+
+    Arrays are lists of lists, which the `Array2D` of Hugging Face datasets reads.
+    """
     pyarrow = need("pyarrow", "export")
+    if values.ndim == 3:
+        array = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
+        for size in values.shape[:0:-1]:
+            array = pyarrow.ListArray.from_arrays(np.arange(0, len(array) + 1, size, dtype=np.int32), array)
+        return array
     if values.ndim == 1 or values.shape[1] == 1:
         return pyarrow.array(values.reshape(-1))
     flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,7 +64,7 @@ class ColumnFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._columns: dict[str, tuple[BinaryIO, np.dtype[Any], int]] = {}  # file, dtype, width
+        self._columns: dict[str, tuple[BinaryIO, np.dtype[Any], tuple[int, ...]]] = {}  # file, dtype, shape of a row
         self._rows = 0
 
     @property
@@ -72,22 +73,26 @@ class ColumnFiles:
         return tuple(self._columns)
 
     def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add (T, D) or (T,) values of every column."""
+        """Add (T, ...) values of every column."""
         for name, values in columns.items():
             table = values.reshape(len(values), -1)
             if name not in self._columns:
                 # Unnamed: it is gone when it is closed, or when the process ends.
                 file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `close`
-                self._columns[name] = (cast(BinaryIO, file), table.dtype, table.shape[1])
+                self._columns[name] = (cast(BinaryIO, file), table.dtype, values.shape[1:])
             self._columns[name][0].write(np.ascontiguousarray(table).data)
         self._rows += len(next(iter(columns.values())))
 
     def stats(self, name: str, first: int = 0) -> Stats:
-        """The statistics of a column from row `first` on."""
-        file, dtype, width = self._columns[name]
+        """The statistics of a column from row `first` on, in the shape of a row."""
+        file, dtype, shape = self._columns[name]
+        width = math.prod(shape)
         file.flush()
         offset = first * width * dtype.itemsize
-        return of_columns(np.memmap(file, dtype, "r", offset, (self._rows - first, width)))
+        stats = of_columns(np.memmap(file, dtype, "r", offset, (self._rows - first, width)))
+        if len(shape) < 2:
+            return stats
+        return {key: value if key == "count" else np.reshape(value, shape).tolist() for key, value in stats.items()}
 
     def close(self) -> None:
         """Remove the files."""

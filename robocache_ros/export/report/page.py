@@ -24,7 +24,7 @@ from robocache_ros.spec import StreamSpec
 TEMPLATE = "report.html.j2"
 SHOWN = 20  # recordings shown in full, those with the most broken ticks first; a row of the overview has each
 BREAKS_SHOWN = 12
-COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt")
+COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[
     return {
         "name": stream.name,
         "topic": stream.topic,
-        "what": f"{stream.width} values" if stream.width else stream.kind,
+        "what": f"{' x '.join(map(str, stream.shape))} values" if stream.width else stream.kind,
         "align": stream.align,
         "role": stream.role,
         "bar": figures.state_bar(states, recording.leading, recording.trailing),

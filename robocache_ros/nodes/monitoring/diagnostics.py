@@ -109,10 +109,12 @@ class Diagnostics:
         values["held_ticks"] = str(stats.held[index])
 
         level, message = _judge(stream, problems, new, rate_hz, bool(counters["received"]), active)
-        stale = stats.newest_valid[index] == NONE or stats.newest_age_ns[index] > stream.max_age_ns
+        old = not stream.samples and stats.newest_age_ns[index] > stream.max_age_ns
+        stale = old or stats.newest_valid[index] == NONE
         if level == OK and active and stats.newest_tick_ns is not None and stale:
             missing = list(ingest.engine.missing(stream.name))
-            why = missing[-1] if missing else f"nothing within {stream.max_age_ms:g} ms of the newest tick"
+            span = "since the tick before" if stream.samples else f"within {stream.max_age_ms:g} ms of"
+            why = missing[-1] if missing else f"nothing {span} the newest tick"
             level, message = STALE, f"stale: {why}"
         return self._status(stream.name, level, message, values)
 

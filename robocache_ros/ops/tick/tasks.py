@@ -24,6 +24,21 @@ class RowTask(Structure):
     )
 
 
+class WindowTask(Structure):
+    """One stream of a row whose value is computed from all samples since the last tick."""
+
+    _fields_ = (
+        ("samples", c_void_p),
+        ("slots", c_void_p),
+        ("count", c_int),
+        ("dim", c_int),
+        ("width", c_int),
+        ("column", c_int),
+        ("reduction", c_int),
+        ("unused", c_int),
+    )
+
+
 class RowTarget(Structure):
     """The addresses that a row is written to."""
 
@@ -40,7 +55,13 @@ class RowTarget(Structure):
 class RowArguments(Structure):
     """The addresses of a row's target and tasks."""
 
-    _fields_ = (("target", c_void_p), ("tasks", c_void_p), ("streams", c_int))
+    _fields_ = (
+        ("target", c_void_p),
+        ("tasks", c_void_p),
+        ("windows", c_void_p),
+        ("streams", c_int),
+        ("window_count", c_int),
+    )
 
 
 class Target(Structure):

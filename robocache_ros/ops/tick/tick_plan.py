@@ -6,8 +6,9 @@ The only arguments of the launches are addresses inside the plan, so one CUDA gr
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +22,27 @@ from robocache_ros.ops.tick.cloud import launch_cloud
 from robocache_ros.ops.tick.image import launch_image
 from robocache_ros.ops.tick.prepared import CloudVariant, ImageVariant, Prepared
 from robocache_ros.ops.tick.row import launch_row
-from robocache_ros.ops.tick.tasks import CloudTask, ImageTask, RowTarget, RowTask, TaskHead
+from robocache_ros.ops.tick.tasks import CloudTask, ImageTask, RowTarget, RowTask, TaskHead, WindowTask
+from robocache_ros.spec.message_types import REDUCTIONS
 
 UPLOADS = 4  # plans in flight before the host must wait to write another
 
-_ROW_TARGET, _ROW_TASK, _TASK_HEAD = (packer(structure) for structure in (RowTarget, RowTask, TaskHead))
+_ROW_TARGET, _ROW_TASK, _WINDOW_TASK, _TASK_HEAD = map(packer, (RowTarget, RowTask, WindowTask, TaskHead))
 _IMAGE_BYTES, _CLOUD_BYTES = ctypes.sizeof(ImageTask), ctypes.sizeof(CloudTask)
+
+
+class VectorSource(NamedTuple):
+    """One vector stream of a tick."""
+
+    rows: Tensor  # (slots, D) float32
+    align: str  # the name of an alignment; of a window any
+    samples: int = 0  # n, samples of a window; 0 for a stream that is no window
+    reduce: str = ""  # reduction of a window to one row
+
+    @property
+    def width(self) -> int:
+        """Columns in the row."""
+        return self.rows.shape[1] * (self.samples if self.samples and not self.reduce else 1)
 
 
 class TickPlan:
@@ -35,25 +51,32 @@ class TickPlan:
     Between `begin` and `upload`, write the task of every stream, each tick.
 
     Args:
-        samples: the (slots, width) float32 tensor of each vector stream.
-        methods: the alignment of each of them.
+        vectors: every vector stream, in the order of its columns.
         images: number of image streams.
         clouds: number of cloud streams.
         device: CUDA device.
     """
 
-    def __init__(
-        self, samples: Sequence[Tensor], methods: Sequence[str], images: int, clouds: int, device: torch.device
-    ) -> None:
-        widths = [rows.shape[1] for rows in samples]
+    def __init__(self, vectors: Sequence[VectorSource], images: int, clouds: int, device: torch.device) -> None:
+        columns = np.cumsum([0, *(source.width for source in vectors)]).tolist()
+        placed = list(zip(vectors, columns, strict=False))
         self._vectors = [
-            (rows.data_ptr(), width, sum(widths[:i]), NAMES.index(method))
-            for i, (rows, width, method) in enumerate(zip(samples, widths, methods, strict=True))
+            (source.rows.data_ptr(), source.width, column, NAMES.index(source.align))
+            for source, column in placed
+            if not source.samples
         ]
-        self._values, self._statuses = sum(widths), 2 * (len(samples) + images + clouds)
-        sizes = (_ROW_TARGET.size, 4 * self._statuses, len(samples) * _ROW_TASK.size, images * _IMAGE_BYTES)
+        windows = [(source, column) for source, column in placed if source.samples]
+        ages = sum(source.samples for source, _ in windows if not source.reduce)
+        self._values, self._statuses = columns[-1], 2 * (len(vectors) + images + clouds) + ages
+        slots = sum(source.samples for source, _ in windows)
+        sizes = [_ROW_TARGET.size, 4 * self._statuses, len(self._vectors) * _ROW_TASK.size]
+        sizes += [len(windows) * _WINDOW_TASK.size, 4 * slots, images * _IMAGE_BYTES]
         starts = np.cumsum([-(-size // 16) * 16 for size in sizes]).tolist()
-        self._status_at, self._vectors_at, self._images_at, self._clouds_at = starts
+        self._status_at, self._vectors_at, self._windows_at, slots_at, self._images_at, self._clouds_at = starts
+        self._windows = []
+        for source, column in windows:
+            self._windows.append((source, column, slots_at))
+            slots_at += 4 * source.samples
         self.nbytes = -(-(self._clouds_at + clouds * _CLOUD_BYTES) // 256) * 256
         self.waits = 0  # times that the host waited until an earlier tick's plan was read
         self._pinned = pinned(UPLOADS * self.nbytes)
@@ -74,17 +97,29 @@ class TickPlan:
         self._draft = self._drafts[self._turn]
 
     def row(self, row: int, again: int, host: int, status: NDArray[np.float32]) -> None:
-        """Set the addresses that the fused row is written to, and its (2 N,) float32 valid and age."""
+        """Set the addresses that the fused row is written to, and its float32 status columns."""
         _ROW_TARGET.pack_into(
             self._draft, 0, row, again, host, self._at + self._status_at, self._values, self._statuses
         )
         self._draft[self._status_at : self._status_at + 4 * self._statuses] = status.tobytes()
 
     def vector(self, number: int, lower: int, upper: int, weight: float) -> None:
-        """Set the slots that a vector stream is blended from, and the weight of the upper one; lower -1 for none."""
+        """Set the slots that a vector stream is blended from, and the weight of the upper one; lower -1 for none.
+
+        `number` counts the vector streams that are no windows.
+        """
         samples, width, column, method = self._vectors[number]
         at = self._vectors_at + number * _ROW_TASK.size
         _ROW_TASK.pack_into(self._draft, at, samples, lower, upper, weight, width, column, method)
+
+    def window(self, number: int, slots: Sequence[int]) -> None:
+        """Set the slots of a window's samples, the oldest first; `number` counts windows alone."""
+        source, column, slots_at = self._windows[number]
+        reduction = 1 + REDUCTIONS.index(source.reduce) if source.reduce else 0
+        numbers = (len(slots), source.rows.shape[1], source.width, column, reduction, 0)
+        at = self._windows_at + number * _WINDOW_TASK.size
+        _WINDOW_TASK.pack_into(self._draft, at, source.rows.data_ptr(), self._at + slots_at, *numbers)
+        struct.pack_into(f"{len(slots)}i", self._draft, slots_at, *slots)
 
     def image(self, number: int, target: tuple[int, int, int, int], data: int, prepared: Prepared) -> None:
         """Set an image stream's task.
@@ -113,7 +148,8 @@ class TickPlan:
 
     def launch_row(self) -> None:
         """Fuse the vector streams."""
-        launch_row(self._index, self._at, self._at + self._vectors_at, len(self._vectors))
+        tasks, windows = self._at + self._vectors_at, self._at + self._windows_at
+        launch_row(self._index, self._at, tasks, windows, len(self._vectors), len(self._windows))
 
     def launch_image(self, number: int, variant: ImageVariant) -> None:
         """Compute an image stream's image."""

@@ -19,7 +19,7 @@ def host_tick(tmp_path_factory, cxx, kernel_includes):
     folder, here = tmp_path_factory.mktemp("tick"), Path(__file__).parent
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC"]
     arguments = {
-        "tick_row": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+        "tick_row": (*(ctypes.c_void_p,) * 3, ctypes.c_int, ctypes.c_int),
         "tick_image": (ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
         "tick_cloud": (ctypes.c_void_p,),
     }

@@ -164,6 +164,21 @@ def test_short_delay_marks_the_same_late_frames_as_the_deployed_run(
         assert_same_rows(live, offline_run(load_spec(given), "ideal"))
 
 
+def test_live_windows_equal_the_offline_run(rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]) -> None:
+    joints = panda_spec["streams"]["joint_position"]
+    window = {key: joints[key] for key in ("topic", "type", "names", "qos") if key in joints} | {"align": "window"}
+    streams = {"arm": joints, "fast": window | {"samples": 8}, "smooth": window | {"samples": 40, "reduce": "mean"}}
+    given = panda_spec | {"streams": streams}
+
+    live = replay(rig, wait, given, 1.0)
+
+    reference = offline_run(load_spec(given), "deployed")
+    assert_same_rows(live, reference)
+    ages = reference.rows[:, -8:]
+    assert (ages >= 0).all(dim=1).float().mean() > 0.8  # 500 Hz on 50 Hz ticks: ten samples for eight rows
+    assert "window_overflow" in live["counters"]
+
+
 def test_each_window_holds_the_rows_of_the_ticks_before_it(
     rig: Any, wait: Callable[..., Any], panda_spec: dict[str, Any]
 ) -> None:

@@ -30,7 +30,10 @@ STRUCTURES = [
             voxel.WriteArguments,
         )
     ),
-    *(("tick/row.cuh", kind.__name__, kind) for kind in (tasks.RowArguments, tasks.RowTarget, tasks.RowTask)),
+    *(
+        ("tick/row.cuh", kind.__name__, kind)
+        for kind in (tasks.RowArguments, tasks.RowTarget, tasks.RowTask, tasks.WindowTask)
+    ),
     *(("tick/tasks.cuh", kind.__name__, kind) for kind in (tasks.ImageTask, tasks.CloudTask)),
     ("tick/tasks.cuh", "ImageArguments", tasks.TaskArguments),
     ("tick/tasks.cuh", "CloudArguments", tasks.TaskArguments),

@@ -37,7 +37,7 @@ class CpuBackend:
     def __init__(self, layout: Layout, capacities: Mapping[str, int], normalized: bool, live: bool) -> None:
         self._layout = layout
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
-        self._vectors = {s.name: VectorStore(s.width, s.align, capacities[s.name]) for s in layout.spec.vectors}
+        self._vectors = {s.name: VectorStore(s, capacities[s.name]) for s in layout.spec.vectors}
         self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
         self._media = {s.name: _media_store(s, normalized, live) for s in layout.spec.media}
 
@@ -66,11 +66,15 @@ class CpuBackend:
         """The frames of T ticks; every selected slot has been checked."""
         fused = torch.zeros(len(ticks_ns), self._layout.width)
         lower, upper, weight = selections.lower, selections.upper, selections.weight
-        for name, vectors in self._vectors.items():
-            i = self._columns[name]
-            vectors.take(lower[:, i], upper[:, i], weight[:, i], fused[:, self._layout.slots[name]])
+        for name, vectors in self._vectors.items() if len(ticks_ns) else ():
+            i, out = self._columns[name], fused[:, self._layout.slots[name]]
+            if i in selections.windows:
+                vectors.take_windows(selections.windows[i], out)
+            else:
+                vectors.take(lower[:, i], upper[:, i], weight[:, i], out)
         media = {name: store.take(lower[:, self._columns[name]]) for name, store in self._media.items()}
-        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media)
+        ages = selections.sample_age_ms
+        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
 
     def restart(self) -> None:
         """Do nothing: no state outlasts the samples."""

@@ -15,20 +15,24 @@ from robocache_ros import ops
 from robocache_ros.engine.backends.buffer_pool import BufferPool
 from robocache_ros.engine.backends.decode_thread import DecodeThread, Job
 from robocache_ros.engine.backends.interface import Int64, TensorFormat
+from robocache_ros.ops.window.window_selection import WindowSelection
+from robocache_ros.ops.window.window_values import window_values
+from robocache_ros.spec import StreamSpec
+
+WINDOW_VALUES = 1 << 22  # that are gathered at once
 
 
 class VectorStore:
     """Rows of float32 values.
 
     Args:
-        width: D, values in a sample.
-        method: how two of them are blended.
+        stream: a vector stream.
         capacity: slots to begin with.
     """
 
-    def __init__(self, width: int, method: str, capacity: int) -> None:
-        self.method = method
-        self._rows = torch.zeros(capacity, width)
+    def __init__(self, stream: StreamSpec, capacity: int) -> None:
+        self._stream = stream
+        self._rows = torch.zeros(capacity, stream.dim)
         self._array = self._rows.numpy()
 
     @property
@@ -54,7 +58,15 @@ class VectorStore:
 
     def take(self, lower: Int64, upper: Int64, weight: NDArray[np.float32], out: Tensor) -> None:
         """Write the (T, D) values between slots; see Selections."""
-        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self.method))
+        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self._stream.align))
+
+    def take_windows(self, windows: WindowSelection, out: Tensor) -> None:
+        """Write the (T, D) or (T, n * D) values of windows, a bounded number of ticks at once."""
+        ticks = max(1, WINDOW_VALUES // (windows.rows.shape[1] * self._rows.shape[1]))
+        for first in range(0, len(out), ticks):
+            some = slice(first, first + ticks)
+            values = window_values(self._rows, windows.rows[some], windows.counts[some], self._stream.reduce)
+            out[some] = values.flatten(1)
 
 
 class MediaStore:

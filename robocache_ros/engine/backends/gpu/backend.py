@@ -23,13 +23,12 @@ from robocache_ros.engine.backends.gpu.prepared_layouts import likely_variant
 from robocache_ros.engine.backends.gpu.upload_queue import UploadQueue
 from robocache_ros.engine.backends.gpu.vector_ring import VectorRing
 from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections
-from robocache_ros.engine.frames import Frames
+from robocache_ros.engine.frames import Frames, status_columns
 from robocache_ros.ops.cuda.gpu_memory import new_event, new_stream, pinned
 from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.ops.tick.prepared import ImageVariant, Variant
-from robocache_ros.ops.tick.tick_plan import UPLOADS, TickPlan
+from robocache_ros.ops.tick.tick_plan import UPLOADS, TickPlan, VectorSource
 from robocache_ros.spec.layout import Layout
-from robocache_ros.units import NS_PER_MS
 
 FRAMES = 4  # ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # initial size of the pinned ring
@@ -72,8 +71,9 @@ class GpuBackend:
         rings: list[VectorRing | MediaRing] = [*self._vectors, *self._media]
         self._rings = {ring.name: ring for ring in rings}
         images = sum(s.kind == "image" for s in spec.media)
-        methods = [s.align for s in spec.vectors]
-        self._plan = TickPlan([r.rows for r in self._vectors], methods, images, len(spec.media) - images, device)
+        streams = list(zip(spec.vectors, self._vectors, strict=True))
+        sources = [VectorSource(ring.rows, s.align, s.samples, s.reduce) for s, ring in streams]
+        self._plan = TickPlan(sources, images, len(spec.media) - images, device)
         # Images and clouds are each numbered from 0 on, in whatever order the streams are declared.
         kinds = [s.kind for s in spec.media]
         self._numbers = [(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
@@ -89,7 +89,8 @@ class GpuBackend:
         self._addresses = [row.data_ptr() for row in self._rows]
         self._turn = 0
         order = {s.name: i for i, s in enumerate(spec.streams)}
-        self._vector_columns = [order[ring.name] for ring in self._vectors]
+        self._blended = [(ring, order[s.name]) for s, ring in streams if not s.samples]
+        self._windowed = [(ring, order[s.name]) for s, ring in streams if s.samples]
         self._media_columns = [order[ring.name] for ring in self._media]
         self._side = new_stream(device)  # graphs cannot be captured on the default stream
         self._warm_up()
@@ -127,23 +128,15 @@ class GpuBackend:
         valid, age_ns = selections.valid, selections.age_ns
         if not len(ticks_ns):
             media = {ring.name: ring.tensors[0][:0] for ring in self._media}
-            return Frames(ticks_ns, self._fused[0][:0], valid, age_ns, media)
-        rows = np.concatenate([valid, age_ns / NS_PER_MS], axis=1).astype(np.float32)
+            return Frames(ticks_ns, self._fused[0][:0], valid, age_ns, media, sample_age_ms=selections.sample_age_ms)
+        rows = status_columns(valid, age_ns, selections.sample_age_ms)
         with torch.cuda.device(self.device):
             if len(ticks_ns) > 1:
                 return self._several(ticks_ns, selections, rows)
             media = self._tick(selections, 0, rows[0])
         turn = self._turn
-        return Frames(
-            ticks_ns,
-            self._fused[turn],
-            valid,
-            age_ns,
-            media,
-            window=self._windows[turn],
-            host=self._fetched[turn],
-            done=self._done[turn],
-        )
+        in_rings = (self._windows[turn], self._fetched[turn], self._done[turn])
+        return Frames(ticks_ns, self._fused[turn], valid, age_ns, media, *in_rings, selections.sample_age_ms)
 
     def restart(self) -> None:
         """Forget every sample and the rows of all ticks."""
@@ -187,10 +180,14 @@ class GpuBackend:
         plan.begin()
         plan.row(self._addresses[turn], self._addresses[turn + self._ticks], self._fetched[turn].data_ptr(), status)
         small = -1  # the latest copy that the tick needs
-        for number, (vectors, i) in enumerate(zip(self._vectors, self._vector_columns, strict=True)):
+        for number, (vectors, i) in enumerate(self._blended):
             plan.vector(number, lower[i], upper[i], weight[i])
             if lower[i] >= 0:
                 small = max(small, vectors.tickets[lower[i]], vectors.tickets[upper[i]])
+        for number, (vectors, i) in enumerate(self._windowed):
+            slots = selections.windows[i].rows_at(k)
+            plan.window(number, slots)
+            small = max([small, *(vectors.tickets[slot] for slot in slots)])
         for (kind, number), part in zip(self._numbers, parts, strict=True):
             if part.prepared:
                 fill = plan.image if kind == "image" else plan.cloud
@@ -243,4 +240,5 @@ class GpuBackend:
             fused[k] = self._fused[self._turn][0]
             for name, tensor in made.items():
                 media[name][k] = tensor[0]
-        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media)
+        ages = selections.sample_age_ms
+        return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)

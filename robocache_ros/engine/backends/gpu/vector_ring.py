@@ -25,7 +25,7 @@ class VectorRing:
     def __init__(self, stream: StreamSpec, slots: int, device: torch.device, uploads: UploadQueue) -> None:
         self.name = stream.name
         self._uploads = uploads
-        self._bytes = 4 * stream.width
+        self._bytes = 4 * stream.dim
         self.rows = allocate(self.name, "samples", slots, self._bytes, device).view(torch.float32)
         self._base = self.rows.data_ptr()
         self.tickets = [-1] * slots

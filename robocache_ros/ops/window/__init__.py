@@ -1,0 +1,1 @@
+"""Windows: all samples since the last tick, as rows of their own or reduced to one."""

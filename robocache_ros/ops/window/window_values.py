@@ -1,0 +1,56 @@
+"""The values of a window on the CPU; kernels/tick/window.cuh computes the same bits.
+
+A sum is taken in float64, one sample after the other from the oldest to the newest, divided and, for rms, rooted in
+float64, and rounded once to float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.ops.resample.cpu import canonical
+
+Int64 = NDArray[np.int64]
+
+
+def window_values(source: Tensor, rows: Int64, counts: Int64, reduce: str = "") -> Tensor:
+    """The values of T windows.
+
+    Args:
+        source: (S, D) float32 samples.
+        rows: (T, n) int64 rows of each window's samples, the oldest first, -1 after the last one.
+        counts: (T,) int64 number of samples of each window.
+        reduce: mean, rms, max or min; empty for the samples themselves.
+
+    Returns:
+        (T, D) float32, zeros for a window without samples; or (T, n, D), zeros after the last sample.
+    """
+    if not reduce:
+        values = source[torch.from_numpy(np.maximum(rows, 0))]
+        return values.masked_fill_(torch.from_numpy(rows < 0)[..., None], 0)
+    samples = source.numpy()
+    reduced = _extreme(samples, rows, reduce) if reduce in ("max", "min") else _mean(samples, rows, counts, reduce)
+    reduced[counts == 0] = 0
+    return canonical(torch.from_numpy(reduced))
+
+
+def _mean(samples: NDArray[np.float32], rows: Int64, counts: Int64, reduce: str) -> NDArray[np.float32]:
+    total = np.zeros((len(rows), samples.shape[1]))
+    with np.errstate(all="ignore"):  # NaN and infinities are ordinary values here
+        for column in rows.T:
+            value = samples[np.maximum(column, 0)].astype(np.float64)
+            total = np.where((column >= 0)[:, None], total + (value * value if reduce == "rms" else value), total)
+        mean = total / counts[:, None]
+        return (np.sqrt(mean) if reduce == "rms" else mean).astype(np.float32)
+
+
+def _extreme(samples: NDArray[np.float32], rows: Int64, reduce: str) -> NDArray[np.float32]:
+    best = samples[np.maximum(rows[:, 0], 0)]
+    for column in rows.T[1:]:
+        value = samples[np.maximum(column, 0)]
+        better = value > best if reduce == "max" else value < best
+        best = np.where((column >= 0)[:, None] & better, value, best)
+    return best

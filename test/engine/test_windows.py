@@ -1,0 +1,126 @@
+"""Streams that are faster than the ticks, through the engine."""
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.engine import FusionEngine, tick_grid
+from robocache_ros.engine.backends.cpu import stores
+from robocache_ros.engine.fused_frame import split_window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.layout import Layout
+
+MS = 1_000_000
+T0 = 1_760_000_000 * 10**9
+TOUCH = {"topic": "/touch", "type": "robot_msgs/msg/Touch", "field": "cells", "dim": 2, "align": "window", "samples": 3}
+
+
+def engine_of(touch=TOUCH, **timeline):
+    arm = {"topic": "/arm", "type": "std_msgs/msg/Float32MultiArray", "dim": 1, "align": "hold"}
+    return FusionEngine(load_spec({"robocache": 1, **timeline, "streams": {"touch": touch, "arm": arm}}))
+
+
+def push(engine, *offsets_ms):
+    for number, offset in enumerate(offsets_ms):
+        stamp = T0 + round(offset * MS)
+        engine.push("touch", stamp, stamp, np.array([number, -number], np.float32))
+
+
+def test_a_tick_has_the_samples_since_the_last_tick():
+    engine = engine_of()
+    push(engine, 0, 5, 20, 21)
+    frames = engine.resolve(np.array([T0 + 20 * MS, T0 + 40 * MS, T0 + 60 * MS]))
+    rows = frames.fused[:, :6].view(3, 3, 2)
+    assert rows[:, :, 0].tolist() == [[1, 2, 0], [3, 0, 0], [0, 0, 0]]  # the sample at 0 ms belongs to the tick at 0 ms
+    assert frames.valid[:, 0].tolist() == [1, 1, 0]
+    assert frames.age_ns[:, 0].tolist() == [0, 19 * MS, 0]
+    assert frames.sample_age_ms.tolist() == [[15, 0, -1], [19, -1, -1], [-1, -1, -1]]
+
+
+def test_more_samples_than_a_window_has_are_counted():
+    engine = engine_of()
+    push(engine, 1, 2, 3, 4, 5)
+    frames = engine.resolve(np.array([T0 + 20 * MS]))
+    assert frames.fused[0, :6].view(3, 2)[:, 0].tolist() == [2, 3, 4]  # the newest
+    assert engine.lost("touch")["window_overflow"] == 2
+    assert "window_overflow" not in engine.lost("arm")
+
+
+def test_a_reduced_window_has_one_value_per_column():
+    engine = engine_of({**TOUCH, "reduce": "mean"})
+    push(engine, 1, 2, 3)
+    frames = engine.resolve(np.array([T0 + 20 * MS, T0 + 40 * MS]))
+    assert frames.fused[:, :2].tolist() == [[1, -1], [0, 0]]
+    assert frames.rows().shape == (2, Layout(engine.spec).row_width) == (2, 3 + 2 * 2)
+
+
+def test_a_late_sample_is_in_no_window():
+    engine = engine_of(delay_ms=10)
+    engine.advance(T0)
+    engine.push("touch", T0 + 15 * MS, T0 + 31 * MS, np.ones(2, np.float32))  # the tick at 20 ms was due at 30 ms
+    frames = [engine.advance(T0 + at * MS) for at in (31, 51)]
+    assert [part.valid[-1, 0] for part in frames] == [0, 0]
+
+
+def test_a_policy_sees_rows_ages_and_mask_of_a_window():
+    engine = engine_of(horizon=2)
+    push(engine, 5, 10, 25)
+    layout = Layout(engine.spec)
+    window = engine.resolve(np.array([T0 + 20 * MS, T0 + 40 * MS])).rows()
+    frame = split_window(layout, T0 + 40 * MS, window)
+    assert frame["touch"].shape == (2, 3, 2)
+    assert frame["touch"][:, :, 0].tolist() == [[0, 1, 0], [2, 0, 0]]
+    assert frame.mask("touch").tolist() == [[True, True, False], [True, False, False]]
+    assert frame.sample_age_ms["touch"][0].tolist() == [15, 10, -1]
+    assert frame["arm"].shape == (2, 1)
+
+
+def test_the_layout_describes_windows():
+    layout = engine_of().layout
+    names = [column.name for column in layout.columns]
+    assert names[:3] == ["touch.0.0", "touch.0.1", "touch.1.0"]
+    assert names[-3:] == ["age_ms:touch.0", "age_ms:touch.1", "age_ms:touch.2"]
+    assert len(names) == layout.row_width
+    touch = layout.to_dict()["streams"]["touch"]
+    assert (touch["columns"], touch["shape"], touch["sample_age_columns"]) == ([0, 6], [3, 2], [11, 14])
+
+
+@pytest.mark.parametrize("rate_hz", [1, 3, 7, 50, 60, 999])
+def test_the_tick_before_a_tick_is_that_of_the_grid(rate_hz):
+    first, count = tick_grid.first_at_or_after(T0, rate_hz) - 3, 5 * rate_hz
+    before = tick_grid.ticks_before(tick_grid.ticks_ns(first, count, rate_hz), rate_hz)
+    assert before.tolist() == tick_grid.ticks_ns(first - 1, count, rate_hz).tolist()
+
+
+@pytest.mark.parametrize("gathered", [1, 1 << 22])
+def test_many_ticks_give_the_rows_of_one_tick_at_a_time(gathered, monkeypatch):
+    monkeypatch.setattr(stores, "WINDOW_VALUES", gathered)
+    engine = engine_of()
+    push(engine, *np.sort(np.random.default_rng(0).uniform(0, 400, 60)))
+    ticks = tick_grid.ticks_ns(tick_grid.first_at_or_after(T0, 50), 20, 50)
+    one_by_one = torch.cat([engine.resolve(ticks[k : k + 1]).rows() for k in range(20)])
+    assert torch.equal(engine.resolve(ticks).rows(), one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"samples": None}, "samples: missing; give the number of samples"),
+        ({"samples": 4096, "dim": 17}, "samples: 4096 of 17 values each; at most 65536"),
+        ({"align": "hold"}, "samples: belongs to a window"),
+        ({"align": "hold", "samples": None, "reduce": "max"}, "reduce: belongs to a window"),
+        ({"role": "action"}, "role: an action has one row per tick; add reduce"),
+        ({"reduce": "sum"}, "reduce: 'sum' is not one of mean, rms, max, min"),
+    ],
+)
+def test_keys_of_a_window_are_checked(keys, message):
+    touch = {key: value for key, value in {**TOUCH, **keys}.items() if value is not None}
+    with pytest.raises(RoboCacheError, match=message):
+        engine_of(touch)
+
+
+def test_an_image_has_no_window():
+    image = {"topic": "/i", "type": "sensor_msgs/msg/Image", "align": "window", "samples": 3}
+    with pytest.raises(RoboCacheError, match="align: 'window' is for vectors; use hold or nearest"):
+        load_spec({"robocache": 1, "streams": {"i": image}})

@@ -1,0 +1,93 @@
+"""The values of windows: the CPU against the oracle, and the kernel, run on the CPU, against the CPU bit for bit."""
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.tick.tasks import WindowTask
+from robocache_ros.ops.window import oracle
+from robocache_ros.ops.window.window_values import window_values
+from robocache_ros.spec.message_types import REDUCTIONS
+
+ROUNDING = 1e-7  # of the largest value: one rounding to float32, and smaller ones of sums in float64
+
+
+@pytest.fixture(scope="module")
+def host(host_library):
+    library = host_library(
+        """
+        #include "tick/row.cuh"
+        using namespace robocache;
+        extern "C" void values(const WindowTask* task, float* row) {
+          for (int i = 0; i < task->width; ++i) row[task->column + i] = window_value(*task, i);
+        }
+        """
+    )
+    library.values.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    return library
+
+
+def by_kernel(host, source, rows, count, reduce):
+    """The values of one window by the kernel's header."""
+    slots = rows[:count].astype(np.int32)
+    width = source.shape[1] if reduce else len(rows) * source.shape[1]
+    out = np.full(width, 7, np.float32)
+    reduction = 1 + REDUCTIONS.index(reduce) if reduce else 0
+    numbers = (len(slots), source.shape[1], width, 0, reduction, 0)
+    task = packer(WindowTask).pack(source.ctypes.data, slots.ctypes.data, *numbers)
+    host.values(task, out.ctypes.data)
+    return out
+
+
+@st.composite
+def windows(draw):
+    size, dim, most = draw(st.integers(1, 20)), draw(st.integers(1, 5)), draw(st.integers(1, 12))
+    counts = draw(st.lists(st.integers(0, min(most, size)), min_size=1, max_size=5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows = np.full((len(counts), most), -1)
+    for row, count in zip(rows, counts, strict=True):
+        row[:count] = rng.permutation(size)[:count]
+    scale = draw(st.sampled_from([1.0, 1e30, 1e-42]))
+    return (rng.normal(size=(size, dim)) * scale).astype(np.float32), rows, np.array(counts)
+
+
+@settings(deadline=None, max_examples=150)
+@given(windows(), st.sampled_from(["", *REDUCTIONS]))
+def test_the_cpu_follows_the_oracle(window, reduce):
+    source, rows, counts = window
+    got = window_values(torch.from_numpy(source), rows, counts, reduce).double().numpy()
+    for tick, count in enumerate(counts):
+        samples = source[rows[tick, :count]].astype(np.float64)
+        if not reduce:
+            assert got[tick, :count].tolist() == samples.tolist()
+            assert not got[tick, count:].any()
+        else:
+            largest = np.abs(samples).max(initial=0)
+            atol = ROUNDING * largest + 1e-45  # or half a step of the smallest float32
+            np.testing.assert_allclose(got[tick], oracle.reduced(samples, reduce), rtol=0, atol=atol)
+
+
+@settings(deadline=None, max_examples=300)
+@given(windows(), st.sampled_from(["", *REDUCTIONS]), st.booleans())
+def test_the_kernel_has_the_bits_of_the_cpu(host, window, reduce, special):
+    source, rows, counts = window
+    if special:
+        source[0, 0], source[-1] = np.nan, np.inf
+    expected = window_values(torch.from_numpy(source), rows, counts, reduce).flatten(1).numpy()
+    for tick, count in enumerate(counts):
+        assert by_kernel(host, source, rows[tick], count, reduce).tobytes() == expected[tick].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("reduce", "expected"),
+    [("mean", [2.0, 5.0]), ("rms", [np.float32(np.sqrt(5)), 5.0]), ("max", [3, 5]), ("min", [1, 5])],
+)
+def test_a_reduction_of_two_samples(reduce, expected):
+    source = torch.tensor([[1.0, 5.0], [9.0, 9.0], [3.0, 5.0]])
+    got = window_values(source, np.array([[0, 2, -1]]), np.array([2]), reduce)
+    assert got[0].tolist() == expected
