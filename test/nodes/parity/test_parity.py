@@ -23,8 +23,8 @@ from robocache_ros.nodes import frame_messages
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.layout import Layout
 
-PANDA = Path(__file__).parents[1] / "data" / "panda_lift"
-SPEC = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
+PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
+SPEC = Path(__file__).parents[3] / "config" / "panda_lift.yaml"
 SECONDS = 3.0
 
 
