@@ -153,9 +153,35 @@ def compare(engine, reference, messages, rng):
     return ticks
 
 
+def windowed(rng, emit):
+    """Windows of every kind beside a linear stream: the spec, and 1.5 s of messages."""
+    kind = {"type": "robot_msgs/msg/Touch", "field": "cells", "rate_hz": 300}
+    windows = {"touch": (5, 3, ""), "force": (6, 7, "mean"), "sound": (1, 9, "rms"), "peak": (2, 4, "max")}
+    streams = {
+        name: {**kind, "topic": f"/{name}", "dim": dim, "align": "window", "samples": n}
+        | ({"reduce": reduce} if reduce else {})
+        for name, (dim, n, reduce) in windows.items()
+    }
+    streams["arm"] = {**kind, "topic": "/arm", "dim": 7}
+    spec = load_spec({"robocache": 1, "emit": emit, "horizon": 3, "delay_ms": 30, "streams": streams})
+    messages = []
+    for arrival in (T0 + np.sort(rng.integers(0, 1500, 1200)) * MS).tolist():
+        name = str(rng.choice(list(streams)))
+        value = rng.normal(size=streams[name]["dim"]).astype(np.float32)
+        messages.append((name, arrival - int(rng.integers(0, 45 * MS)), arrival, value))
+    return spec, messages
+
+
 @pytest.fixture(scope="session")
 def mixture():
     reductions = [(name, ("intensity", "z") if kind.needs_features else ()) for name, kind in SPEC_REDUCTIONS.items()]
     return SimpleNamespace(
-        reductions=reductions, spec=mixed_spec, messages=mixed_messages, compare=compare, bits=bits, t0=T0, ms=MS
+        reductions=reductions,
+        spec=mixed_spec,
+        messages=mixed_messages,
+        windowed=windowed,
+        compare=compare,
+        bits=bits,
+        t0=T0,
+        ms=MS,
     )

@@ -33,6 +33,13 @@ def test_frames_are_those_of_the_cpu_bit_for_bit(mixture, seed, caplog):
 
 
 @pytest.mark.parametrize("emit", ["fixed", "eager"])
+def test_windows_are_those_of_the_cpu_bit_for_bit(mixture, emit):
+    rng = np.random.default_rng(7)
+    spec, messages = mixture.windowed(rng, emit)
+    assert mixture.compare(FusionEngine(spec, "cuda"), FusionEngine(spec), messages, rng) > 30
+
+
+@pytest.mark.parametrize("emit", ["fixed", "eager"])
 def test_the_frames_of_a_robot_are_those_of_its_recording(mixture, emit):
     """The GPU fed live, in the order of arrival, against the CPU over all of panda_lift."""
     spec = load_spec({**load_spec(ROOT / "config" / "panda_lift.yaml").to_dict(), "emit": emit})

@@ -42,23 +42,10 @@ def test_a_stream_of_each_alignment_has_the_bits_of_the_cpu_backend(mixture, emu
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("emit", ["fixed", "eager"])
 def test_windows_have_the_bits_of_the_cpu_backend(mixture, emulated, emit, seed):
-    rng, kind = np.random.default_rng(seed), {"type": "robot_msgs/msg/Touch", "field": "cells"}
-    windows = {"touch": (5, 3, ""), "force": (6, 7, "mean"), "sound": (1, 9, "rms"), "peak": (2, 4, "max")}
-    streams = {
-        name: {"topic": f"/{name}", **kind, "dim": dim, "align": "window", "samples": n, "rate_hz": 300}
-        | ({"reduce": reduce} if reduce else {})
-        for name, (dim, n, reduce) in windows.items()
-    }
-    streams["arm"] = {"topic": "/arm", **kind, "dim": 7}
-    spec = load_spec({"robocache": 1, "emit": emit, "horizon": 3, "delay_ms": 30, "streams": streams})
-    arrivals = mixture.t0 + np.sort(rng.integers(0, 1500, 1200)) * mixture.ms
-    messages = []
-    for arrival in arrivals.tolist():
-        name = str(rng.choice(list(streams)))
-        value = rng.normal(size=windows.get(name, (7,))[0]).astype(np.float32)
-        messages.append((name, arrival - int(rng.integers(0, 45 * mixture.ms)), arrival, value))
-    engine, reference = emulated(spec), FusionEngine(spec)
-    assert mixture.compare(engine, reference, messages, rng) > 30
+    rng = np.random.default_rng(seed)
+    spec, messages = mixture.windowed(rng, emit)
+    engine = emulated(spec)
+    assert mixture.compare(engine, FusionEngine(spec), messages, rng) > 30
     assert engine.lost("touch")["window_overflow"] > 0
 
 
