@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+OF_VALUES = ("min", "max", "mean", "std", *QUANTILES)  # a number for each column
 Stats = dict[str, Any]
 
 
@@ -92,7 +93,7 @@ class ColumnFiles:
         stats = of_columns(np.memmap(file, dtype, "r", offset, (self._rows - first, width)))
         if len(shape) < 2:
             return stats
-        return {key: value if key == "count" else np.reshape(value, shape).tolist() for key, value in stats.items()}
+        return {**stats, **{key: np.reshape(stats[key], shape).tolist() for key in OF_VALUES}}
 
     def close(self) -> None:
         """Remove the files."""
