@@ -101,8 +101,8 @@ def instrument(trace: Trace) -> None:
 
 def _traced_ingest(trace: Trace) -> type[Ingest]:
     class TracedIngest(Ingest):
-        def __init__(self, spec: Any, engine: FusionEngine, definitions: Any = None) -> None:
-            super().__init__(spec, engine, definitions)
+        def __init__(self, spec: Any, engine: FusionEngine, definitions: Any = None, *, live: bool = False) -> None:
+            super().__init__(spec, engine, definitions, live=live)
             trace.ingest = self
             trace.follow_host(engine)
             self._cuda = engine.device.type == "cuda"
