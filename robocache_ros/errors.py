@@ -5,6 +5,10 @@ class RoboCacheError(ValueError):
     """A mistake in a spec, a recording or a call; `<where>: <what is wrong>; <what to do>`."""
 
 
+class SeveralErrors(RoboCacheError):  # noqa: N818 - the name says what it adds
+    """Several mistakes, a line each."""
+
+
 def printable(value: object, limit: int = 80) -> str:
     """Text from a file, a message or a user, safe to print: control characters escaped, the middle of long text cut.
 

@@ -12,10 +12,9 @@ from typing import Annotated, Optional
 import typer
 
 from robocache_ros.bench.command import register as register_bench
-from robocache_ros.cli.option_types import Media, OnInvalid, Recording, Sees, SpecFile, Visibility
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.cli import option_types as given
+from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.extras import install_hint
-from robocache_ros.spec.problems import SpecError
 
 LINE_CHARACTERS = 188  # with `robocache: ` before it a line stays under 200
 
@@ -47,7 +46,7 @@ def _common(
 
 @app.command()
 def info(
-    bag: Recording,
+    bag: given.Recording,
     write_spec: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it at run time
         typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
@@ -77,21 +76,16 @@ def info(
 @app.command()
 def export(
     bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes one or more episodes.")],
-    spec: SpecFile,
+    spec: given.SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
     format_: Annotated[str, typer.Option("--format", "-f", help="Dataset format: lerobot (v3.0).")] = "lerobot",
-    visibility: Sees = Visibility.ideal,
+    visibility: given.Sees = given.Visibility.ideal,
     media: Annotated[
-        Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
-    ] = Media.video,
+        given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
+    ] = given.Media.video,
     task: Annotated[str, typer.Option(help="The task that the robot performs, in words.")] = "robot task",
     robot_type: Annotated[str, typer.Option(help="The robot's name in the dataset.")] = "unknown",
-    on_invalid: Annotated[
-        OnInvalid,
-        typer.Option(
-            help="Ticks without a value: leave them out and split, hold the last value, store zeros, or fail."
-        ),
-    ] = OnInvalid.spec,
+    on_invalid: given.AtInvalid = given.OnInvalid.spec,
     min_frames: Annotated[int, typer.Option(help="Leave out episodes that are shorter.")] = 2,
     min_valid: Annotated[
         float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")
@@ -101,10 +95,12 @@ def export(
     ] = True,
     report: Annotated[bool, typer.Option(help="Write report.html into the dataset.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
+    jobs: given.Jobs = None,
+    on_error: given.AtError = given.OnError.fail,
 ) -> None:
-    """Export recordings as a dataset with a quality report."""
+    """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exception, so that files are removed
-    from robocache_ros.cli import tables
+    from robocache_ros.cli import export_outcome, tables
     from robocache_ros.export.dataset_writer import ExportOptions
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export as run
@@ -122,26 +118,29 @@ def export(
         trim=trim,
     )
     return_freed_memory()
-    with tables.progress_bar(len(bags)) as progress:
-        result = run(bags, load_spec(spec), out, options, overwrite=overwrite, report=report, progress=progress)
-    tables.show(tables.export_table(result))
-    tables.show_notes(result.notes)
-    for recording in result.recordings:
-        tables.show_notes(recording.notes)
-        if left_out := recording.left_out():
-            tables.say(f"{recording.bag.name}: {left_out}")
-    tables.say(
-        f"wrote {out} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
-        + (f"; open {out / 'report.html'}" if report else "")
-    )
+    with export_outcome.continued(out), tables.progress_bar(len(set(bags))) as progress:
+        result = run(
+            bags,
+            load_spec(spec),
+            out,
+            options,
+            overwrite=overwrite,
+            report=report,
+            jobs=jobs,
+            on_error=on_error.value,
+            progress=progress,
+        )
+    export_outcome.show(result, report=report)
+    if result.failed:
+        raise typer.Exit(1)
 
 
 @app.command()
 def report(
-    bag: Recording,
-    spec: SpecFile,
+    bag: given.Recording,
+    spec: given.SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
-    visibility: Sees = Visibility.ideal,
+    visibility: given.Sees = given.Visibility.ideal,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Write the quality report of a recording, without a dataset."""
@@ -239,7 +238,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=arguments, standalone_mode=True)
     except RoboCacheError as error:
-        lines = str(error).splitlines() if isinstance(error, SpecError) else [str(error)]
+        lines = str(error).splitlines() if isinstance(error, SeveralErrors) else [str(error)]
         for line in lines:
             typer.echo(f"robocache: {printable(line, LINE_CHARACTERS)}", err=True)
         sys.exit(2)

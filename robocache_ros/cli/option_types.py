@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -34,11 +34,32 @@ class OnInvalid(str, Enum):
     fail = "fail"
 
 
+class OnError(str, Enum):
+    """What an export does with the other recordings where one cannot be converted."""
+
+    fail = "fail"
+    skip = "skip"
+
+
 SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
 Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")]
 Sees = Annotated[
     Visibility,
     typer.Option(
         help="ideal: use every sample; deployed: leave out samples that the robot would have received too late."
+    ),
+]
+AtInvalid = Annotated[
+    OnInvalid,
+    typer.Option(help="Ticks without a value: leave them out and split, hold the last value, store zeros, or fail."),
+]
+Jobs = Annotated[
+    Optional[int],  # noqa: UP045 - typer reads it at run time
+    typer.Option("--jobs", "-j", help="Processes that convert recordings; the number of cores by default."),
+]
+AtError = Annotated[
+    OnError,
+    typer.Option(
+        help="A recording that fails: convert the others and fail, or make the dataset of the others (exit code 1).",
     ),
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo
     from robocache_ros.bags.frames.recorded_frames import FrameInfo
     from robocache_ros.export.job import ExportResult
-    from robocache_ros.export.job import Progress as Report
+    from robocache_ros.export.pieces.conversion import Progress as Report
 
 console = Console()
 errors = Console(stderr=True)
@@ -181,11 +181,15 @@ def progress_bar(total: int) -> Iterator[Report]:
     with Progress(*columns, console=errors, transient=True) as progress:
         task = progress.add_task("", total=total)
         done = 0
+        running: dict[str, float] = {}  # several at a time, where several processes are at work
 
         def report(name: str, share: float) -> None:
             nonlocal done
-            progress.update(task, description=escape(printable(name, 80)), completed=done + share)
+            running[name] = share
+            completed = min(done + sum(running.values()), total)
+            progress.update(task, description=escape(printable(name, 80)), completed=completed)
             if share >= 1:
                 done += 1
+                del running[name]
 
         yield report

@@ -1,4 +1,4 @@
-"""Checksums of the recordings that a dataset is made of, computed while they are read."""
+"""Checksums of a recording that a dataset is made of, computed while it is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,38 +20,39 @@ Identity = tuple[int, int, int, int]  # device, inode, size, time of the last ch
 
 
 class Checksums:
-    """SHA-256 of the storage files of recordings, on a thread of its own; a context manager, whose end stops it.
+    """SHA-256 of the storage files of a recording, on a thread of its own; a context manager, whose end stops it.
 
     Args:
-        recordings: folders or files. Their sizes and times are noted now, before anything reads them.
+        recording: a folder or a file. The sizes and times of its files are noted now, before anything reads them.
 
     Errors:
         RoboCacheError: a storage file is not a regular file.
     """
 
-    def __init__(self, recordings: Sequence[Path]) -> None:
-        self._files = [storage_files(recording) for recording in recordings]
-        self._before = {file: regular_file_identity(file) for files in self._files for file in files}
+    def __init__(self, recording: Path) -> None:
+        self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, "checksums")
         self._digests = {file: self._pool.submit(self._sha256, file) for file in self._before}
 
-    def result(self) -> list[list[dict[str, Any]]]:
-        """Name, size and SHA-256 of every file, by recording; waits for them.
+    def result(self) -> list[dict[str, Any]]:
+        """Name, size and SHA-256 of every file; waits for them.
 
         Errors:
             RoboCacheError: a file has changed since the beginning, so that its checksum is not of what was read.
         """
-        digests = {file: digest.result() for file, digest in self._digests.items()}
+        try:
+            digests = {file: digest.result() for file, digest in self._digests.items()}
+            after = {file: regular_file_identity(file) for file in self._before}
+        except FileNotFoundError as error:
+            gone = printable(error.filename)
+            raise RoboCacheError(f"{gone}: vanished while it was read; export it once it is back") from None
         for file, before in self._before.items():
-            if regular_file_identity(file) != before:
+            if after[file] != before:
                 raise RoboCacheError(f"{printable(file)}: changed while it was read; export it once it is complete")
         return [
-            [
-                {"name": printable(file.name, 255), "size": self._before[file][2], "sha256": digests[file]}
-                for file in files
-            ]
-            for files in self._files
+            {"name": printable(file.name, 255), "size": before[2], "sha256": digests[file]}
+            for file, before in self._before.items()
         ]
 
     def __enter__(self) -> Checksums:

@@ -1,8 +1,9 @@
-"""What every dataset format shares: the options of an export, the writer's calls, and the registry of formats."""
+"""What every dataset format shares: the options of an export, its two steps, and the registry of formats."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,8 +14,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.spec.layout import Layout
 
-# A format by name: the module and class of its writer, imported when it is asked for.
-FORMATS = {"lerobot": "robocache_ros.export.lerobot.dataset:LeRobotWriter"}
+# A format by name: the module and name of its `DatasetFormat`, imported when it is asked for.
+FORMATS = {"lerobot": "robocache_ros.export.lerobot.dataset:LEROBOT"}
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 MEDIA = ("video", "image", "none")
 ON_INVALID = ("spec", "split", "hold", "mask", "fail")
@@ -62,14 +63,16 @@ class ExportOptions:
                 )
 
 
-class DatasetWriter(Protocol):
-    """Writes one dataset into a folder that is empty and becomes the dataset when `finish` has returned."""
+class PieceWriter(Protocol):
+    """Writes the piece of one recording into a folder that is empty; a dataset is merged from such pieces.
+
+    Args:
+        folder: of the piece; `recording.json`, `recording.npz` and `done.json` in it are not the format's.
+        layout: the columns of the frames.
+        options: how the recording becomes a dataset. The piece must not depend on the task and the robot's name.
+    """
 
     def __init__(self, folder: Path, layout: Layout, options: ExportOptions) -> None: ...
-
-    @property
-    def stored(self) -> dict[str, str]:
-        """How each stream of images or voxels is stored, in words; complete once an episode has frames."""
 
     def begin_episode(self) -> None:
         """Start an episode."""
@@ -80,17 +83,48 @@ class DatasetWriter(Protocol):
     def end_episode(self) -> None:
         """Close the episode."""
 
-    def finish(self, extra: dict[str, Any]) -> None:
-        """Write what a dataset has once; `extra` goes into meta/robocache.json."""
+    def finish(self) -> None:
+        """Complete the files."""
 
     def close(self) -> None:
         """Release what is open, finished or not."""
 
 
-def load_writer(name: str) -> type[DatasetWriter]:
-    """The writer of a format; imports the libraries that it and a recording's reader need."""
+class Merge(Protocol):
+    """Puts a dataset together from pieces: a pure function of their bytes and their order.
+
+    Args:
+        folder: empty; the dataset when `write` has returned.
+        layout: the columns of the frames.
+        options: how the recordings become a dataset.
+        pieces: folders, each complete; one may be there several times.
+        names: of each piece, its recording, for errors.
+    """
+
+    def __init__(
+        self, folder: Path, layout: Layout, options: ExportOptions, pieces: Sequence[Path], names: Sequence[str]
+    ) -> None: ...
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """How each stream of images or voxels is stored, in words."""
+
+    def write(self, extra: dict[str, Any]) -> None:
+        """Write the dataset; `extra` goes into meta/robocache.json."""
+
+
+@dataclass(frozen=True)
+class DatasetFormat:
+    """The two steps of a format."""
+
+    piece_writer: type[PieceWriter]
+    merge: type[Merge]
+
+
+def load_format(name: str) -> DatasetFormat:
+    """A format; imports the libraries that it and a recording's reader need."""
     module, _, attribute = FORMATS[name].partition(":")
-    writer: type[DatasetWriter] = getattr(import_module(module), attribute)
+    found: DatasetFormat = getattr(import_module(module), attribute)
     for library, extra in LIBRARIES.items():
         need(library, extra)
-    return writer
+    return found

@@ -16,7 +16,7 @@ from robocache_ros.units import NS_PER_S
 
 
 @dataclass(frozen=True)
-class Piece:
+class EpisodeTicks:
     """Consecutive ticks of an episode."""
 
     frames: Frames
@@ -52,8 +52,8 @@ class EpisodeCutter:
         self._open = self._long_enough = False
         self._waiting: list[Frames] = []  # the ticks of the open episode, until it is long enough
 
-    def cut(self, frames: Frames) -> Iterator[Piece]:
-        """The pieces of episodes among the next ticks of the recording.
+    def cut(self, frames: Frames) -> Iterator[EpisodeTicks]:
+        """The ticks of episodes among the next ticks of the recording.
 
         Errors:
             RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without one.
@@ -74,17 +74,17 @@ class EpisodeCutter:
         """End the last episode."""
         self._end(self.ticks)
 
-    def _add(self, frames: Frames, at: int) -> Iterator[Piece]:
+    def _add(self, frames: Frames, at: int) -> Iterator[EpisodeTicks]:
         if not self._open:
             self._open, self._start = True, at
         if self._long_enough:
-            yield Piece(frames, first=False)
+            yield EpisodeTicks(frames, first=False)
             return
         self._waiting.append(frames)
         if sum(len(part) for part in self._waiting) >= self._min_frames:
             self._long_enough = True
             for number, part in enumerate(self._waiting):
-                yield Piece(part, first=number == 0)
+                yield EpisodeTicks(part, first=number == 0)
             self._waiting = []
 
     def _end(self, stop: int) -> None:

@@ -16,6 +16,14 @@ from robocache_ros.spec import FusionSpec
 
 
 @dataclass(frozen=True)
+class FailedRecording:
+    """A recording that is not in the dataset, and why."""
+
+    bag: Path
+    reason: str
+
+
+@dataclass(frozen=True)
 class ExportedRecording:
     """What an export made of one recording."""
 

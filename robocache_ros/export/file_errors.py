@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,20 +21,35 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "close other programs, or raise the limit with ulimit -n",
 }
+_NUMBER = re.compile(r"\[errno (\d{1,3})\]", re.IGNORECASE)
 
 
 @contextmanager
-def file_errors(path: Path) -> Iterator[None]:
-    """Raise an OSError as a RoboCacheError that names its file, or `path` where it names none."""
+def file_errors(path: Path, *, but: Collection[int] = ()) -> Iterator[None]:
+    """Raise an OSError as a RoboCacheError that names its file, or `path` where it names none.
+
+    Args:
+        path: the file or folder that is worked on.
+        but: numbers of errors that are raised as they are.
+    """
     try:
         yield
     except OSError as error:
+        if error_number(error) in but:
+            raise
         raise RoboCacheError(_described(error, path)) from error
 
 
+def error_number(error: OSError) -> int:
+    """The number of an error, 0 where it has none."""
+    if isinstance(error.errno, int) and error.errno > 0:
+        return error.errno
+    in_text = _NUMBER.search(str(error))  # where some versions of pyarrow have it
+    return int(in_text[1]) if in_text else 0
+
+
 def _described(error: OSError, path: Path) -> str:
-    # pyarrow gives the number in its text alone, PyAV as a code of its own.
-    number = error.errno if isinstance(error.errno, int) and error.errno > 0 else 0
+    number = error_number(error)
     reason = os.strerror(number) if number else printable(" ".join(str(error).split()) or type(error).__name__, 80)
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) and error.filename else path
     return f"{printable(where)}: {reason}; {_ADVICE.get(number, 'choose another folder')}"

@@ -1,33 +1,31 @@
-"""The export: recordings through the engine into one dataset."""
+"""The export: recordings through the engine into pieces, and the pieces into one dataset."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import robocache_ros
-from robocache_ros.bags.fuse import BagRun, without_cameras
-from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.bags.stats import clock_notes
-from robocache_ros.engine.frames import Frames
-from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.dataset_writer import DatasetWriter, ExportOptions, load_writer
-from robocache_ros.export.episode_cutter import EpisodeCutter
-from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.bags.fuse import without_cameras
+from robocache_ros.bags.reader import check_recordings
+from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.dataset_writer import ExportOptions, load_format
+from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.pieces import recording_file
+from robocache_ros.export.pieces.conversion import Outcome, Progress, convert, masks_all
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.report.page import write_report
-from robocache_ros.export.report.thumbnails import Thumbnails
-from robocache_ros.export.target import new_dataset
+from robocache_ros.export.target import NewDataset, new_dataset
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
-Progress = Callable[[str, float], None]  # name of the recording, share of it that is done in 0..1
+ON_ERROR = ("fail", "skip")
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class ExportResult:
     out: Path
     recordings: tuple[ExportedRecording, ...]
     seconds: float  # from the first look at a recording until the dataset is complete; libraries were loaded before
-    notes: tuple[str, ...] = ()  # left-overs of earlier exports: removed, completed, or in need of a hand
+    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: what is not in the dataset
+    notes: tuple[str, ...] = ()  # left-overs of earlier exports: reused, removed, completed, or in need of a hand
 
     @property
     def frames(self) -> int:
@@ -58,9 +57,28 @@ def export(
     *,
     overwrite: bool = False,
     report: bool = True,
+    jobs: int | None = 1,
+    on_error: str = "fail",
     progress: Progress | None = None,
 ) -> ExportResult:
     """Write recordings as one dataset; no reader finds a dataset in `out` until it is complete.
+
+    Each recording becomes a piece in a hidden folder of `out`. An export that is stopped or fails keeps the pieces that
+    are complete, and the same call continues it. The dataset depends on the recordings, in their order, the spec and
+    the options alone.
+
+    Args:
+        bags: the recordings, in the order of their episodes.
+        spec: the streams.
+        out: the folder of the dataset, new or empty.
+        options: how the recordings become a dataset.
+        overwrite: replace a dataset in `out`.
+        report: write report.html.
+        jobs: processes that convert recordings; None: as many as there are cores. More than one need a main module that
+            can be imported: guard its code with `if __name__ == "__main__":`.
+        on_error: what a recording that cannot be converted does: `fail`: the others are converted and kept for the
+            next call, then an error names it; `skip`: the dataset is made of the others.
+        progress: is told how far each recording is.
 
     Errors:
         RoboCacheError: a recording that cannot be read, does not fit the spec or changes while it is read; a folder
@@ -68,23 +86,87 @@ def export(
     """
     paths = _paths(bags)
     options = options or ExportOptions()
+    if on_error not in ON_ERROR:
+        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+    if jobs is not None and jobs < 1:
+        raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
     # Cameras take part in when an `eager` tick of a `deployed` export is computed: they are then read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
         spec = without_cameras(spec)
     spec = _with_policy(spec, options)
-    writer_of = load_writer(options.format)
+    load_format(options.format)
     begun = time.perf_counter()
     target = Path(os.path.abspath(out))
     with file_errors(target):
+        failed = _check(paths, spec, on_error)
+        plan = Plan(tuple(path for path in paths if path not in failed), spec, options)
+        with new_dataset(target, overwrite=overwrite) as new:
+            outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
+            failed.update({path: outcome.error for path, outcome in outcomes.items() if outcome.error})
+            if failed:
+                _check_failed(failed, len(plan.tasks), on_error, Path(out))
+            made = [outcomes[path] for path in plan.recordings if path not in failed]
+            losses = tuple(FailedRecording(path, failed[path]) for path in paths if path in failed)
+            recordings = _merge(plan, made, losses, new, target.name if report else None)
+    notes = (*_reused(made), *new.notes)
+    return ExportResult(Path(out), recordings, time.perf_counter() - begun, losses, notes)
+
+
+def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path, str]:
+    """Look at all recordings; with `skip`, what is wrong with each, otherwise an error."""
+    if on_error == "fail":
         check_recordings(paths, spec)
-        with new_dataset(target, overwrite=overwrite) as new, Checksums(paths) as checksums:
-            with closing(writer_of(new.folder, Layout(spec), options)) as writer:
-                recordings = tuple(_convert(path, spec, options, writer, progress) for path in paths)
-                writer.finish(_provenance(spec, options, recordings, checksums.result()))
-                stored = writer.stored
-            if report:
-                write_report(recordings, new.folder / "report.html", dataset=target.name, stored=stored)
-    return ExportResult(Path(out), recordings, time.perf_counter() - begun, tuple(new.notes))
+        return {}
+    failed = {}
+    for path in dict.fromkeys(paths):
+        try:
+            with file_errors(path):
+                check_recordings([path], spec)
+        except RoboCacheError as error:
+            failed[path] = str(error)
+    if len(failed) == len(set(paths)):
+        raise SeveralErrors("\n".join(failed.values()))
+    return failed
+
+
+def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path) -> None:
+    """Raise an error that names each recording that failed, unless there are others to make a dataset of."""
+    if on_error == "skip" and len(failed) < total:
+        return
+    lines = list(failed.values())
+    if len(failed) < total:
+        lines.append(
+            f"{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; the others are "
+            "kept in it: run the same command again after fixing these, or with --on-error skip"
+        )
+    raise SeveralErrors("\n".join(lines))
+
+
+def _merge(
+    plan: Plan, made: Sequence[Outcome], failed: Sequence[FailedRecording], new: NewDataset, name: str | None
+) -> tuple[ExportedRecording, ...]:
+    """Make the dataset of the pieces, and the report with the dataset's name."""
+    pieces = [outcome.piece for outcome in made if outcome.piece]
+    bags = [outcome.recording for outcome in made]
+    loaded = [
+        recording_file.load(piece, bag, plan.spec, plan.options.visibility)
+        for piece, bag in zip(pieces, bags, strict=True)
+    ]
+    recordings = tuple(recording for recording, _ in loaded)
+    names = [printable(bag, 60) for bag in bags]
+    merge = load_format(plan.options.format).merge(new.folder, Layout(plan.spec), plan.options, pieces, names)
+    provenance = _provenance(plan.spec, plan.options, recordings, [files for _, files in loaded], failed)
+    merge.write(provenance)
+    if name is not None:
+        report = new.folder / "report.html"
+        write_report(recordings, report, dataset=name, stored=merge.stored, failed=failed)
+    return recordings
+
+
+def _reused(made: Sequence[Outcome]) -> list[str]:
+    distinct = {outcome.recording: outcome for outcome in made}.values()
+    reused = sum(outcome.reused for outcome in distinct)
+    return [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"] if reused else []
 
 
 def summarize(
@@ -94,7 +176,7 @@ def summarize(
     with file_errors(Path(bag)):
         check_recordings([Path(bag)], spec)
         options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False)
-        return _convert(Path(bag), spec, options, None, progress)
+        return convert(Path(bag), spec, options, None, progress)
 
 
 def _paths(bags: Sequence[str | Path]) -> list[Path]:
@@ -110,91 +192,17 @@ def _with_policy(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     """The spec with the `on_invalid` that the options ask for."""
     if options.on_invalid != "spec":
         spec = replace(spec, streams=tuple(replace(s, on_invalid=options.on_invalid) for s in spec.streams))
-    if not options.trim and not _masks_all(spec):
+    if not options.trim and not masks_all(spec):
         raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
     return spec
-
-
-def _masks_all(spec: FusionSpec) -> bool:
-    return all(stream.on_invalid == "mask" for stream in spec.streams)
-
-
-def _convert(
-    path: Path, spec: FusionSpec, options: ExportOptions, writer: DatasetWriter | None, progress: Progress | None
-) -> ExportedRecording:
-    with Bag(path) as bag:
-        run = BagRun(bag, spec, visibility=options.visibility, trim=options.trim and _masks_all(spec))
-        cutter = EpisodeCutter(spec, options.min_frames if writer else 1)
-        thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
-        span = max(run.stop_ns - run.start_ns, 1)
-        with closing(run.frames()) as parts:  # closed before the recording is, which a thread still reads ahead
-            for frames in parts:
-                thumbnails.watch(frames)
-                _write(cutter, frames, writer)
-                if progress and len(frames):
-                    progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
-        cutter.finish()
-        topics = run.stats()
-        recording = ExportedRecording(
-            bag=path,
-            spec=spec,
-            visibility=options.visibility,
-            start_ns=run.start_ns,
-            stop_ns=run.stop_ns,
-            ticks_ns=run.ticks_ns,
-            valid=run.valid,
-            episodes=tuple((start + run.leading, stop + run.leading) for start, stop in cutter.episodes),
-            counters=run.counters,
-            topics=topics,
-            notes=(*bag.notes, *filter(None, [run.timeline.note]), *clock_notes(topics.values())),
-            clocks=run.clocks(),
-            integrity=bag.integrity,
-            thumbnails=thumbnails,
-        )
-        if writer:
-            _check_kept(recording, run, options)
-            writer.end_episode()
-        if progress:
-            progress(path.name, 1.0)
-        return recording
-
-
-def _write(cutter: EpisodeCutter, frames: Frames, writer: DatasetWriter | None) -> None:
-    for piece in cutter.cut(frames):
-        if writer:
-            if piece.first:
-                if cutter.episodes:
-                    writer.end_episode()
-                writer.begin_episode()
-            writer.write(piece.frames)
-
-
-def _check_kept(recording: ExportedRecording, run: BagRun, options: ExportOptions) -> None:
-    """Refuse a recording that gives too little."""
-    where = printable(recording.bag, 60)
-    if not recording.episodes:
-        run.check_spans_ticks()
-        if (recording.valid > 0).all(axis=1).any():
-            raise RoboCacheError(
-                f"{where}: no {options.min_frames} ticks in a row have every stream; raise max_age_ms of those with "
-                "gaps, set on_invalid hold or mask for them, or lower --min-frames"
-            )
-        raise RoboCacheError(run.why_incomplete())
-    expected = len(recording.ticks_ns) - recording.episodes[0][0]
-    if recording.frames < options.min_valid * expected:
-        shares = (recording.valid > 0).mean(axis=0)
-        worst = int(shares.argmin())
-        raise RoboCacheError(
-            f"{where}: {recording.frames} of {expected} ticks have every stream, {recording.spec.streams[worst].name} "
-            f"in {shares[worst]:.0%}; give it a larger max_age_ms, on_invalid hold or mask, or lower --min-valid"
-        )
 
 
 def _provenance(
     spec: FusionSpec,
     options: ExportOptions,
     recordings: Sequence[ExportedRecording],
-    checksums: Sequence[list[dict[str, Any]]],
+    checksums: Sequence[recording_file.Files],
+    failed: Sequence[FailedRecording],
 ) -> dict[str, Any]:
     """What it takes to make the dataset again, and to know that it is the same."""
     return {
@@ -217,6 +225,7 @@ def _provenance(
             }
             for recording, files in zip(recordings, checksums, strict=True)
         ],
+        "failed": [{"bag": printable(loss.bag, 4096), "reason": printable(loss.reason, 400)} for loss in failed],
         "episodes": [
             {
                 "recording": index,

@@ -1,8 +1,10 @@
 """The folder of a new dataset: it holds a complete dataset, or none that a reader opens.
 
-While an export runs, the target folder holds a lock file and a partial folder, in which the dataset is written:
+While an export runs, the target folder holds a lock file, the pieces that are made of each recording, and a partial
+folder, in which the dataset is written:
 
     <out>/.robocache-lock                    flock'ed by the export that writes here
+    <out>/.robocache-pieces/<key>            the piece of a recording; finished ones stay until the dataset is complete
     <out>/.robocache-partial-<id>/dataset    the new dataset
                                  /replaced   the entries of the old one, once they are moved away
                                  /moves.json what is moved where, once the new dataset is complete
@@ -14,7 +16,6 @@ Everything is on the file system of `out`, which may be a mount point or a link.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -26,10 +27,11 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.publish import ENTRIES, INFO, MOVES, finish_moves, publish, sync_all
 
-INFO = Path("meta") / "info.json"  # what tells a dataset from any other folder
-ENTRIES = ("meta", "data", "videos", "arrays", "report.html")  # what --overwrite replaces, with what the new one has
 LOCK = ".robocache-lock"
+PIECES = ".robocache-pieces"
 PARTIAL = ".robocache-partial-"
 _FOREIGN = ("lost+found",)  # an empty file system has it
 _NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # what file systems without locks answer
@@ -40,7 +42,13 @@ class NewDataset:
     """A dataset that is being written."""
 
     folder: Path  # where its files are written
+    pieces: PieceStore  # those of earlier exports too, which were stopped or failed
     notes: list[str] = field(default_factory=list)  # what the user must know about left-overs
+
+
+def finished_pieces(out: Path) -> int:
+    """How many converted recordings an export has left in `out`, for the next one."""
+    return PieceStore(out / PIECES).count()
 
 
 @contextmanager
@@ -48,7 +56,8 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
     """A folder to write a dataset into, whose contents move to `out` at the end; any exception removes it.
 
     A dataset that is replaced stays readable until the new one is complete. A process that is killed leaves its partial
-    folder in `out`; the next export to `out` removes it, or finishes the moves where they had begun.
+    folder in `out`; the next export to `out` removes it, or finishes the moves where they had begun. Pieces that are
+    complete stay after an exception, and are removed, whatever they are of, once a dataset is complete.
 
     Args:
         out: the dataset's folder: new, empty, or with `overwrite` a dataset.
@@ -66,13 +75,18 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
                 _check(out, overwrite)
                 partial = out / f"{PARTIAL}{secrets.token_hex(4)}"
                 (partial / "dataset").mkdir(parents=True)
-                new = NewDataset(partial / "dataset", notes)
+                # Without locks another export may be at work: its pieces are not touched, and these not kept.
+                pieces = PieceStore(out / PIECES if exclusive else partial / "pieces")
+                pieces.tidy()
+                new = NewDataset(partial / "dataset", pieces, notes)
                 try:
                     yield new
-                    _sync_all(new.folder)
+                    sync_all(new.folder)
                     _check(out, overwrite)  # again: files may have come while this dataset was written
-                    _publish(out, partial)
+                    publish(out, partial)
+                    shutil.rmtree(pieces.folder, ignore_errors=True)
                 finally:
+                    pieces.tidy()
                     shutil.rmtree(partial, ignore_errors=True)
                 if partial.exists():
                     notes.append(f"{partial.name} in {out}: cannot be removed; remove it by hand")
@@ -96,7 +110,8 @@ def _make(out: Path, overwrite: bool) -> bool:
 
 
 def _check(out: Path, overwrite: bool) -> None:
-    present = [f.name for f in out.iterdir() if not f.name.startswith((LOCK, PARTIAL)) and f.name not in _FOREIGN]
+    own = (LOCK, PARTIAL, PIECES)
+    present = [f.name for f in out.iterdir() if not f.name.startswith(own) and f.name not in _FOREIGN]
     if not present:
         return
     where = printable(out)
@@ -149,75 +164,11 @@ def _clear(out: Path, exclusive: bool) -> list[str]:
         if not exclusive:  # its export may be alive
             notes.append(f"{partial.name} in {out}: left by another export or in use by one; remove it if none runs")
             continue
-        if (partial / "moves.json").exists():
-            _move(out, partial)
+        if (partial / MOVES).exists():
+            finish_moves(out, partial)
+            shutil.rmtree(out / PIECES, ignore_errors=True)
             notes.append(f"{partial.name}: an export was stopped while it moved its files; they were moved")
         else:
             notes.append(f"{partial.name}: left by an export that was stopped; it was removed")
         shutil.rmtree(partial)
     return notes
-
-
-def _publish(out: Path, partial: Path) -> None:
-    """Move a complete dataset into its place, and back where that fails."""
-    moves = partial / "moves.json"
-    draft = partial / "moves.json.new"
-    written = {entry.name for entry in (partial / "dataset").iterdir()}
-    new = sorted(written, key=lambda name: (name == INFO.parts[0], name))  # `meta` last
-    old = [name for name in dict.fromkeys((*ENTRIES, *new)) if os.path.lexists(out / name)]
-    draft.write_text(json.dumps({"old": old, "new": new}), encoding="utf-8")
-    _sync(draft)
-    draft.rename(moves)  # from here on a killed export is completed by the next one
-    _sync(partial)
-    try:
-        _move(out, partial)
-    except BaseException:
-        _move_back(out, partial)
-        raise
-    _sync(out)
-
-
-def _move(out: Path, partial: Path) -> None:
-    """Old entries out, `meta` first; new entries in, `meta` last. May be repeated after it was cut short."""
-    moves = json.loads((partial / "moves.json").read_text(encoding="utf-8"))
-    dataset, replaced = partial / "dataset", partial / "replaced"
-    replaced.mkdir(exist_ok=True)
-    for name in moves["old"]:
-        if _is_entry(name) and os.path.lexists(out / name) and not os.path.lexists(replaced / name):
-            (out / name).rename(replaced / name)
-    for name in moves["new"]:
-        if _is_entry(name) and (dataset / name).exists():
-            (dataset / name).rename(out / name)
-
-
-def _is_entry(name: object) -> bool:
-    """Whether a name from a file leads to an entry of the folder itself."""
-    return isinstance(name, str) and Path(name).name == name and not name.startswith(".")
-
-
-def _move_back(out: Path, partial: Path) -> None:
-    moves = json.loads((partial / "moves.json").read_text(encoding="utf-8"))
-    dataset, replaced = partial / "dataset", partial / "replaced"
-    waiting = {name for name in moves["old"] if not os.path.lexists(replaced / name)}
-    for name in reversed(moves["new"]):
-        if not (dataset / name).exists() and name not in waiting:
-            (out / name).rename(dataset / name)
-    for name in reversed(moves["old"]):
-        if os.path.lexists(replaced / name):
-            (replaced / name).rename(out / name)
-    (partial / "moves.json").unlink()
-
-
-def _sync_all(root: Path) -> None:
-    for folder, _, files in os.walk(root):
-        for file in files:
-            _sync(Path(folder) / file)
-        _sync(Path(folder))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

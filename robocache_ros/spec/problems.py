@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import SeveralErrors, printable
 
 KeyPath = tuple[object, ...]  # keys and indexes from the root of the spec: ("streams", "front", "image", "size", 0)
 
@@ -28,7 +28,7 @@ class Problem:
         return printable(": ".join(filter(None, (place, show_path(self.path), self.text))), LINE_CHARACTERS)
 
 
-class SpecError(RoboCacheError):
+class SpecError(SeveralErrors):
     """The mistakes of a spec. The message has a line for each; `problems` has them one by one."""
 
     def __init__(self, problems: Iterable[Problem], place: Callable[[KeyPath], str] = lambda _path: "") -> None:

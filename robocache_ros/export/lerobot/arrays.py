@@ -1,4 +1,4 @@
-"""Where voxels and depth images of a dataset go: tables of arrays beside LeRobot's own."""
+"""Where voxels and depth images go: tables of arrays beside LeRobot's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.lerobot.image_storage import CHUNK_FILES, Used
+from robocache_ros.export.lerobot.image_storage import Used
+from robocache_ros.export.lerobot.media_summary import MediaSummary
 from robocache_ros.export.lerobot.parquet_tables import Table, column
 from robocache_ros.export.lerobot.statistics import Stats
 from robocache_ros.extras import need
@@ -20,6 +21,11 @@ from robocache_ros.spec import StreamSpec
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 ARRAYS_FILE_MB = 100
 ARRAY_BYTES = 1 << 30  # of one array; a row group of more than 2 GiB cannot be read again
+
+
+def arrays_file(stream: str) -> str:
+    """Where a piece has the arrays of a stream."""
+    return f"arrays/{stream}.parquet"
 
 
 def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -54,12 +60,9 @@ class ArrayColumn:
     little endian; occupancy as bits, the first in the lowest).
     """
 
-    stored = "arrays, lossless"
-
     def __init__(self, folder: Path, stream: StreamSpec) -> None:
         self._name = stream.name
-        self._path = ARRAYS_PATH.format(name=stream.name)
-        self._table = Table(folder, self._path, ARRAYS_FILE_MB, CHUNK_FILES)
+        self._table = Table(folder, arrays_file(stream.name))
         self._bits = stream.voxels is not None and stream.voxels.reduction.is_flag
         self._shape: list[int] = []
         self._dtype = ""
@@ -90,12 +93,11 @@ class ArrayColumn:
         self._append(rows)
         return {}
 
-    def end_episode(self) -> dict[str, Any]:
+    def end_episode(self) -> None:
         """Write the episode's last arrays."""
         self._append([self._open] if self._open else [])
         self._open = None
         self._table.end_episode()
-        return {}
 
     def _packed(self, array: NDArray[Any]) -> bytes:
         packed = np.packbits(array, bitorder="little") if self._bits else np.ascontiguousarray(array)
@@ -116,21 +118,13 @@ class ArrayColumn:
             }
             self._table.append(pyarrow.table(columns))
 
-    def features(self) -> dict[str, Any]:
-        """None that LeRobot would know."""
-        return {}
-
-    def stats(self) -> dict[str, Stats]:
-        """None."""
-        return {}
-
     def episode_stats(self) -> dict[str, Stats]:
         """None."""
         return {}
 
-    def described(self) -> dict[str, Any]:
-        """Where the arrays are and how to read them."""
-        return {self._name: {"path": self._path, "shape": self._shape, "dtype": "bits" if self._bits else self._dtype}}
+    def summary(self) -> MediaSummary:
+        """What the dataset must know of it."""
+        return MediaSummary("arrays", self._name, tuple(self._shape), "bits" if self._bits else self._dtype)
 
     def close(self, *, complete: bool) -> None:
         """Finish the open file."""

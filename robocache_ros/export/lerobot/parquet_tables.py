@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,16 @@ def column(values: NDArray[Any]) -> Any:
 
 
 class Table:
-    """A table over numbered files, written in row groups of bounded size.
+    """A table over numbered files, written in row groups of bounded size, none of which spans two episodes.
 
     Args:
         folder: the dataset's.
-        path: the files' names, with {chunk_index} and {file_index}.
+        path: the files' names, with {chunk_index} and {file_index}; without them the table has one file.
         file_mb: size from which on the next episode goes into a new file.
         chunk_files: files in a folder.
     """
 
-    def __init__(self, folder: Path, path: str, file_mb: int, chunk_files: int) -> None:
+    def __init__(self, folder: Path, path: str, file_mb: float = math.inf, chunk_files: int = 1) -> None:
         self._folder = folder
         self._path = path
         self._file_bytes = file_mb * 1_000_000
@@ -55,13 +57,40 @@ class Table:
     def append(self, rows: Any) -> None:
         """Add rows, a pyarrow table; they are written once ROW_GROUP_BYTES are there, so `rows` is no larger itself."""
         if self._waiting_bytes + rows.nbytes > ROW_GROUP_BYTES:
-            self._write()
+            self._write_waiting()
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
 
+    def append_file(self, file: Path, offsets: Mapping[str, int]) -> list[tuple[int, int]]:
+        """Add the row groups of a file of another table, as they are, and end each of its episodes.
+
+        Args:
+            file: its column `episode_index` tells the episodes, and a row group is of one episode.
+            offsets: what is added to the integers of a column.
+
+        Returns:
+            The chunk and file index of each episode that has rows.
+        """
+        places: list[tuple[int, int]] = []
+        episode = -1
+        with need("pyarrow.parquet", "export").ParquetFile(file) as source:
+            for group in range(source.num_row_groups):
+                rows = source.read_row_group(group)
+                if group and rows["episode_index"][0].as_py() != episode:
+                    places.append(self.end_episode())
+                episode = rows["episode_index"][0].as_py()
+                for name, offset in offsets.items():
+                    at = rows.schema.get_field_index(name)
+                    added = need("pyarrow.compute", "export").add(rows[name], offset)
+                    rows = rows.set_column(at, rows.schema.field(at), added)
+                self._write(rows)
+            if source.num_row_groups:
+                places.append(self.end_episode())
+        return places
+
     def end_episode(self) -> tuple[int, int]:
         """Write the rows that wait; returns the chunk and file index of the episode, which has one file."""
-        self._write()
+        self._write_waiting()
         place = divmod(self._files - 1, self._chunk_files)
         if self._writer is not None and self._file.stat().st_size >= self._file_bytes:
             self.close()
@@ -74,11 +103,14 @@ class Table:
         if writer is not None:
             writer.close()
 
-    def _write(self) -> None:
-        if not self._waiting:
-            return
-        rows = need("pyarrow", "export").concat_tables(self._waiting).combine_chunks()
-        self._waiting, self._waiting_bytes = [], 0
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            rows = need("pyarrow", "export").concat_tables(self._waiting).combine_chunks()
+            self._waiting, self._waiting_bytes = [], 0
+            self._write(rows)
+
+    def _write(self, rows: Any) -> None:
+        """Write a row group."""
         if self._writer is None:
             chunk, file = divmod(self._files, self._chunk_files)
             self._file = self._folder / self._path.format(chunk_index=chunk, file_index=file)

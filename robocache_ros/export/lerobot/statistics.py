@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,19 @@ OF_VALUES = ("min", "max", "mean", "std", *QUANTILES)  # a number for each colum
 Stats = dict[str, Any]
 
 
-def of_columns(values: NDArray[Any]) -> Stats:
-    """Of (N, D) values, or (N,) as one column: min, max, mean, std, count and quantiles as lists of D.
+def of_columns(*parts: NDArray[Any]) -> Stats:
+    """Of (N, D) values, or (N,) as one column, in parts: min, max, mean, std, count and quantiles as lists of D.
 
     NaN, as floating-point columns have where there is no value, does not count; a column of nothing else gives zeros.
-    Holds one column at a time, so that `values` may be a file that is mapped into memory.
+    Holds one column at a time, so that the parts may be files that are mapped into memory. The sums are taken in the
+    order of the rows, so that how they are split into parts changes no bit.
     """
-    table = values.reshape(len(values), -1)
-    columns = [_of_column(np.ascontiguousarray(table[:, k]), alone=table.shape[1] == 1) for k in range(table.shape[1])]
+    tables = [part.reshape(len(part), -1) for part in parts]
+    width = tables[0].shape[1]
+    columns = [_of_column(np.concatenate([table[:, k] for table in tables]), alone=width == 1) for k in range(width)]
     stats = {name: [column[name] for column in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}
-    return {**{name: stats[name] for name in ("min", "max", "mean", "std")}, "count": [len(table)], **stats}
+    rows = sum(len(table) for table in tables)
+    return {**{name: stats[name] for name in ("min", "max", "mean", "std")}, "count": [rows], **stats}
 
 
 def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
@@ -61,53 +63,67 @@ def _quantile(ordered: NDArray[Any], share: float) -> float:
 
 
 class ColumnFiles:
-    """Columns of a dataset in unnamed files of its folder, so that statistics of all rows need no memory for them."""
+    """Columns of a table, each in a file of its own, so that statistics of all rows need no memory for them.
+
+    Attributes:
+        described: by column its dtype and the shape of a row, with which `stats_of_files` reads the files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._columns: dict[str, tuple[BinaryIO, np.dtype[Any], tuple[int, ...]]] = {}  # file, dtype, shape of a row
+        self._files: dict[str, BinaryIO] = {}
         self._rows = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns, in the order in which they came."""
-        return tuple(self._columns)
+        self.described: dict[str, tuple[str, Sequence[int]]] = {}
 
     def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add (T, ...) values of every column."""
         for name, values in columns.items():
             table = values.reshape(len(values), -1)
-            if name not in self._columns:
-                # Unnamed: it is gone when it is closed, or when the process ends.
-                file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `close`
-                self._columns[name] = (cast(BinaryIO, file), table.dtype, values.shape[1:])
-            self._columns[name][0].write(np.ascontiguousarray(table).data)
+            if name not in self._files:
+                self._folder.mkdir(exist_ok=True)
+                self._files[name] = (self._folder / name).open("wb")
+                self.described[name] = (table.dtype.str, values.shape[1:])
+            self._files[name].write(np.ascontiguousarray(table).data)
         self._rows += len(next(iter(columns.values())))
 
-    def stats(self, name: str, first: int = 0) -> Stats:
-        """The statistics of a column from row `first` on, in the shape of a row."""
-        file, dtype, shape = self._columns[name]
-        width = math.prod(shape)
-        file.flush()
-        offset = first * width * dtype.itemsize
-        stats = of_columns(np.memmap(file, dtype, "r", offset, (self._rows - first, width)))
-        if len(shape) < 2:
-            return stats
-        return {**stats, **{key: np.reshape(stats[key], shape).tolist() for key in OF_VALUES}}
+    def stats(self, first: int) -> dict[str, Stats]:
+        """The statistics of every column from row `first` on."""
+        for file in self._files.values():
+            file.flush()
+        return {name: stats_of_files(name, self.described, [self._folder], first) for name in self._files}
 
     def close(self) -> None:
-        """Remove the files."""
-        for file, _, _ in self._columns.values():
-            with suppress(OSError):  # what a full disk has not stored is not needed any more
+        """Close the files."""
+        for file in self._files.values():
+            with suppress(OSError):  # flushed by `stats`, at the end of each episode; a disk may be full before that
                 file.close()
+
+
+def stats_of_files(
+    name: str, described: Mapping[str, tuple[str, Sequence[int]]], folders: Sequence[Path], first: int = 0
+) -> Stats:
+    """The statistics of a column, in the shape of a row.
+
+    Args:
+        name: the column.
+        described: what `ColumnFiles` says of its columns.
+        folders: of several `ColumnFiles`, whose rows follow each other.
+        first: the row of each from which on they count.
+    """
+    dtype, shape = described[name]
+    parts = [np.memmap(folder / name, dtype, "r").reshape(-1, math.prod(shape))[first:] for folder in folders]
+    stats = of_columns(*parts)
+    if len(shape) < 2:
+        return stats
+    return {**stats, **{key: np.reshape(stats[key], shape).tolist() for key in OF_VALUES}}
 
 
 class Histogram:
     """Counts of the 256 values of each channel of 8-bit images, from which every statistic follows."""
 
-    def __init__(self, channels: int = 3) -> None:
-        self.counts = np.zeros((channels, 256), np.int64)
-        self.images = 0
+    def __init__(self, counts: Sequence[Sequence[int]] = ((0,) * 256,) * 3, images: int = 0) -> None:
+        self.counts = np.array(counts, np.int64)  # (C, 256)
+        self.images = images
 
     def add(self, image: NDArray[np.uint8]) -> None:
         """Count a (C, H, W) image."""
@@ -116,10 +132,11 @@ class Histogram:
         self.images += 1
 
     def __add__(self, other: Histogram) -> Histogram:
-        total = Histogram(len(self.counts))
-        total.counts = self.counts + other.counts
-        total.images = self.images + other.images
-        return total
+        return Histogram((self.counts + other.counts).tolist(), self.images + other.images)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments that make it again, for a JSON file."""
+        return {"counts": self.counts.tolist(), "images": self.images}
 
     def stats(self) -> Stats:
         """min, max, mean, std and quantiles as [C][1][1] in 0..1; count is the images."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import numpy as np
 import robocache_ros
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.episode_cutter import runs
-from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.report import figures
+from robocache_ros.export.report.breaks import breaks_of
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 
@@ -27,24 +26,13 @@ BREAKS_SHOWN = 12
 COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
 
 
-@dataclass(frozen=True)
-class Break:
-    """Neighbouring ticks at which a stream was not aligned."""
-
-    stream: str
-    at_s: float
-    length_ms: float
-    held: int
-    invalid: int
-    cause: str
-
-
 def write_report(
     recordings: Sequence[ExportedRecording],
     out: Path,
     *,
     dataset: str | None = None,
     stored: Mapping[str, str] | None = None,
+    failed: Sequence[FailedRecording] = (),
     overwrite: bool = False,
 ) -> None:
     """Write the report of some recordings.
@@ -54,6 +42,7 @@ def write_report(
         out: the file; it is complete or not there.
         dataset: the name of what was made of them, if anything was.
         stored: how the dataset stores each stream of images or voxels, in words.
+        failed: recordings that are not in the dataset.
         overwrite: replace a report in `out`.
 
     Errors:
@@ -67,14 +56,19 @@ def write_report(
         try:
             with open(handle, "w", encoding="utf-8") as file:
                 os.fchmod(handle, 0o644)
-                file.write(_html(recordings, dataset, stored or {}))
+                file.write(_html(recordings, dataset, stored or {}, failed))
             os.replace(draft, out)
         except BaseException:
             os.unlink(draft)
             raise
 
 
-def _html(recordings: Sequence[ExportedRecording], dataset: str | None, stored: Mapping[str, str]) -> str:
+def _html(
+    recordings: Sequence[ExportedRecording],
+    dataset: str | None,
+    stored: Mapping[str, str],
+    failed: Sequence[FailedRecording],
+) -> str:
     jinja2 = need("jinja2", "export")
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -85,6 +79,7 @@ def _html(recordings: Sequence[ExportedRecording], dataset: str | None, stored: 
         is_dataset=dataset is not None,
         pages=shown,
         overview=pages if len(pages) > 1 else [],
+        failed=[(printable(loss.bag.name, 200), printable(loss.reason, 400)) for loss in failed],
         spec=recordings[0].spec,
         visibility=recordings[0].visibility,
         lossy={name: how for name, how in stored.items() if how.endswith("lossy")},
@@ -94,7 +89,7 @@ def _html(recordings: Sequence[ExportedRecording], dataset: str | None, stored: 
 
 def _page(index: int, recording: ExportedRecording) -> dict[str, Any]:
     kept = recording.valid[recording.kept]
-    breaks = list(_breaks(recording))
+    breaks = list(breaks_of(recording))
     return {
         "index": index,
         "name": printable(recording.bag.name, 200),
@@ -178,43 +173,6 @@ def _topic(stats: TopicStats, recording: ExportedRecording) -> dict[str, Any]:
 
 def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
-
-
-def _breaks(recording: ExportedRecording) -> Iterator[Break]:
-    """Runs of ticks at which a stream was held past its neighbour or had no value, within and between episodes."""
-    stop = len(recording.valid) - recording.trailing
-    period_ns = 1e9 / recording.spec.rate_hz
-    for row, stream in enumerate(recording.spec.streams):
-        states = recording.valid[recording.leading : stop, row]
-        for begin, end, bad in runs((states != 1).astype(np.int64)):
-            if bad:
-                tick = int(recording.ticks_ns[recording.leading + begin])
-                invalid = int((states[begin:end] == 0).sum())
-                yield Break(
-                    stream.name,
-                    (tick - recording.start_ns) / 1e9,
-                    (end - begin) * period_ns / 1e6,
-                    end - begin - invalid,
-                    invalid,
-                    _cause(recording.topics.get(stream.topic), stream, tick, int(tick + (end - begin) * period_ns)),
-                )
-
-
-def _cause(stats: TopicStats | None, stream: StreamSpec, start_ns: int, stop_ns: int) -> str:
-    if stats is None:
-        return "the topic has no message"
-    longest = max(
-        (g for g in stats.gaps if g.start_ns < stop_ns + stream.latency_ns and g.start_ns + g.length_ns > start_ns),
-        key=lambda gap: gap.length_ns,
-        default=None,
-    )
-    if longest:
-        return f"{stream.topic} was silent for {longest.length_ns / 1e6:.0f} ms"
-    if start_ns <= stats.start_ns:
-        return f"{stream.topic} had not begun"
-    if stop_ns >= stats.stop_ns:
-        return f"{stream.topic} had ended"
-    return "lost or late samples"
 
 
 def _findings(recording: ExportedRecording) -> list[tuple[str, str]]:

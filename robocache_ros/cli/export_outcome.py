@@ -1,0 +1,48 @@
+"""What `robocache export` prints at its end, complete or stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from robocache_ros.cli import tables
+from robocache_ros.errors import printable
+from robocache_ros.export.target import finished_pieces
+
+if TYPE_CHECKING:
+    from robocache_ros.export.job import ExportResult
+
+
+def show(result: ExportResult, *, report: bool) -> None:
+    """Print the table of an export, its notes and where it is."""
+    tables.show(tables.export_table(result))
+    tables.show_notes(result.notes)
+    for recording in result.recordings:
+        tables.show_notes(recording.notes)
+        if left_out := recording.left_out():
+            tables.say(f"{recording.bag.name}: {left_out}")
+    tables.show_notes(f"not in the dataset: {loss.reason}" for loss in result.failed)
+    tables.say(
+        f"wrote {result.out} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
+        + (f"; open {result.out / 'report.html'}" if report else "")
+    )
+
+
+@contextmanager
+def continued(out: Path) -> Iterator[None]:
+    """Where an export is stopped by Ctrl-C or SIGTERM, say what is kept and how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        kept = finished_pieces(out)
+        if kept:
+            where = escape(printable(out, 60))
+            text = f"robocache: stopped; {kept} converted recordings are kept in {where}: run the same command again"
+        else:
+            text = "robocache: stopped; nothing is kept"
+        tables.errors.print(text, soft_wrap=True, highlight=False)
+        raise

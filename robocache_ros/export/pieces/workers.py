@@ -1,0 +1,149 @@
+"""The pieces of a plan, made by one process or by several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.bags.reader import storage_files
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.file_errors import error_number
+from robocache_ros.export.freed_memory import return_freed_memory
+from robocache_ros.export.pieces.conversion import Outcome, Progress, make_piece
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.store import PieceStore
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | None) -> dict[Path, Outcome]:
+    """The outcome of each recording of a plan.
+
+    Errors:
+        OSError: of the target, such as a full disk; pieces that were made stay.
+        RoboCacheError: a process was killed.
+    """
+    resumed = store.count() > 0
+    processes = min(jobs, len(plan.tasks))
+    if processes == 1:
+        outcomes = [make_piece(plan, path, store, resumed=resumed, progress=progress) for path in plan.tasks]
+        return {outcome.recording: outcome for outcome in outcomes}
+    # The largest first, so that no process has a long one left when the others are done.
+    tasks = sorted(plan.tasks, key=_size, reverse=True)
+    with _processes(processes, (plan, store, resumed)) as connections:
+        return dict(_collected(connections, tasks, progress))
+
+
+def _size(recording: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in storage_files(recording))
+    except OSError:
+        return 0  # gone by now: its turn comes, and the error is of this recording alone
+
+
+@contextmanager
+def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[list[Connection]]:
+    """The ends of the pipes to some processes, which are killed at the end: they have nothing to complete."""
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    threads = max(1, available_cores() // count)
+    started: list[BaseProcess] = []
+    with ExitStack() as stack:
+        stack.callback(_end, started)
+        connections = []
+        for _ in range(count):
+            here, there = context.Pipe()
+            stack.callback(here.close)
+            process = context.Process(target=_work, args=(there, threads, *shared), daemon=True)
+            # Ctrl-C reaches the whole group. Processes inherit that it is blocked: their parent ends them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                process.start()
+                started.append(process)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            there.close()
+            connections.append(here)
+        yield connections
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+
+
+def _collected(
+    connections: Sequence[Connection], tasks: Sequence[Path], progress: Progress | None
+) -> Iterator[tuple[Path, Outcome]]:
+    """Give each free process the next recording, until all have an outcome."""
+    waiting = list(tasks)
+    busy: dict[Connection, Path] = {}
+
+    def give(connection: Connection) -> None:
+        if waiting:
+            connection.send(waiting[0])
+            busy[connection] = waiting.pop(0)
+
+    for connection in connections:
+        give(connection)
+    while busy:
+        for ready in wait(list(busy)):
+            assert isinstance(ready, Connection)
+            try:
+                told = ready.recv()
+            except (EOFError, ConnectionResetError):
+                raise RoboCacheError(
+                    f"{printable(busy[ready].name)}: its process was killed, perhaps for want of memory; run the same "
+                    "command again with fewer --jobs"
+                ) from None
+            if isinstance(told, BaseException):
+                raise told
+            if isinstance(told, Outcome):
+                yield busy.pop(ready), told
+                give(ready)
+            elif progress:
+                progress(*told)
+
+
+def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, resumed: bool) -> None:
+    """A process: make the piece of each recording that is sent, and send its outcome, its progress between."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+    return_freed_memory()
+    try:
+        while True:
+            recording = connection.recv()
+            try:
+                outcome: Any = make_piece(
+                    plan, recording, store, resumed=resumed, progress=lambda *told: connection.send(told)
+                )
+            except OSError as error:  # of the target; PyAV's own kinds of it cannot be pickled
+                outcome = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
+            except Exception:
+                outcome = RuntimeError(f"{recording}:\n{traceback.format_exc()}")
+            connection.send(outcome)
+    except (EOFError, BrokenPipeError):
+        return  # the parent has what it needs
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    wait([parent.sentinel])
+    os._exit(1)  # whoever runs the export again must not share the machine with this process

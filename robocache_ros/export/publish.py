@@ -1,0 +1,78 @@
+"""The moves that put a complete dataset into its place, in an order that a reader and a killed process survive."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+INFO = Path("meta") / "info.json"  # what tells a dataset from any other folder
+ENTRIES = ("meta", "data", "videos", "arrays", "report.html")  # what --overwrite replaces, with what the new one has
+MOVES = "moves.json"
+
+
+def publish(out: Path, partial: Path) -> None:
+    """Move a complete dataset into its place, and back where that fails."""
+    moves = partial / MOVES
+    draft = partial / f"{MOVES}.new"
+    written = {entry.name for entry in (partial / "dataset").iterdir()}
+    new = sorted(written, key=lambda name: (name == INFO.parts[0], name))  # `meta` last
+    old = [name for name in dict.fromkeys((*ENTRIES, *new)) if os.path.lexists(out / name)]
+    draft.write_text(json.dumps({"old": old, "new": new}), encoding="utf-8")
+    sync(draft)
+    draft.rename(moves)  # from here on a killed export is completed by the next one
+    sync(partial)
+    try:
+        finish_moves(out, partial)
+    except BaseException:
+        _move_back(out, partial)
+        raise
+    sync(out)
+
+
+def finish_moves(out: Path, partial: Path) -> None:
+    """Old entries out, `meta` first; new entries in, `meta` last. May be repeated after it was cut short."""
+    moves = json.loads((partial / MOVES).read_text(encoding="utf-8"))
+    dataset, replaced = partial / "dataset", partial / "replaced"
+    replaced.mkdir(exist_ok=True)
+    for name in moves["old"]:
+        if _is_entry(name) and os.path.lexists(out / name) and not os.path.lexists(replaced / name):
+            (out / name).rename(replaced / name)
+    for name in moves["new"]:
+        if _is_entry(name) and (dataset / name).exists():
+            (dataset / name).rename(out / name)
+
+
+def _is_entry(name: object) -> bool:
+    """Whether a name from a file leads to an entry of the folder itself."""
+    return isinstance(name, str) and Path(name).name == name and not name.startswith(".")
+
+
+def _move_back(out: Path, partial: Path) -> None:
+    moves = json.loads((partial / MOVES).read_text(encoding="utf-8"))
+    dataset, replaced = partial / "dataset", partial / "replaced"
+    waiting = {name for name in moves["old"] if not os.path.lexists(replaced / name)}
+    for name in reversed(moves["new"]):
+        if not (dataset / name).exists() and name not in waiting:
+            (out / name).rename(dataset / name)
+    for name in reversed(moves["old"]):
+        if os.path.lexists(replaced / name):
+            (replaced / name).rename(out / name)
+    (partial / MOVES).unlink()
+
+
+def sync_all(root: Path) -> None:
+    """Make all that is in a folder survive a power failure."""
+    for folder, _, files in os.walk(root):
+        for file in files:
+            sync(Path(folder) / file)
+        sync(Path(folder))
+
+
+def sync(path: Path) -> None:
+    """Make a file or a folder's entries survive a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
