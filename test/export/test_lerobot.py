@@ -17,7 +17,7 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.lerobot import dataset, parquet_tables
+from robocache_ros.export.lerobot import parquet_tables, piece_writer
 from robocache_ros.export.lerobot.arrays import read_arrays
 from robocache_ros.spec import FusionSpec, load_spec
 
@@ -227,7 +227,7 @@ def test_row_groups_are_bounded_and_change_no_value(
 ) -> None:
     limit = 1_000_000
     monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
-    monkeypatch.setattr(dataset, "WRITE_BYTES", limit // 2)
+    monkeypatch.setattr(piece_writer, "WRITE_BYTES", limit // 2)
     result = export(bags, spec, tmp_path / "out", ExportOptions("lerobot", media="image", task="lift the cube"))
     for name in ("data/chunk-000/file-000.parquet", "arrays/voxels/chunk-000/file-000.parquet"):
         small, large = (parquet.ParquetFile(folder / name) for folder in (result.out, made("image").out))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.export.lerobot.statistics import QUANTILES, ColumnFiles, Histogram, of_columns
+from robocache_ros.export.lerobot.statistics import QUANTILES, ColumnFiles, Histogram, mapped, of_columns
 
 
 def test_columns_agree_with_numpy() -> None:
@@ -36,13 +36,19 @@ def test_sums_are_added_up_as_numpy_adds_them() -> None:
 def test_columns_on_disk_have_the_statistics_of_those_in_memory(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     wide, narrow = random.normal(size=(500, 3)).astype(np.float32), random.integers(-9, 9, 500)
-    files = ColumnFiles(tmp_path)
+    files = ColumnFiles(tmp_path / "columns")
     for start, stop in ((0, 1), (1, 200), (200, 500)):
         files.append({"wide": wide[start:stop], "narrow": narrow[start:stop]})
-    assert files.stats("wide") == of_columns(wide)
-    assert files.stats("narrow", 200) == of_columns(narrow[200:])
+    assert files.stats(0) == {"wide": of_columns(wide), "narrow": of_columns(narrow)}
+    assert files.stats(200) == {"wide": of_columns(wide[200:]), "narrow": of_columns(narrow[200:])}
     files.close()
-    assert list(tmp_path.iterdir()) == []
+    assert np.array_equal(mapped(tmp_path / "columns", files.described, "wide"), wide)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_statistics_do_not_depend_on_how_the_rows_are_split(width: int) -> None:
+    values = np.random.default_rng(0).normal(size=(10_001, width)).astype(np.float32)
+    assert of_columns(values[:1], values[1:7000], values[7000:]) == of_columns(values)
 
 
 def test_nanosecond_stamps_keep_their_digits() -> None:

@@ -1,0 +1,44 @@
+"""Several small recordings, and what an undisturbed export makes of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.spec import FusionSpec
+
+Contents = dict[str, bytes]
+
+
+def contents(folder: Path) -> Contents:
+    """Every file of a folder, also hidden ones."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+@pytest.fixture(scope="session")
+def recordings(bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Four recordings, the last two of which are copies of the first two under names of their own."""
+    folder = tmp_path_factory.mktemp("recordings")
+    return [*bags, *(shutil.copytree(bag, folder / f"copy_{bag.name}") for bag in bags)]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    recordings: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Contents]:
+    """The dataset of one process that nothing stops, by how its images are stored."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    made: dict[str, Contents] = {}
+
+    def make(media: str) -> Contents:
+        if media not in made:
+            out = export(recordings, spec, folder / media / "set", ExportOptions(media=media)).out
+            made[media] = contents(out)
+        return made[media]
+
+    return make

@@ -1,0 +1,145 @@
+"""An export that is stopped at any moment is continued by the next one, to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.target import PIECES, finished_pieces
+from robocache_ros.spec import FusionSpec
+
+from .conftest import Contents, contents
+
+ROOT = Path(__file__).parents[3]
+SPEC = ROOT / "config" / "panda_lift.yaml"
+RUN = """
+import json, os, signal, sys
+from multiprocessing import active_children
+from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.lerobot.video import JoinedVideo
+from robocache_ros.spec import load_spec
+
+KILL = signal.SIGKILL
+arguments = json.loads(sys.argv[1])
+calls = []
+def progress(name, share):
+    calls.append(name)
+    {at_progress}
+{prepare}
+if __name__ == "__main__":
+    export(
+        arguments["bags"], load_spec(arguments["spec"]), arguments["out"], ExportOptions(media=arguments["media"]),
+        jobs=arguments["jobs"], progress=progress,
+    )
+"""
+
+
+def started(
+    bags: list[Path], out: Path, media: str, jobs: int, at_progress: str = "pass", prepare: str = ""
+) -> subprocess.Popen[str]:
+    """An export in a process of its own, and in a group of its own."""
+    arguments = {"bags": list(map(str, bags)), "spec": str(SPEC), "out": str(out), "media": media, "jobs": jobs}
+    code = RUN.format(at_progress=at_progress, prepare=prepare)
+    command = [sys.executable, "-c", code, json.dumps(arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+@pytest.mark.parametrize(("media", "seed"), [("none", 0), ("none", 1), ("image", 2), ("video", 3)])
+def test_export_killed_at_a_random_moment_is_continued_to_the_same_bytes(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    media: str,
+    seed: int,
+) -> None:
+    out = tmp_path / "set"
+    moment = random.Random(seed).randint(1, 18)  # calls of `progress`; it has 20 or more
+    with started(recordings, out, media, 2, f"if len(calls) == {moment}: os.kill(os.getpid(), KILL)") as killed:
+        _, errors = killed.communicate(timeout=120)  # which ends when the processes of the group have closed stderr
+    assert killed.returncode == -signal.SIGKILL, errors
+    assert not (out / "meta").exists()
+    kept = finished_pieces(out)
+
+    result = export(recordings, spec, out, ExportOptions(media=media))
+
+    assert contents(out) == undisturbed(media)
+    assert f"{kept} of 4 recordings" in result.notes[0] if kept else "recordings" not in "".join(result.notes)
+
+
+def test_an_export_killed_while_it_merges_keeps_every_piece(
+    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path
+) -> None:
+    out = tmp_path / "set"
+    prepare = "JoinedVideo.append = lambda *_: os.kill(os.getpid(), KILL)"
+    with started(recordings, out, "video", 1, prepare=prepare) as killed:
+        killed.communicate(timeout=120)
+    assert finished_pieces(out) == 4
+
+    result = export(recordings, spec, out, ExportOptions(media="video"))
+
+    assert result.notes[0] == "4 of 4 recordings were converted by an earlier export and reused"
+    assert contents(out) == undisturbed("video")
+
+
+def test_a_process_that_is_killed_is_one_line_and_the_pieces_stay(
+    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path
+) -> None:
+    out = tmp_path / "set"
+    at_progress = "if share == 1 and calls: [os.kill(child.pid, KILL) for child in active_children()]"
+    with started(recordings, out, "none", 2, at_progress) as failed:
+        _, errors = failed.communicate(timeout=120)
+    last = errors.splitlines()[-1]
+    assert "its process was killed, perhaps for want of memory; run the same command again with fewer --jobs" in last
+    export(recordings, spec, out, ExportOptions(media="none"))
+    assert contents(out) == undisturbed("none")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_finished_pieces_and_says_how_to_go_on(
+    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, number: int,
+    jobs: int,
+) -> None:  # fmt: skip
+    out = tmp_path / "set"
+    command = [sys.executable, "-m", "robocache_ros", "export", *map(str, recordings), "--spec", str(SPEC)]
+    options = ["--out", str(out), "--jobs", str(jobs)]
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while process.poll() is None and not finished_pieces(out):
+        os.sched_yield()
+    os.killpg(process.pid, number)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    kept = finished_pieces(out)
+    assert f"{kept} converted recordings are kept" in errors
+    assert "run the same command again" in errors
+    assert "Traceback" not in errors
+    assert [entry.name for entry in out.iterdir()] == [PIECES]
+    assert len(list((out / PIECES).iterdir())) == kept
+
+    export(recordings, spec, out)
+
+    assert contents(out) == undisturbed("video")
+
+
+def test_a_signal_before_the_first_piece_leaves_nothing(recordings: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    with started(recordings, out, "none", 2, "os.kill(os.getpid(), signal.SIGINT)") as process:
+        process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    assert not out.exists() or PieceStore(out / PIECES).count()
