@@ -1,0 +1,155 @@
+"""A recording that cannot be converted does not take the others with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.target import PIECES, finished_pieces
+from robocache_ros.spec import FusionSpec
+
+from .conftest import Contents, contents
+
+ROOT = Path(__file__).parents[3]
+SPEC = ROOT / "config" / "panda_lift.yaml"
+NO_MEDIA = ExportOptions(media="none")
+
+
+def grow(file: Path) -> None:
+    os.utime(file, ns=(0, os.stat(file).st_mtime_ns + 1))
+
+
+def vanish(file: Path) -> None:
+    file.rename(file.with_suffix(".gone"))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(grow, "changed while it was read; export it once it is complete"), (vanish, "vanished while it was read; ")],
+)
+def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    change: Callable[[Path], None],
+    expected: str,
+) -> None:
+    (file,) = recordings[1].glob("*.mcap")
+    before = os.stat(file)
+
+    def progress(name: str, share: float) -> None:
+        if name == recordings[1].name and share == 1:
+            change(file)
+
+    out = tmp_path / "set"
+    with pytest.raises(RoboCacheError) as error:
+        export(recordings, spec, out, NO_MEDIA, progress=progress)
+    gone = file.with_suffix(".gone")
+    if gone.exists():
+        gone.rename(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    first, last = str(error.value).splitlines()
+    assert f"{file.name}: {expected}" in first
+    assert "no dataset, because 1 of 4 recordings failed; the others are kept in it: run the same command" in last
+    assert [entry.name for entry in out.iterdir()] == [PIECES]
+    assert finished_pieces(out) == 3
+
+    result = export(recordings, spec, out, NO_MEDIA)
+    assert contents(out) == undisturbed("none")
+    assert result.notes[0] == "3 of 4 recordings were converted by an earlier export and reused"
+
+
+def test_a_new_recording_costs_one_piece_and_a_new_spec_all(
+    recordings: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    out = tmp_path / "set"
+    bad = tmp_path / "bad"
+    shutil.copytree(recordings[0], bad)
+    seen: list[str] = []
+
+    def failing(name: str, share: float) -> None:
+        seen.append(name)
+        if name == "bad" and share == 1:
+            grow(next(bad.glob("*.mcap")))
+
+    with pytest.raises(RoboCacheError, match="changed while it was read"):
+        export([recordings[0], bad], spec, out, NO_MEDIA, progress=failing)
+    seen.clear()
+    with pytest.raises(RoboCacheError, match="changed while it was read"):
+        export([recordings[0], recordings[1], bad], spec, out, NO_MEDIA, progress=failing)
+    assert seen.count(recordings[0].name) == 1  # complete at once
+    assert seen.count(recordings[1].name) > 1
+
+    export(recordings[:1], spec, out, ExportOptions(media="none", min_frames=3))
+    assert sorted(entry.name for entry in out.iterdir()) == ["arrays", "data", "meta", "report.html"]
+
+
+def broken(folder: Path, source: Path) -> Path:
+    """A recording whose head is that of a recording, and whose messages cannot be read."""
+    copy = shutil.copytree(source, folder)
+    (file,) = copy.glob("*.mcap")
+    file.write_bytes(file.read_bytes()[:100])
+    return copy
+
+
+def run(out: Path, bags: list[Path], *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), "--spec", str(SPEC), "--media", "none"]
+    return subprocess.run([*command, "--out", str(out), *more], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_skipped_recordings_are_listed_and_the_dataset_is_that_of_the_others(bags: list[Path], tmp_path: Path) -> None:
+    bad = broken(tmp_path / "bad", bags[0])
+    done = run(tmp_path / "set", [bags[0], bad, bags[1]], "--on-error", "skip")
+    assert done.returncode == 1, done.stderr
+    assert "not in the dataset: " in done.stdout
+    told = json.loads((tmp_path / "set/meta/robocache.json").read_text(encoding="utf-8"))
+    assert [Path(entry["bag"]).name for entry in told["recordings"]] == ["lift", "again"]
+    (failed,) = told["failed"]
+    assert failed["bag"] == str(bad)
+    assert failed["reason"] in (tmp_path / "set/report.html").read_text(encoding="utf-8").replace("&#39;", "'")
+    others = run(tmp_path / "other" / "set", bags)
+    assert others.returncode == 0
+    for name in ("data", "arrays", "meta/episodes"):
+        assert contents(tmp_path / "set" / name) == contents(tmp_path / "other/set" / name)
+
+
+def test_a_failure_is_a_line_for_each_recording_and_exit_code_2(bags: list[Path], tmp_path: Path) -> None:
+    short = ["--min-frames", "100000"]
+    done = run(tmp_path / "set", bags, *short, "--jobs", "2")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+    assert all("no 100000 ticks in a row have every stream" in line for line in done.stderr.splitlines())
+    assert not (tmp_path / "set").exists()
+
+
+def test_nothing_is_skipped_where_no_recording_is_left(bags: list[Path], tmp_path: Path) -> None:
+    done = run(tmp_path / "set", [broken(tmp_path / "bad", bags[0])], "--on-error", "skip")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_pieces_stay(
+    bags: list[Path], tmp_path: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    out = tmp_path / "disk" / "set"
+    out.parent.mkdir()
+    command = [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), "--spec", str(SPEC), "--out", str(out)]
+    more_space = f"mount -o remount,size=100m none {out.parent} && ls -A {out} && {' '.join(command)} --media none"
+    code, text, errors = small_disk(out.parent, "420k", [*command, "--media", "none"], more_space)
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert "No space left on device; free some space" in errors
+    assert text.splitlines()[0] == PIECES
+    assert "recordings were converted by an earlier export and reused" in text

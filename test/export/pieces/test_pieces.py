@@ -1,0 +1,166 @@
+"""Pieces: what decides their names, and what does not decide the bytes of a dataset."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.pieces import recording_file, workers
+from robocache_ros.export.pieces.conversion import make_piece
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.spec import FusionSpec
+
+from .conftest import Contents, contents
+
+NO_MEDIA = ExportOptions(media="none")
+
+
+def without_cameras(spec: FusionSpec) -> FusionSpec:
+    return replace(spec, streams=tuple(stream for stream in spec.streams if stream.kind != "image"))
+
+
+def key(plan: Plan, recording: Path) -> str:
+    with Checksums(recording) as checksums:
+        return plan.key(recording, checksums.result())
+
+
+@pytest.mark.parametrize("media", ["none", "video"])
+def test_two_processes_make_the_bytes_of_one(
+    recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
+) -> None:
+    out = export(recordings, spec, tmp_path / "set", ExportOptions(media=media), jobs=2).out
+    assert contents(out) == undisturbed(media)
+
+
+def test_the_order_in_which_pieces_are_made_changes_no_byte(
+    recordings: list[Path],
+    spec: FusionSpec,
+    undisturbed: Callable[[str], Contents],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def backwards(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[Path, Any]:
+        made = [make_piece(plan, task, store, resumed=False, progress=None) for task in reversed(plan.tasks)]
+        return {outcome.recording: outcome for outcome in made}
+
+    monkeypatch.setattr("robocache_ros.export.job.make_pieces", backwards)
+    assert contents(export(recordings, spec, tmp_path / "set", NO_MEDIA).out) == undisturbed("none")
+
+
+def test_a_recording_given_twice_is_converted_once_and_is_twice_in_the_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+    twice = export([bags[0]] * 2, spec, tmp_path / "twice", NO_MEDIA, progress=lambda name, share: seen.append(name))
+    once = export([bags[0]], spec, tmp_path / "once", NO_MEDIA, progress=lambda name, share: seen.append(name))
+    assert twice.frames == 2 * once.frames
+    assert len(seen) % 2 == 0
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+
+
+def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    plan = Plan((bags[0],), spec, NO_MEDIA)
+    same = [
+        plan,
+        replace(plan, recordings=(bags[1], bags[0])),
+        replace(plan, options=replace(NO_MEDIA, task="another", robot_type="another")),
+    ]
+    assert {key(each, bags[0]) for each in same} == {key(plan, bags[0])}
+    copy = shutil.copytree(bags[0], tmp_path / bags[0].name)
+    assert key(plan, copy) == key(plan, bags[0])
+
+    others = [replace(plan, spec=replace(spec, rate_hz=25)), replace(plan, options=replace(NO_MEDIA, min_frames=3))]
+    assert key(plan, bags[0]) not in {key(each, bags[0]) for each in others}
+    file = next(copy.glob("*.mcap"))
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert key(plan, copy) != key(plan, bags[0])
+
+
+def test_a_piece_that_lacks_a_byte_is_made_again(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    plan, store = Plan((bags[0],), without_cameras(spec), NO_MEDIA), PieceStore(tmp_path)
+    first = make_piece(plan, bags[0], store, resumed=False, progress=None)
+    assert first.piece
+    whole = contents(first.piece)
+    data = first.piece / "data.parquet"
+    data.write_bytes(data.read_bytes()[:-1])
+
+    assert store.find(first.piece.name) is None
+    again = make_piece(plan, bags[0], store, resumed=True, progress=None)
+
+    assert (again.piece, again.reused) == (first.piece, False)
+    assert contents(first.piece) == whole
+
+
+def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    plan = Plan((bags[0],), spec, ExportOptions(media="image"))
+    made: list[Any] = []
+    save = recording_file.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
+        piece = make_piece(plan, bags[0], PieceStore(tmp_path), resumed=False, progress=None).piece
+    assert piece
+    loaded, files = recording_file.load(piece, bags[0], spec, "ideal")
+    (original,) = made
+    assert [file["name"] for file in files] == [file.name for file in bags[0].glob("*.mcap")]
+    for name, value in vars(original).items():
+        found = getattr(loaded, name)
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(found, value)
+            assert found.dtype == value.dtype
+        elif name == "topics":
+            assert repr(found) == repr(value)
+            assert list(found) == list(value)
+            for topic, stats in value.items():
+                assert np.array_equal(found[topic].intervals_ms, stats.intervals_ms)
+                assert np.array_equal(found[topic].delays_ms, stats.delays_ms)
+        elif name == "thumbnails":
+            assert found.images == value.images
+        else:
+            assert found == value, name
+
+
+def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([(224, 224), (112, 112)])
+
+    def resized(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[Path, Any]:
+        outcomes = {}
+        for task in plan.tasks:
+            front = plan.spec.stream("front")
+            assert front.image
+            other = replace(front, image=replace(front.image, size=next(sizes)))
+            streams = tuple(other if stream.name == "front" else stream for stream in plan.spec.streams)
+            each = replace(plan, spec=replace(plan.spec, streams=streams))
+            outcomes[task] = make_piece(each, task, store, resumed=False, progress=None)
+        return outcomes
+
+    monkeypatch.setattr("robocache_ros.export.job.make_pieces", resized)
+    with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
+        export(bags, spec, tmp_path / "set")
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
+    with pytest.raises(RoboCacheError, match="jobs: .* is below 1"):
+        export(bags, spec, tmp_path / "set", jobs=jobs)
+
+
+def test_more_processes_than_recordings_are_not_started(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_processes", lambda *_: pytest.fail("a process was started"))
+    export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)
