@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo
     from robocache_ros.bags.frames.recorded_frames import FrameInfo
     from robocache_ros.export.job import ExportResult
-    from robocache_ros.export.pieces.conversion import Progress as Report
+    from robocache_ros.export.pieces.recording_to_piece import Progress as Report
 
 console = Console()
 errors = Console(stderr=True)

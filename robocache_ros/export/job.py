@@ -17,7 +17,7 @@ from robocache_ros.export.dataset_writer import ExportOptions, load_format
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
-from robocache_ros.export.pieces.conversion import Outcome, Progress, convert, masks_all
+from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, convert, masks_all
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.report.page import write_report
@@ -90,10 +90,7 @@ def export(
         raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
     if jobs is not None and jobs < 1:
         raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
-    # Cameras take part in when an `eager` tick of a `deployed` export is computed: they are then read, but not stored.
-    if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
-        spec = without_cameras(spec)
-    spec = _with_policy(spec, options)
+    spec = _resolved(spec, options)
     load_format(options.format)
     begun = time.perf_counter()
     target = Path(os.path.abspath(out))
@@ -188,8 +185,11 @@ def _paths(bags: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _with_policy(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
-    """The spec with the `on_invalid` that the options ask for."""
+def _resolved(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
+    """The spec with the streams and the `on_invalid` that the options ask for."""
+    # Cameras take part in when an `eager` tick of a `deployed` export is computed: they are then read, but not stored.
+    if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
+        spec = without_cameras(spec)
     if options.on_invalid != "spec":
         spec = replace(spec, streams=tuple(replace(s, on_invalid=options.on_invalid) for s in spec.streams))
     if not options.trim and not masks_all(spec):
