@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from robocache_ros.export.dataset_writer import ExportOptions, load_format
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
-from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, convert, masks_all
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, convert, masks_all
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.report.page import write_report
 from robocache_ros.export.target import NewDataset, new_dataset
@@ -26,6 +27,7 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
 ON_ERROR = ("fail", "skip")
+LINES = 20  # of recordings that failed, in an error
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,7 @@ def export(
     """Write recordings as one dataset; no reader finds a dataset in `out` until it is complete.
 
     Each recording becomes a piece in a hidden folder of `out`. An export that is stopped or fails keeps the pieces that
-    are complete, and the same call continues it. The dataset depends on the recordings, in their order, the spec and
-    the options alone.
+    are complete, and the same call continues it.
 
     Args:
         bags: the recordings, in the order of their episodes.
@@ -74,39 +75,39 @@ def export(
         options: how the recordings become a dataset.
         overwrite: replace a dataset in `out`.
         report: write report.html.
-        jobs: processes that convert recordings; None: as many as there are cores. More than one need a main module that
-            can be imported: guard its code with `if __name__ == "__main__":`.
-        on_error: what a recording that cannot be converted does: `fail`: the others are converted and kept for the
-            next call, then an error names it; `skip`: the dataset is made of the others.
+        jobs: processes that convert recordings; None: as many as there are cores. More than one need a main module whose
+            code is guarded with `if __name__ == "__main__":`.
+        on_error: `fail`: after a recording that cannot be converted the others are converted and kept for the next
+            call, then an error names it; `skip`: the dataset is made of the others.
         progress: is told how far each recording is.
 
     Errors:
         RoboCacheError: a recording that cannot be read, does not fit the spec or changes while it is read; a folder
             that is in use, or holds a dataset while `overwrite` is not set; an error of the file system.
     """
-    paths = _paths(bags)
-    options = options or ExportOptions()
-    if on_error not in ON_ERROR:
-        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
-    if jobs is not None and jobs < 1:
-        raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
+    paths, options = _paths(bags), options or ExportOptions()
+    _check_arguments(jobs, on_error)
     spec = _resolved(spec, options)
     load_format(options.format)
-    begun = time.perf_counter()
-    target = Path(os.path.abspath(out))
+    begun, target = time.perf_counter(), Path(os.path.abspath(out))
     with file_errors(target):
         failed = _check(paths, spec, on_error)
         plan = Plan(tuple(path for path in paths if path not in failed), spec, options)
         with new_dataset(target, overwrite=overwrite) as new:
             outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
-            failed.update({path: outcome.error for path, outcome in outcomes.items() if outcome.error})
-            if failed:
-                _check_failed(failed, len(plan.tasks), on_error, Path(out))
+            failed |= {path: outcome.error for path, outcome in outcomes.items() if outcome.error}
+            _check_failed(failed, len(set(paths)), on_error, Path(out))
             made = [outcomes[path] for path in plan.recordings if path not in failed]
-            losses = tuple(FailedRecording(path, failed[path]) for path in paths if path in failed)
+            losses = tuple(starmap(FailedRecording, failed.items()))
             recordings = _merge(plan, made, losses, new, target.name if report else None)
-    notes = (*_reused(made), *new.notes)
-    return ExportResult(Path(out), recordings, time.perf_counter() - begun, losses, notes)
+    return ExportResult(Path(out), recordings, time.perf_counter() - begun, losses, (*_reused(made), *new.notes))
+
+
+def _check_arguments(jobs: int | None, on_error: str) -> None:
+    if on_error not in ON_ERROR:
+        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+    if jobs is not None and jobs < 1:
+        raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
 
 
 def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path, str]:
@@ -122,21 +123,26 @@ def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path,
         except RoboCacheError as error:
             failed[path] = str(error)
     if len(failed) == len(set(paths)):
-        raise SeveralErrors("\n".join(failed.values()))
+        raise SeveralErrors(_lines(failed))
     return failed
 
 
 def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path) -> None:
-    """Raise an error that names each recording that failed, unless there are others to make a dataset of."""
-    if on_error == "skip" and len(failed) < total:
-        return
-    lines = list(failed.values())
-    if len(failed) < total:
-        lines.append(
-            f"{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; the others are "
-            "kept in it: run the same command again after fixing these, or with --on-error skip"
+    """Raise an error that names the recordings that failed, unless a dataset is to be made of the others."""
+    if len(failed) == total:
+        raise SeveralErrors(_lines(failed))
+    if failed and on_error == "fail":
+        raise SeveralErrors(
+            f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; "
+            "the others are kept in it: run the same command again after fixing these, or with --on-error skip"
         )
-    raise SeveralErrors("\n".join(lines))
+
+
+def _lines(failed: dict[Path, str]) -> str:
+    """A line for each recording that failed."""
+    lines = list(failed.values())[:LINES]
+    more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
+    return "\n".join([*lines, *more])
 
 
 def _merge(

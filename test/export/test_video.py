@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("av", reason="needs the `export` extra")
 
@@ -17,7 +19,7 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.job import ExportOptions, export
-from robocache_ros.export.lerobot.video import VideoFile, encoder_of
+from robocache_ros.export.lerobot.video import JoinedVideo, VideoFile, encoder_of
 from robocache_ros.spec import load_spec
 
 START_NS = 1_700_000_000_000_000_000
@@ -83,3 +85,44 @@ def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(
     described = json.loads((tmp_path / "out/meta/robocache.json").read_text(encoding="utf-8"))
     assert described["images"]["camera"]["stored"] == how
     assert f"camera: {how}." in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+
+
+def encoded(file: Path, size: tuple[int, int], frames: int) -> Path:
+    """A video of noise."""
+    video = VideoFile(file, size, 50)
+    for image in np.random.default_rng(frames).integers(0, 256, (frames, 3, *size), np.uint8):
+        video.write(image)
+    video.close()
+    return file
+
+
+def decoded(file: Path) -> tuple[list[Fraction], list[NDArray[np.uint8]]]:
+    """The times of the frames, and the frames."""
+    with av.open(str(file)) as container:
+        frames = list(container.decode(video=0))
+        return [f.pts * f.time_base for f in frames], [f.to_ndarray(format="rgb24") for f in frames]
+
+
+@pytest.mark.parametrize("size", [(64, 64), (63, 65)], ids=["av1", "h264"])
+def test_parts_of_a_video_are_joined_without_a_change(tmp_path: Path, size: tuple[int, int]) -> None:
+    counts = (33, 1, 20)
+    parts = [encoded(tmp_path / "parts" / f"{count}.mp4", size, count) for count in counts]
+    video = JoinedVideo(tmp_path, "chunk-{chunk_index}/file-{file_index}.mp4", 50, 200, 1000)
+    places = [video.append(part, count) for part, count in zip(parts, counts, strict=True)]
+    video.close()
+    assert places == [(0, 0, 0), (0, 0, 33), (0, 0, 34)]
+    times, frames = decoded(tmp_path / "chunk-0" / "file-0.mp4")
+    assert times == [Fraction(index, 50) for index in range(54)]
+    assert np.array_equal(frames, [frame for part in parts for frame in decoded(part)[1]])
+
+
+def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path: Path) -> None:
+    sizes = [(64, 64), (96, 64), (96, 64)]
+    parts = [encoded(tmp_path / f"{index}.mp4", size, 5) for index, size in enumerate(sizes)]
+    video = JoinedVideo(tmp_path, "chunk-{chunk_index}/file-{file_index}.mp4", 50, 200, 2)
+    places = [video.append(part, 5) for part in parts[:2]]
+    video.close()
+    assert places == [(0, 0, 0), (0, 1, 0)]
+    small = JoinedVideo(tmp_path, "small/chunk-{chunk_index}/file-{file_index}.mp4", 50, 0, 2)
+    assert [small.append(part, 5) for part in parts] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    small.close()

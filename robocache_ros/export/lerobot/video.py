@@ -24,9 +24,10 @@ class Encoder(NamedTuple):
 
 
 # LeRobot's own settings: a key frame every second frame, so that a random access decodes two frames at most. The number
-# of threads is fixed, because it may change the bytes.
+# of threads is fixed, because it may change the bytes. There are no B-frames, so that videos can be joined: decoding
+# times are those of the frames.
 _AV1 = Encoder("av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "svtav1-params": "lp=2"})
-_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "threads": "2"})
+_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "2"})
 _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
 MIN_SIDE = 64  # SVT-AV1 refuses frames below 4 pixels, and never ends some that are narrow, such as 16x640 and 4000x4
 

@@ -19,8 +19,8 @@ from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.freed_memory import return_freed_memory
-from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, make_piece
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, make_piece
 from robocache_ros.export.pieces.store import PieceStore
 
 

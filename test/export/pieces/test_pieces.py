@@ -16,8 +16,8 @@ from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces import recording_file, workers
-from robocache_ros.export.pieces.recording_to_piece import make_piece
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.recording_to_piece import make_piece
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.spec import FusionSpec
 
