@@ -75,8 +75,8 @@ def export(
         options: how the recordings become a dataset.
         overwrite: replace a dataset in `out`.
         report: write report.html.
-        jobs: processes that convert recordings; None: as many as there are cores. More than one need a main module whose
-            code is guarded with `if __name__ == "__main__":`.
+        jobs: processes that convert recordings; None: as many as there are cores. With more than one, the code of the
+            main module must be guarded with `if __name__ == "__main__":`.
         on_error: `fail`: after a recording that cannot be converted the others are converted and kept for the next
             call, then an error names it; `skip`: the dataset is made of the others.
         progress: is told how far each recording is.
