@@ -23,9 +23,8 @@ LIFT = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
-def command(out: Path, *more: str, bags: int = 1) -> list[str]:
-    start = [sys.executable, "-m", "robocache_ros", "export", *[str(LIFT)] * bags]
-    return [*start, "--spec", str(SPEC), "--out", str(out), *more]
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "robocache_ros", "export", str(LIFT), "--spec", str(SPEC), "--out", str(out), *more]
 
 
 def test_a_later_recording_that_is_wrong_is_noticed_first(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.target import new_dataset
+from robocache_ros.export.target import finished_pieces, new_dataset
 
 from .test_target import NEW, WRITE, contents, dataset
 
@@ -84,6 +84,33 @@ def test_a_half_replaced_dataset_is_not_a_dataset(tmp_path: Path, number: int) -
     out = dataset(tmp_path / "out")
     killed(out, "overwrite", prepare=KILL_AT_MOVE.format(number=number))
     assert not (out / "meta" / "info.json").exists()
+
+
+PIECE = """
+    piece = new.pieces.folder / "key"
+    piece.mkdir(parents=True)
+    (piece / "done.json").write_text("{}")
+"""
+
+
+def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    killed(out, inside=f"{PIECE}    {KILL}")
+    assert finished_pieces(out) == 1
+    with new_dataset(out) as new:
+        assert new.pieces.find("key")
+        dataset(new.folder, "new")
+    assert contents(out) == NEW
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_export_killed_while_it_moves_is_completed_without_its_pieces(tmp_path: Path, number: int) -> None:
+    out = tmp_path / "out"
+    killed(out, prepare=KILL_AT_MOVE.format(number=number), inside=PIECE)
+    assert finished_pieces(out) == 1
+    with pytest.raises(RoboCacheError, match="exists"):
+        new_dataset(out).__enter__()
+    assert contents(out) == NEW
 
 
 def test_a_second_export_to_the_same_folder_is_refused_while_the_first_runs(tmp_path: Path) -> None:
