@@ -171,9 +171,7 @@ class LeRobotMerge:
         lengths = [episode["length"] for told in self._told for episode in told["episodes"]]
         columns = {"episode_index": np.repeat(np.arange(len(lengths)), lengths), "index": np.arange(sum(lengths))}
         stats = {
-            name: of_columns(columns[name])
-            if name in columns
-            else stats_of_files(name, described, folders)
+            name: of_columns(columns[name]) if name in columns else stats_of_files(name, described, folders)
             for name in described
         }
         for media in self._media.values():
