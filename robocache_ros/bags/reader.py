@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -18,6 +20,7 @@ from robocache_ros.bags.storage.mcap import NOT_OF_ROS
 from robocache_ros.bags.storage.merge import merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
 from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
+from robocache_ros.decode.cdr.release_types import RELEASES, find_release
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 
@@ -80,10 +83,17 @@ class Bag:
         """Whether the recording's checksums show an altered message: CHECKED or UNCHECKED."""
         return CHECKED if all(source.has_checksums for _, source in self._sources) else UNCHECKED
 
-    @property
+    @cached_property
     def definitions(self) -> dict[str, str]:
-        """Message definitions by type, as far as the recording holds them."""
-        return {topic.type: topic.definition for topic in self.topics.values() if topic.definition}
+        """Message definitions by type: those that the recording holds, and those that its messages tell."""
+        held = {topic.type: topic.definition for topic in self.topics.values() if topic.definition}
+        for topic in self.topics.values():
+            if topic.type in RELEASES and topic.type not in held and topic.count:
+                found = find_release(topic.type, (m.data for m in islice(self.messages([topic.name]), 8)))
+                if found:
+                    held[topic.type] = found
+                    self._notes.append(f"{topic.type}: not defined in the recording; read by the layout that fits")
+        return held
 
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None

@@ -99,7 +99,7 @@ def test_the_storages_of_one_ros_1_recording_give_the_same_messages() -> None:
 SHIFTED = {  # topics on the timeline, its seconds in one of the log times, and by how much the clocks differ
     "abitobot_sim": (2, 0.9895, 1.7468e9),
     "cougars_auv": (20, 1.0, 515219.9),
-    "husky_ur_sim": (4, 1.0, 1.7625e9),
+    "husky_ur_sim": (8, 1.0, 1.7625e9),
     "nissan_imu": (3, 1.0, 72586745.8),
 }
 
@@ -113,6 +113,13 @@ def test_old_and_simulated_stamps_are_the_timeline(name: str, expected: tuple[in
     assert (timeline.source, len(timeline.segments), len(timeline.topics)) == ("stamps", 1, topics)
     assert timeline.rate == pytest.approx(rate, abs=2e-4)
     assert timeline.offset_ns / 1e9 == pytest.approx(offset_s, rel=1e-4)
+
+
+def test_controller_states_without_a_definition_are_read() -> None:
+    with Bag(Path(FOLDER or "") / "husky_ur_sim") as bag:
+        definition = bag.definitions["control_msgs/msg/JointTrajectoryControllerState"]
+        assert "JointTrajectoryPoint feedback" in definition
+        assert any("not defined in the recording; read by the layout that fits" in note for note in bag.notes)
 
 
 @pytest.mark.parametrize("name", ["crazyflie", "stinger_boat", "ros1_kuka_joints", "soccer_split", "crab_custom"])

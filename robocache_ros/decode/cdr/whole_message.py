@@ -33,6 +33,15 @@ def read_message(message: Struct, data: Buffer) -> Any:
     return _Reader(data).value(message, START)[0]
 
 
+def message_end(message: Struct, data: Buffer) -> int:
+    """The offset past the last byte that a message of this type has in `data`.
+
+    Errors:
+        DecodeError, RoboCacheError: as for `read_message`.
+    """
+    return _Reader(data).value(message, START)[1]
+
+
 class _Reader:
     def __init__(self, data: Buffer) -> None:
         self._data, self._end, self._order = data, len(data), byte_order(data)
