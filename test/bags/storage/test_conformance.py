@@ -34,7 +34,7 @@ def test_files_of_every_layout_are_refused_in_one_true_line(kind: str) -> None:
             Bag(file)
         text = str(error.value)
         assert text.startswith(f"{file}: ")
-        assert text.endswith("; record it again")
+        assert text.endswith("; give one with messages of ROS" if count else "; record it again")
         assert text.isprintable()
         assert (f": {count} messages are not of ROS (cdr, ros1) but 'a'" in text) == bool(count)
         assert ("holds no messages" in text) != bool(count)
