@@ -74,7 +74,8 @@ def replay(
         for s in (spec.media if media else ())
     }
     wait(lambda: all(i.subscription.get_publisher_count() for i in (fused, *aligned.values())), "the node's topics")
-    rig.play(rate=rate, duration_s=SECONDS)
+    topics = tuple({feed.topic for feed in spec.feeds})  # it waits for a subscriber of each
+    rig.play(rate=rate, duration_s=SECONDS, topics=topics)
     with Bag(PANDA) as bag:
         last_ns = bag.start_ns + round((SECONDS - 0.05) * 1e9) - spec.cut_ns  # due before the last message
     wait(lambda: len(fused) and frame_messages.read_fused(fused.newest)[0] >= last_ns, "the last tick")
