@@ -1,4 +1,4 @@
-"""What a recording holds: each topic's statistics and, from a few of its messages, what it is about."""
+"""Describes a recording: the statistics of each topic and, from a few sample messages, its content."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
-SAMPLES = 8  # messages of a topic looked into, evenly spread
+SAMPLES = 8  # sample messages per topic, evenly spaced
 
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic: its statistics, a few of its messages, and one line on what is in them."""
+    """A topic: its statistics, a few sample messages, and a one-line description of their content."""
 
     stats: TopicStats
-    messages: tuple[Any, ...] = field(repr=False)  # as `read_message` gives them; none where the type is unknown
+    messages: tuple[Any, ...] = field(repr=False)  # as returned by `read_message`; empty if the type is unknown
     content: str
 
 
 @dataclass(frozen=True)
 class BagInfo:
-    """A recording."""
+    """Description of a recording."""
 
     path: Path
     size: int  # bytes on disk
     start_ns: int
     stop_ns: int
     notes: tuple[str, ...]
-    integrity: str  # what is known of the messages' checksums
+    integrity: str  # whether checksums of the messages were verified
     topics: dict[str, TopicInfo]
-    definitions: dict[str, str] = field(default_factory=dict, repr=False)  # of the message types that it brings
-    frames: dict[str, FrameInfo] = field(default_factory=dict, repr=False)  # those with a parent, by name
+    definitions: dict[str, str] = field(default_factory=dict, repr=False)  # by message type, if recorded
+    frames: dict[str, FrameInfo] = field(default_factory=dict, repr=False)  # frames with a parent, by name
 
     @property
     def duration_s(self) -> float:
-        """From the first to the last message."""
+        """Time from the first to the last message in seconds."""
         return (self.stop_ns - self.start_ns) / 1e9
 
 
 def describe(path: str | Path) -> BagInfo:
-    """Read a recording once and describe it."""
+    """Read a recording in one pass and describe it."""
     with Bag(path) as bag:
         recorder = Recorder(bag.topics.values(), bag.definitions)
         kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
-        # Odd, so that the messages of two publishers in turn are both among them.
+        # Odd, so that the samples include both publishers if two publishers alternate.
         strides = {name: topic.count // SAMPLES | 1 for name, topic in bag.topics.items()}
         frames = FrameRecorder(bag.topics.values())
         for message in _sampled(recorder.watch(bag.messages()), kept, strides):
@@ -80,7 +80,7 @@ def describe(path: str | Path) -> BagInfo:
 
 
 def image_size(message: Any) -> tuple[int, int] | None:
-    """Height and width of an Image or CompressedImage message; None where it cannot be told."""
+    """Return the height and width of an Image or CompressedImage message; None if unknown."""
     if hasattr(message, "height"):
         return int(message.height), int(message.width)
     compressed = "compressedDepth" if "compressedDepth" in message.format else "png" if _is_png(message) else "jpeg"
@@ -92,7 +92,7 @@ def image_size(message: Any) -> tuple[int, int] | None:
 
 
 def cloud_points(message: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """(N, 3) float32 finite x, y, z of a PointCloud2 message, rows without padding alone; else (0, 3)."""
+    """Return the (N, 3) float32 finite x, y, z of a PointCloud2 message; (0, 3) if rows are padded or invalid."""
     offsets = {f.name: f.offset for f in message.fields if f.datatype == _FLOAT32}
     data = np.asarray(message.data)
     count = message.width * message.height
@@ -122,17 +122,17 @@ def _sampled(
 def _messages(definitions: Mapping[str, str], name: str, kept: list[bytes]) -> Iterator[Any]:
     try:
         message = message_type(name, definitions)
-    except RoboCacheError:  # not known, or a definition that cannot be read: the topic is shown without content
+    except RoboCacheError:  # unknown type or invalid definition: show the topic without content
         return
     for data in kept:
         try:
             yield read_message(message, data)
-        except RoboCacheError:  # a damaged message is nothing to describe a topic by
+        except RoboCacheError:  # skip a damaged message
             continue
 
 
 def _content(kind: str, messages: tuple[Any, ...]) -> str:
-    """One line on a topic's messages."""
+    """Describe a topic's messages in one line."""
     if not messages:
         return ""
     first = messages[0]

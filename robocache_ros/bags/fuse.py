@@ -1,4 +1,4 @@
-"""A recording through the fusion engine: frames on the tick grid, and counts of what happened to its messages."""
+"""Runs a recording through the fusion engine: frames on the tick grid, and counters of message outcomes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from robocache_ros.spec import TF_STATIC, FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
-VECTOR_CHUNK = 1024  # ticks given at once; fewer with images and voxels, which take more memory
-MEDIA_CHUNK = 32  # and fewer than that where images are large: see offline.run
-# A stream that is silent for longer than this before the end has failed: the ticks without it are kept.
+VECTOR_CHUNK = 1024  # ticks per chunk; fewer with images and voxels, which use more memory
+MEDIA_CHUNK = 32  # fewer still for large images: see offline.run
+# A stream without samples for longer than this at the end has failed. The ticks without it are kept.
 TAIL_NS = 10 * NS_PER_S
-TAIL_BYTES = 2**29  # of the images and voxels of these ticks: earlier ones are kept in the dataset, not in memory
+TAIL_BYTES = 2**29  # limit for images and voxels of trailing ticks in memory; beyond it, ticks go to the dataset
 
 
 class BagRun:
@@ -35,19 +35,19 @@ class BagRun:
 
     Args:
         bag: an open recording.
-        spec: the streams; the recording must have their topics, with their types.
-        visibility: `ideal`: a tick sees every sample; `deployed`: what the robot would have seen by then.
-        trim: leave out the ticks at either end at which a stream is invalid (at the tail ten seconds, or `TAIL_BYTES`
-            of images and voxels, at most).
-        start_ns, stop_ns: log times to read between; None: from the first message, to the last one.
+        spec: the streams; the recording must have their topics with matching types.
+        visibility: `ideal`: a tick uses every sample; `deployed`: only samples that had arrived on the robot by then.
+        trim: omit ticks at both ends at which a stream is invalid (at the tail, at most ten seconds or `TAIL_BYTES` of
+            images and voxels).
+        start_ns, stop_ns: range of log times to read; None: from the first message, to the last one.
 
     Attributes:
-        timeline: on which the ticks are.
-        start_ns, stop_ns: of the recording on it; where the time jumps, stop_ns - start_ns is the sum of the parts.
+        timeline: the timeline of the ticks.
+        start_ns, stop_ns: range on the timeline; with time jumps, stop_ns - start_ns is the sum of the parts.
 
-    Attributes, complete once `frames` is done:
-        ticks_ns, valid: (T,) int64 and (T, N) uint8 of every tick, also those trimmed.
-        leading, trailing: how many of them were trimmed at either end.
+    Attributes, complete after `frames` is exhausted:
+        ticks_ns, valid: (T,) int64 and (T, N) uint8 of every tick, including trimmed ticks.
+        leading, trailing: number of ticks trimmed at the start and at the end.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class BagRun:
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
-            for message in bag.messages([TF_STATIC]):  # first, because static transforms hold for all times
+            for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
                 self._ingest.static_transforms(message.data)
         topics = {feed.topic for feed in bag.feeds(spec)}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
@@ -83,10 +83,10 @@ class BagRun:
         self._valid: list[NDArray[np.uint8]] = []
 
     def frames(self) -> Generator[Frames]:
-        """The frames, some ticks at a time, in order.
+        """Yield the frames in order, several ticks at a time.
 
         Errors:
-            RoboCacheError: the recording spans no tick, or is trimmed and no tick has every stream.
+            RoboCacheError: the recording is shorter than a tick, or is trimmed and no tick has a value in every stream.
         """
         frames = self._watched()
         if not self._trim:
@@ -94,7 +94,7 @@ class BagRun:
             self.check_spans_ticks()
             return
         begun = False
-        waiting: list[Frames] = []  # ticks since the last complete one: the tail, if none follows
+        waiting: list[Frames] = []  # ticks since the last complete tick: the tail, if no complete tick follows
         for part in frames:
             complete = np.flatnonzero((part.valid > 0).all(axis=1))
             start = 0
@@ -120,26 +120,26 @@ class BagRun:
 
     @property
     def ticks_ns(self) -> NDArray[np.int64]:
-        """(T,) int64 every tick that was resolved."""
+        """(T,) int64 times of all resolved ticks."""
         return np.concatenate(self._ticks) if self._ticks else np.empty(0, np.int64)
 
     @property
     def valid(self) -> NDArray[np.uint8]:
-        """(T, N) uint8 of every tick that was resolved."""
+        """(T, N) uint8 states of all resolved ticks."""
         return np.concatenate(self._valid) if self._valid else np.empty((0, len(self.spec.streams)), np.uint8)
 
     @property
     def counters(self) -> dict[str, Counter[str]]:
-        """By stream, the outcomes of its messages: received, decoded, accepted, late, dropped:<cause> and so on."""
+        """Outcomes of messages by stream: received, decoded, accepted, late, dropped:<cause> and so on."""
         counters, lost = self._ingest.counters, self._ingest.engine.lost
         return {stream.name: counters[stream.name] + Counter(lost(stream.name)) for stream in self.spec.streams}
 
     def stats(self) -> dict[str, TopicStats]:
-        """What the recording says of the topics that were read."""
+        """Statistics of the topics that were read."""
         return self._recorder.stats(self.timeline)
 
     def clocks(self) -> dict[str, Any]:
-        """For the provenance: the `timeline`, and the newest translation of each stream with `stamp: device`."""
+        """For the provenance: the `timeline`, and the latest clock estimate of each stream with `stamp: device`."""
         devices = {
             name: {"offset_ns": clock.offset_ns, "skew_ppm": clock.skew_ppm, "jumps": clock.jumps}
             for name, clock in self._ingest.engine.device_clocks.items()
@@ -154,7 +154,7 @@ class BagRun:
             if span is not self._spans[0]:
                 engine.reset("the time of the recording jumps")
             if span is not self._spans[-1] and self.visibility == "deployed":
-                last_ns -= self.spec.cut_ns  # later ticks were not due before the jump
+                last_ns -= self.spec.cut_ns  # later ticks were not yet due at the jump
             messages = self._messages(span.start_ns, span.stop_ns)
             for part in offline.run(
                 messages, self._ingest, span.first_ns, last_ns, visibility=self.visibility, chunk=chunk
@@ -164,7 +164,7 @@ class BagRun:
                 yield part
 
     def _messages(self, start_ns: int, stop_ns: int) -> Iterator[tuple[str, int, bytes]]:
-        """Each message once per stream that its topic feeds, or completes, with its arrival on the timeline."""
+        """Yield each message, with its arrival on the timeline, once per stream that uses it, also as a companion."""
         fed = defaultdict(list)
         for feed in self.bag.feeds(self.spec):
             fed[feed.topic].append(feed.name)
@@ -176,7 +176,7 @@ class BagRun:
                 yield name, arrival_ns, data
 
     def check_spans_ticks(self) -> None:
-        """Raise a RoboCacheError where the recording is shorter than a tick's period."""
+        """Raise a RoboCacheError if the recording is shorter than the tick period."""
         if not self._ticks:
             span_ms, period_ms = (self.stop_ns - self.start_ns) / 1e6, 1000 / self.spec.rate_hz
             raise RoboCacheError(
@@ -184,7 +184,7 @@ class BagRun:
             )
 
     def why_incomplete(self) -> str:
-        """Why no tick has every stream, in words."""
+        """Describe why no tick has a value in every stream."""
         valid = self.valid > 0
         silent = [s.name for index, s in enumerate(self.spec.streams) if not valid[:, index].any()]
         why = f"{', '.join(silent)} never has a value" if silent else "the streams are never there at the same time"
@@ -205,7 +205,7 @@ def _nbytes(frames: Frames) -> int:
 
 
 def without_cameras(spec: FusionSpec) -> FusionSpec:
-    """The spec less its image streams."""
+    """Return the spec without its image streams."""
     kept = tuple(stream for stream in spec.streams if stream.kind != "image")
     if not kept:
         raise RoboCacheError("streams: all of them are images, and images are left out; keep the media")

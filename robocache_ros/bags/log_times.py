@@ -1,16 +1,16 @@
-"""Log times that are far from all others, which a wrong clock or damage leaves in a recording.
+"""Detects outliers among the log times of a recording, which a wrong clock or damage can cause.
 
-An export has a row for every tick between the first and the last message: one wrong log time would make it endless. The
-rule, over all files of a recording:
+An export writes a row for every tick between the first and the last message. One wrong log time would make it endless.
+The rule applies to all files of a recording together:
 
-1. The log times are split into groups wherever two neighbours are more than PAUSE_NS apart.
-2. The group with the most messages is kept, and outwards from it each next group that is REACH_NS away at most.
-3. Of those, groups of few messages at either end are left out: with FEW messages at most, and a FEW_SHAREth of those of
-   the largest group at most.
-4. Log times that do not fit into 63 bits are always left out.
+1. Sorted log times are split into groups where two neighbors are more than PAUSE_NS apart.
+2. The group with the most messages is kept. Outward from it, each next group at most REACH_NS away is kept.
+3. Small groups at both ends of the kept groups are excluded: groups of at most FEW messages and at most 1 / FEW_SHARE
+   of the messages of the largest group.
+4. Log times that do not fit into 63 bits are always excluded.
 
-A recording that was paused for less than half an hour loses nothing, and one that was paused for up to a day loses a
-group of few messages at its ends at most. What is left out is counted in the recording's notes, with its times.
+A recording with a pause of less than half an hour loses no messages. With a pause of up to a day, it loses at most
+small groups at its ends. The recording's notes give the number and the times of excluded messages.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from robocache_ros.units import NS_PER_S
 
 PAUSE_NS = 1800 * NS_PER_S
 REACH_NS = 24 * 3600 * NS_PER_S
-FEW_SHARE = 20  # one of so many
+FEW_SHARE = 20  # see rule 3
 FEW = 100
-LIMIT_NS = 2**63 - 1  # past the last valid log time
+LIMIT_NS = 2**63 - 1  # exclusive upper limit of valid log times
 _SHOWN = 4
 
 
 class Group(NamedTuple):
-    """Log times without a long pause between two of them."""
+    """Consecutive log times without a long pause."""
 
     first_ns: int
     last_ns: int
-    size: int  # messages
+    size: int  # number of messages
 
 
 @dataclass(frozen=True)
 class Window:
-    """The log times of a recording that are used.
+    """The range of log times of a recording that is used.
 
     Attributes:
-        start_ns, stop_ns: the first log time, and past the last one.
-        outside: the groups that are not used.
+        start_ns, stop_ns: the first log time, and the exclusive end.
+        outside: the excluded groups.
     """
 
     start_ns: int
@@ -57,7 +57,7 @@ class Window:
 
     @property
     def note(self) -> str:
-        """What is left out, in words; empty where nothing is."""
+        """Describe the excluded messages; empty if there are none."""
         if not self.outside:
             return ""
         count = sum(group.size for group in self.outside)
@@ -68,17 +68,17 @@ class Window:
 
 
 def groups_of(times_ns: NDArray[np.uint64] | NDArray[np.int64]) -> list[Group]:
-    """(N,) log times, in any order, as groups."""
+    """Split (N,) log times, in any order, into groups."""
     if not len(times_ns):
         return []
     times = np.sort(times_ns)
-    # The difference of two sorted neighbours fits into 64 unsigned bits, also between a negative and a positive time.
+    # The difference of two sorted neighbors fits into uint64, also between a negative and a positive time.
     cuts = np.flatnonzero(np.diff(times.view(np.uint64)) > np.uint64(PAUSE_NS)) + 1
     return [Group(int(part[0]), int(part[-1]), len(part)) for part in np.split(times, cuts)]
 
 
 def joined(groups: Iterable[Group]) -> list[Group]:
-    """Groups of several files, or ranges in any order, as groups of one recording."""
+    """Merge the groups of several files, in any order, into groups of one recording."""
     found: list[Group] = []
     for group in sorted(groups):
         if found and group.first_ns - found[-1].last_ns <= PAUSE_NS:
@@ -90,7 +90,7 @@ def joined(groups: Iterable[Group]) -> list[Group]:
 
 
 def window_of(groups: Sequence[Group]) -> Window:
-    """The log times to use, by the rule above; RoboCacheError where none is valid."""
+    """Return the log times to use, by the rule above; RoboCacheError if none is valid."""
     valid = [group for group in groups if group.first_ns >= 0 and group.last_ns < LIMIT_NS]
     if not valid:
         raise RoboCacheError("none of its messages has a valid log time")

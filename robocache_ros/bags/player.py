@@ -1,4 +1,4 @@
-"""The pace of a replay: when each message of a recording is published, and the time on /clock."""
+"""Replay timing: when each message of a recording is published, and the time on /clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError
 
-CLOCK_PERIOD_NS = 5_000_000  # of /clock in silences, on the steady clock
+CLOCK_PERIOD_NS = 5_000_000  # period of /clock between messages, on the steady clock
 
 
 class Steady(Protocol):
-    """A clock that never jumps, and can be waited on."""
+    """A monotonic clock with a wait."""
 
     def now_ns(self) -> int:
         """Its time."""
@@ -24,7 +24,7 @@ class Steady(Protocol):
 
 
 class SteadyClock:
-    """The system's steady clock; `stopped` ends a replay."""
+    """The system's monotonic clock; `stopped` ends a replay."""
 
     def __init__(self, stopped: Callable[[], bool] = lambda: False) -> None:
         self._stopped = stopped
@@ -52,18 +52,18 @@ def play(
     clock: Callable[[int], None] | None = None,
     steady: Steady | None = None,
 ) -> bool:
-    """Publish messages at their log times; False where the replay was stopped.
+    """Publish messages at their log times; return False if the replay was stopped.
 
-    Each message's time is computed from the first one's, so that no error accumulates; a message that is late is
-    published at once. With `clock`, each message's log time is announced right before it, so that a node in sim time
-    reproduces its arrival to the nanosecond; in silences the clock continues.
+    The time of each message is computed relative to the first message, so errors do not accumulate. A late message is
+    published immediately. With `clock`, the log time of each message is announced immediately before the message, so a
+    node in sim time reproduces its arrival to the nanosecond. Between messages the clock continues.
 
     Args:
-        messages: in the order of the log.
-        publish: publishes one; True where that took time that does not count, so that the recording pauses meanwhile.
+        messages: in log order.
+        publish: publishes a message; returns True to exclude the time of the call, as if the replay paused meanwhile.
         first_ns: log time at which the replay begins.
-        rate: seconds of the recording in a second.
-        clock: announces a time of the recording.
+        rate: seconds of the recording per second.
+        clock: publishes a time of the recording on /clock.
         steady: the clock to wait on.
     """
     speed = check_rate(rate)
@@ -78,7 +78,7 @@ def play(
         due = due_ns(message.log_ns)
         if clock:
             while (next_ns := begin_ns + pulse * CLOCK_PERIOD_NS) < due:
-                if next_ns >= by.now_ns() - CLOCK_PERIOD_NS:  # when behind, the messages themselves keep the clock
+                if next_ns >= by.now_ns() - CLOCK_PERIOD_NS:  # when late, the messages themselves advance the clock
                     if not by.sleep_until(next_ns):
                         return False
                     clock(first_ns + (next_ns - begin_ns) * speed.numerator // speed.denominator)
@@ -94,7 +94,7 @@ def play(
 
 
 def check_rate(rate: float) -> Fraction:
-    """The rate as a fraction; RoboCacheError where it is out of range."""
+    """Return the rate as a fraction; RoboCacheError if it is out of range."""
     if not 0.001 <= rate <= 1000:
         raise RoboCacheError(f"rate: {rate!r} is not between 0.001 and 1000")
     return Fraction(rate).limit_denominator(1_000_000)

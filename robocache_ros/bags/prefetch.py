@@ -1,4 +1,4 @@
-"""Read ahead on a thread, so that decompression runs on a second core while the conversion works."""
+"""Prefetches messages on a thread, so that decompression runs on a second core during the conversion."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from robocache_ros.bags.source import RawMessage
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 256
-BATCHES = 8  # read ahead at most; a batch of one large message counts as several
+BATCHES = 8  # maximum number of prefetched batches; a batch of one large message counts as several
 
 _Item = list[RawMessage] | BaseException | None
 
 
 def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
-    """The same messages in the same order, read a few MB ahead; an error is raised where it happened."""
+    """Yield the messages in the same order, read a few MB ahead. An error is raised at its original position."""
     waiting: queue.Queue[tuple[_Item, int]] = queue.Queue()
     space = threading.Semaphore(BATCHES)
     stopped = threading.Event()
@@ -43,7 +43,7 @@ def read_ahead(messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
                     batch, size = [], 0
             put(batch)
             put(None)
-        except BaseException as error:  # raised again in the thread that reads the result
+        except BaseException as error:  # raised again in the consumer thread
             put(error)
 
     thread = threading.Thread(target=read, name="read-ahead", daemon=True)

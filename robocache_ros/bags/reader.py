@@ -1,4 +1,4 @@
-"""Read recordings with no ROS installed: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags."""
+"""Reads recordings without a ROS installation: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"
 
 CHECKED = "every message is covered by a checksum that is verified"
 UNCHECKED = "not every message has a checksum: altered contents cannot be detected"
-_SHOWN = 5  # topics that a note names
+_SHOWN = 5  # maximum number of topics in a note
 
 
 class Bag:
     """An open recording; a context manager.
 
     Attributes:
-        path: what was opened, a folder or a file.
+        path: the opened folder or file.
         files: the storage files, in the order they were written.
-        topics: its topics by name.
-        start_ns, stop_ns: log time of the first message that is used, and past that of the last one.
+        topics: topics by name.
+        start_ns, stop_ns: log time of the first message in use, and exclusive end after the last one.
 
     Args:
         path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file.
 
     Errors:
-        RoboCacheError: not a recording, or nothing in it can be read.
+        RoboCacheError: not a recording, or a recording without readable data.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._notes: list[str] = []
         self._stack = ExitStack()
-        self._sources: list[tuple[str, Source]] = []  # with the file's name
+        self._sources: list[tuple[str, Source]] = []  # (file name, source)
         try:
             metadata = self._check()
             self.files = storage_files(self.path)
@@ -75,17 +75,17 @@ class Bag:
 
     @property
     def notes(self) -> list[str]:
-        """What is lost or damaged, one line each; complete once the messages have been read."""
+        """Notes on lost or damaged data, one line each; complete after all messages have been read."""
         return [*self._notes, *(f"{name}: {note}" for name, source in self._sources for note in source.notes)]
 
     @property
     def integrity(self) -> str:
-        """Whether the recording's checksums show an altered message: CHECKED or UNCHECKED."""
+        """Whether checksums detect altered messages in the recording: CHECKED or UNCHECKED."""
         return CHECKED if all(source.has_checksums for _, source in self._sources) else UNCHECKED
 
     @cached_property
     def definitions(self) -> dict[str, str]:
-        """Message definitions by type: those that the recording holds, and those that its messages tell."""
+        """Message definitions by type: those stored in the recording, and those inferred from its messages."""
         held = {topic.type: topic.definition for topic in self.topics.values() if topic.definition}
         for topic in self.topics.values():
             if topic.type in RELEASES and topic.type not in held and topic.count:
@@ -98,7 +98,7 @@ class Bag:
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[RawMessage]:
-        """The messages of some topics (None: all) with start_ns <= log time < stop_ns, in log order."""
+        """Yield the messages of `topics` (None: all) with start_ns <= log time < stop_ns, in log order."""
         wanted = set(self.topics if topics is None else topics)
         low = max(self.start_ns, start_ns if start_ns is not None else 0)
         high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
@@ -108,7 +108,7 @@ class Bag:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
     def require(self, spec: FusionSpec) -> None:
-        """Refuse a spec whose topics or types this recording does not have, naming each and what is near."""
+        """Raise an error if topics or types of the spec are not in the recording; it names each and similar topics."""
         feeds = self.feeds(spec)
         missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in feeds if feed.topic not in self.topics]
         if missing:
@@ -128,7 +128,7 @@ class Bag:
                 )
 
     def feeds(self, spec: FusionSpec) -> tuple[StreamSpec, ...]:
-        """The topics of a spec to read: all of them, but /tf for sensors that move only where there is one."""
+        """Return the feeds of a spec to read: all of them, but /tf for moving sensors only if the recording has it."""
         return tuple(feed for feed in spec.feeds if feed.name != TF or TF in self.topics)
 
     def _near(self, topic: str) -> str:
@@ -136,7 +136,7 @@ class Bag:
         return f" (is it {near[0]}?)" if near else ""
 
     def _check(self) -> Metadata:
-        """Refuse what is not a recording, from its files' names and kinds."""
+        """Refuse a path that is not a recording, by the names and types of its files."""
         check_files(self.path)
         metadata = read_metadata(self.path) if self.path.is_dir() else Metadata()
         ros1 = all(file.suffix not in (".mcap", ".db3", ".zstd") for file in storage_files(self.path))
@@ -148,7 +148,7 @@ class Bag:
         return metadata
 
     def _note_other_files(self, metadata: Metadata) -> None:
-        """Note where metadata.yaml names files that are not there, and others were read."""
+        """Note if files named in metadata.yaml are missing and other files were read."""
         found = [file.name for file in self.files]
         if metadata.files and not set(found) & set(metadata.files):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -167,7 +167,7 @@ class Bag:
             self._sources.append((name, source))
 
     def _empty(self) -> str:
-        """Why there is no message, and what to do."""
+        """Describe why there are no messages, and what to do."""
         last = self.notes[-1].partition(": ")[2] if self.notes else ""
         if NOT_OF_ROS in last:
             return f"{last}; give one with messages of ROS"
@@ -185,7 +185,7 @@ class Bag:
             raise RoboCacheError(f"{file}: {reason}; copy it again") from None
 
     def _hold_against(self, metadata: Metadata) -> None:
-        """Note where the files do not hold what metadata.yaml promises."""
+        """Note differences between the files and the contents that metadata.yaml lists."""
         wrong = [
             f"{printable(name)} {self.topics[name].count if name in self.topics else 0:,} of {count:,}"
             for name, count in metadata.counts.items()
@@ -209,12 +209,12 @@ class Bag:
 
 
 def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:
-    """Refuse recordings that cannot be read or do not fit a spec, before work on the first of them begins."""
+    """Refuse recordings that cannot be read or do not match the spec, before the first one is processed."""
     found = [Path(path) for path in paths]
     for path in found:
         check_files(path)
     for path in found:
-        # Compressed files are decompressed once, when their turn comes.
+        # Compressed files are not decompressed here, but once, during the conversion.
         if all(file.suffix != ".zstd" for file in storage_files(path)):
             with Bag(path) as bag:
                 bag.require(spec)

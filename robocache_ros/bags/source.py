@@ -1,4 +1,4 @@
-"""What a recording holds, and what reads one storage file of it."""
+"""Messages and topics of a recording, and the interface of storage file readers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from robocache_ros.bags.log_times import Group
 
 
 class RawMessage(NamedTuple):
-    """One recorded message, as its bytes went over the wire."""
+    """One recorded message in serialized form."""
 
     topic: str
     log_ns: int  # receive time
-    data: bytes  # CDR, with its encapsulation header
+    data: bytes  # CDR, with the encapsulation header
 
 
 @dataclass(frozen=True)
@@ -25,30 +25,30 @@ class Topic:
     name: str
     type: str
     count: int
-    definition: str = ""  # text of the message definition with everything it needs; empty where the bag has none
+    definition: str = ""  # text of the message definition with its dependencies; empty if not in the bag
     latched: bool = False  # a publisher keeps messages for late subscribers (durability transient_local)
-    encoding: str = "cdr"  # of its messages as the file has them: cdr, or ros1, which is read as cdr
+    encoding: str = "cdr"  # of the messages in the file: cdr, or ros1, which the reader converts to cdr
 
 
 class Source(Protocol):
-    """One storage file: its topics and the messages of some of them in log order."""
+    """One storage file: its topics, and messages of selected topics in log order."""
 
     topics: tuple[Topic, ...]
 
     @property
     def notes(self) -> list[str]:
-        """What is lost or damaged, one line each; complete once the messages have been read."""
+        """Notes on lost or damaged data, one line each; complete after all messages have been read."""
 
     @property
     def has_checksums(self) -> bool:
-        """Whether checksums cover all messages, so that an altered one is noticed."""
+        """Whether checksums cover all messages, so that altered messages are detected."""
 
     @property
     def start_ns(self) -> int:
-        """A log time that no message is before."""
+        """Lower bound of the log times of all messages."""
 
     def log_times(self) -> list[Group]:
-        """The log times of the file, as groups that are far from each other."""
+        """The log times of the file as groups, separated by long pauses."""
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
         """Messages with start_ns <= log time < stop_ns."""
@@ -58,5 +58,5 @@ class Source(Protocol):
 
 
 def is_latched(profiles: str) -> bool:
-    """Whether one of rosbag2's offered_qos_profiles (YAML) is transient_local; a number in Humble."""
+    """Whether one of rosbag2's offered_qos_profiles (YAML) is transient_local. Humble stores a number."""
     return bool(re.search(r"^[\s-]*durability:\s*(1|transient_local)\s*$", profiles, re.MULTILINE))

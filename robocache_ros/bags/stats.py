@@ -1,4 +1,4 @@
-"""Statistics of a recording's topics: rate, jitter, gaps, drops, duplicates, order and transport delay."""
+"""Statistics of the topics of a recording: rate, jitter, gaps, drops, duplicates, order and transport delay."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ from robocache_ros.units import NS_PER_S
 
 Int64 = NDArray[np.int64]
 
-GAP_PERIODS = 3.0  # a silence is a gap from three periods on; below it is jitter, or a lost sample or two
-LOST_PERIODS = 1.5  # an interval this long has lost a sample
-_STAMPED_HEAD = 12  # bytes of a message until after its header's stamp: encapsulation, seconds, nanoseconds
+GAP_PERIODS = 3.0  # a gap is at least three periods; shorter intervals are jitter, or one or two lost samples
+LOST_PERIODS = 1.5  # minimum interval that counts as a lost sample
+_STAMPED_HEAD = 12  # bytes of a message up to the end of the header stamp: encapsulation, seconds, nanoseconds
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A silence of a topic."""
+    """An interval without messages on a topic."""
 
-    start_ns: int  # the last sample before it
+    start_ns: int  # time of the last sample before the gap
     length_ns: int
 
 
 @dataclass(frozen=True)
 class TopicStats:
-    """One topic over a recording, on its timeline.
+    """Statistics of one topic of a recording, on its timeline.
 
-    Times are header stamps, translated where they are on a clock of their own; arrivals where they are not set.
+    Times are header stamps, converted if the topic has its own clock. If stamps are not set, times are arrivals.
 
-    `missing` is an estimate: an interval of 1.5 periods or more has lost as many samples as fit into it, by the median
-    interval. That needs a topic with a period: where shorter intervals make up less than half of the time, messages
-    come in bursts or on events, and nothing is estimated. Silences are in `gaps` either way.
+    `missing` is an estimate: for each interval of 1.5 periods or more, the number of lost samples follows from the
+    median interval. The estimate requires a periodic topic. If shorter intervals cover less than half of the time,
+    messages come in bursts or on events, and no loss is estimated. `gaps` contains long intervals in both cases.
     """
 
     topic: str
     type: str
     count: int
     size: int  # bytes
-    clock: Clock  # what its header stamps are
+    clock: Clock  # clock of the header stamps
     start_ns: int
     stop_ns: int
-    rate_hz: float  # distinct samples over the time between the first and the last; 0 of one sample
+    rate_hz: float  # distinct samples / time between the first and the last; 0 for one sample
     period_ms: float  # median interval
-    jitter_ms: float  # half the spread of the middle 90 % of the intervals
-    missing: int  # estimate of lost samples; 0 of a topic that comes in bursts
+    jitter_ms: float  # half the range of the middle 90 % of the intervals
+    missing: int  # estimated number of lost samples; 0 for a topic with bursts
     gaps: tuple[Gap, ...]
-    duplicates: int  # messages with a header stamp that an earlier message had
-    out_of_order: int  # messages logged behind a newer header stamp
+    duplicates: int  # messages whose header stamp equals that of an earlier message
+    out_of_order: int  # messages logged after a message with a newer header stamp
     intervals_ms: NDArray[np.float64] = field(repr=False)
-    delays_ms: NDArray[np.float64] = field(repr=False)  # arrival - stamp; empty where `stamped` is False
+    delays_ms: NDArray[np.float64] = field(repr=False)  # arrival - stamp; empty if `stamped` is False
 
     @property
     def stamped(self) -> bool:
-        """Whether its messages have header stamps that are set."""
+        """Whether the header stamps of the messages are usable."""
         return self.clock.is_usable
 
     def delay_ms(self, share: float) -> float:
-        """The delay that a share of the messages stays under; 0 where `stamped` is False."""
+        """Return the delay quantile at `share`; 0 if `stamped` is False."""
         return float(np.quantile(self.delays_ms, share)) if len(self.delays_ms) else 0.0
 
     @property
     def longest_gap_ms(self) -> float:
-        """The longest silence."""
+        """The longest gap."""
         return max((gap.length_ns / 1e6 for gap in self.gaps), default=0.0)
 
 
@@ -79,24 +79,24 @@ class Recorder:
     """Records the times of messages that pass through it.
 
     Args:
-        topics: those of the recording.
-        definitions: message definitions, where the recording holds them.
+        topics: the topics of the recording.
+        definitions: message definitions stored in the recording.
     """
 
     def __init__(self, topics: Iterable[Topic], definitions: Mapping[str, str]) -> None:
         self._topics = {t.name: t for t in topics}
-        # The stamps of static transforms, which hold for all times, tell nothing.
+        # Stamps of static transforms are ignored, because static transforms are valid for all times.
         self._stamped = {n: n != TF_STATIC and is_stamped(t.type, definitions) for n, t in self._topics.items()}
         # Arrays, not lists of objects: a recording has millions of messages.
         self._logs = {name: array("q") for name in self._topics}
         self._heads = {name: bytearray() for name in self._topics}  # _STAMPED_HEAD bytes of each message
-        self._short: dict[str, list[int]] = {name: [] for name in self._topics}  # messages without so many
+        self._short: dict[str, list[int]] = {name: [] for name in self._topics}  # messages shorter than _STAMPED_HEAD
         self._sizes = dict.fromkeys(self._topics, 0)
-        # A message of transforms begins with their number: the stamp of the first one counts.
+        # A TFMessage starts with the number of transforms. The stamp of the first transform is used.
         self._starts = {name: 8 if t.type == TF_TYPE else 4 for name, t in self._topics.items()}
 
     def watch(self, messages: Iterable[RawMessage]) -> Iterator[RawMessage]:
-        """Pass messages on and record their times."""
+        """Yield the messages unchanged and record their times."""
         logs, heads, sizes, starts = self._logs, self._heads, self._sizes, self._starts
         for message in messages:
             topic, log_ns, data = message
@@ -111,12 +111,12 @@ class Recorder:
             yield message
 
     def times(self) -> dict[str, Times]:
-        """Log times and stamps of the stamped topics, and the times of /clock."""
+        """Return log times and stamps of the stamped topics, and the times of /clock."""
         names = [name for name, stamped in self._stamped.items() if stamped and self._logs[name]]
         return {name: Times(np.array(self._logs[name], np.int64), self._stamps(name)) for name in names}
 
     def stats(self, timeline: Timeline | None = None) -> dict[str, TopicStats]:
-        """Statistics by topic, on a timeline (None: the log times); topics without a message are left out."""
+        """Compute statistics by topic, on a timeline (None: the log times). Topics without messages are omitted."""
         by = timeline or Timeline()
         return {name: self._of(topic, by) for name, topic in self._topics.items() if self._logs[name]}
 
@@ -130,10 +130,10 @@ class Recorder:
         clock = Clock() if stamps is None else clock_of(arrivals, stamps)
         if stamps is None or not clock.is_usable:
             return _describe(topic, arrivals, np.sort(arrivals), size, 0, 0, clock, None)
-        known = (stamps > 0) | ((stamps == 0) & (arrivals <= LIMIT_NS))  # others have no time; they are counted
+        known = (stamps > 0) | ((stamps == 0) & (arrivals <= LIMIT_NS))  # messages without a time are only counted
         stamps, arrivals = stamps[known], arrivals[known]
         if clock.kind == "device":
-            from robocache_ros.engine.device_clock import DeviceClock  # with torch, which few recordings need
+            from robocache_ros.engine.device_clock import DeviceClock  # imports torch, which few recordings need
 
             device = DeviceClock()
             pairs = zip(stamps.tolist(), arrivals.tolist(), strict=True)
@@ -155,7 +155,7 @@ class Recorder:
 
 
 def clock_notes(topics: Iterable[TopicStats]) -> list[str]:
-    """A note for each kind of header stamps that are not on the timeline, with its topics."""
+    """Return one note with topics for each type of header stamps that are not on the timeline."""
     found: dict[str, list[str]] = {}
     for stats in topics:
         if stats.clock.text:
@@ -182,7 +182,7 @@ def _describe(
     span = int(times[-1] - times[0]) if len(times) else 0
     silent = np.flatnonzero(intervals > GAP_PERIODS * period) if period else np.empty(0, np.int64)
     lost = intervals[intervals > LOST_PERIODS * period] if period else intervals[:0]
-    if 2 * (span - lost.sum()) < span:  # bursts or events have no period to count by
+    if 2 * (span - lost.sum()) < span:  # bursts or events have no period, so no loss is estimated
         lost = lost[:0]
     low, high = np.quantile(intervals, [0.05, 0.95]) if len(intervals) else (0.0, 0.0)
     return TopicStats(
@@ -206,10 +206,10 @@ def _describe(
 
 
 def _stamps(heads: bytearray, short: list[int]) -> Int64:
-    """(S,) int64 header stamps in ns, -1 where one is not valid or the message is too short to have one."""
+    """Return (S,) int64 header stamps in ns, -1 if invalid or if the message is too short."""
     rows = np.frombuffer(bytes(heads), np.uint8).reshape(-1, _STAMPED_HEAD)
     parts = np.ascontiguousarray(rows[:, 4:])
-    little = rows[:, 1] % 2 == 1  # the encapsulation's second byte: odd is little endian
+    little = rows[:, 1] % 2 == 1  # second byte of the encapsulation: odd means little endian
     stamps: Int64 = np.where(little, _join(parts, "<"), _join(parts, ">"))
     stamps[short] = -1
     return stamps
@@ -222,7 +222,7 @@ def _join(parts: NDArray[np.uint8], order: str) -> Int64:
 
 
 def is_stamped(name: str, definitions: Mapping[str, str]) -> bool:
-    """Whether a type starts with a std_msgs/Header, or is the Clock or of transforms; False where it is not known."""
+    """Whether a type starts with a std_msgs/Header, or is Clock or TFMessage; False if the type is unknown."""
     if name in (CLOCK_TYPE, TF_TYPE):
         return True
     from robocache_ros.decode.cdr.definitions import HEADER, message_type

@@ -1,4 +1,4 @@
-"""Write recordings with no ROS installed, of ROS 2 and ROS 1: synthetic ones, and cuts of others."""
+"""Writes ROS 2 and ROS 1 recordings without a ROS installation: synthetic data and excerpts of recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robocache_ros.extras import need
 
 STORAGES = ("mcap", "sqlite3")
 ROS1_COMPRESSIONS = ("none", "lz4", "bz2")
-COMPRESSIONS = ("none", "message", "file", "storage")  # of each message, of the files, of mcap's chunks
+COMPRESSIONS = ("none", "message", "file", "storage")  # message: each message; file: whole files; storage: mcap chunks
 
 
 def write_bag(
@@ -27,9 +27,9 @@ def write_bag(
     """Write messages into a new recording.
 
     Args:
-        path: its folder, new.
-        types: message type of each topic; one that rosbags knows.
-        messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
+        path: the recording's folder; must not exist.
+        types: message type of each topic; rosbags must support it.
+        messages: (topic, log time in ns, CDR bytes), in write order.
         storage: mcap or sqlite3.
         compression: none, message, file or storage (mcap's chunks); always zstd.
         latched: topics whose publishers keep messages for late subscribers (transient_local).
@@ -70,11 +70,11 @@ def write_ros1_bag(
     """Write messages into a new ROS 1 bag.
 
     Args:
-        path: its file, new.
-        types: message type of each topic, as `sensor_msgs/msg/Imu`; one that rosbags knows in ROS 1 and in ROS 2.
-        messages: (topic, log time in ns, CDR bytes), in the order in which they are written.
-        compression: of its chunks: none, lz4 or bz2.
-        chunk_bytes: a chunk that is larger ends.
+        path: the bag file; must not exist.
+        types: message type of each topic, such as `sensor_msgs/msg/Imu`; rosbags must support it in ROS 1 and ROS 2.
+        messages: (topic, log time in ns, CDR bytes), in write order.
+        compression: of chunks: none, lz4 or bz2.
+        chunk_bytes: a chunk ends when it exceeds this size.
         latched: topics whose publishers keep messages for late subscribers.
     """
     if compression not in ROS1_COMPRESSIONS:
@@ -98,7 +98,7 @@ def write_ros1_bag(
 
 
 def _kept() -> list[Any]:
-    """Reliable and transient_local, as latched topics are offered."""
+    """Return the QoS profile of latched topics: reliable and transient_local."""
     qos = need("rosbags.interfaces", "bags")
     never = qos.QosTime(0, 0)
     how = (qos.QosReliability.RELIABLE, qos.QosDurability.TRANSIENT_LOCAL)

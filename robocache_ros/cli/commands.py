@@ -1,6 +1,6 @@
 """The commands of `robocache`: inspect recordings, export datasets and reports, check specs."""
 
-# No `from __future__ import annotations`: typer 0.9 does not evaluate annotations that are text.
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from robocache_ros.cli import option_types as given
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.extras import install_hint
 
-LINE_CHARACTERS = 188  # with `robocache: ` before it a line stays under 200
+LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters
 
 app = typer.Typer(
     name="robocache",
@@ -72,7 +72,7 @@ def info(
         tables.say(f"wrote {write_spec}; next: robocache export {bag} --spec {write_spec} --out DIR")
 
 
-# More than 50 lines for its options, each with its help.
+# More than 50 lines, because of the options with their help texts.
 @app.command()
 def export(
     bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes one or more episodes.")],
@@ -99,7 +99,7 @@ def export(
     on_error: given.AtError = given.OnError.fail,
 ) -> None:
     """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exception, so that files are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
     from robocache_ros.cli import export_outcome, tables
     from robocache_ros.export.dataset_writer import ExportOptions
     from robocache_ros.export.freed_memory import return_freed_memory
@@ -192,7 +192,7 @@ def self_test() -> None:
 
 
 def _forward(name: str, target: str, words: str) -> None:
-    """Add a command that passes its arguments on; its module is imported when it is called."""
+    """Add a command that forwards its arguments. Its module is imported when the command is called."""
 
     def run(context: typer.Context) -> None:
         module, _, function = target.partition(":")
@@ -220,7 +220,7 @@ _forward(
 
 
 _bench = typer.Typer(help="Measure performance on this machine.", no_args_is_help=True)
-_bench.callback()(lambda: None)  # makes it a group even with one command
+_bench.callback()(lambda: None)  # makes it a group even with a single command
 register_bench(_bench)
 app.add_typer(_bench, name="bench")
 
@@ -234,7 +234,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a mistake of the user is one line for each error on stderr and exit code 2."""
+    """Run the command line. A user error prints one line per error to stderr and exits with code 2."""
     try:
         app(args=arguments, standalone_mode=True)
     except RoboCacheError as error:

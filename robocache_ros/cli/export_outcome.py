@@ -1,4 +1,4 @@
-"""What `robocache export` prints at its end, complete or stopped."""
+"""The output of `robocache export` at its end, for complete and stopped exports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(result: ExportResult, *, report: bool) -> None:
-    """Print the table of an export, its notes and where it is."""
+    """Print the table of an export, its notes and its location."""
     tables.show(tables.export_table(result))
     tables.show_notes(result.notes)
     for recording in result.recordings:
@@ -34,7 +34,7 @@ def show(result: ExportResult, *, report: bool) -> None:
 
 @contextmanager
 def continued(out: Path) -> Iterator[None]:
-    """Where an export is stopped by Ctrl-C or SIGTERM, say what is kept and how to go on."""
+    """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Visibility(str, Enum):
-    """Which samples a tick sees."""
+    """Which samples a tick uses."""
 
     ideal = "ideal"
     deployed = "deployed"
@@ -25,17 +25,17 @@ class Media(str, Enum):
 
 
 class OnInvalid(str, Enum):
-    """What an export does with ticks at which a stream has no value."""
+    """How an export handles ticks at which a stream has no value."""
 
     spec = "spec"
-    split = "split"  # type: ignore[assignment]  # also a method of str
+    split = "split"  # type: ignore[assignment]  # also the name of a method of str
     hold = "hold"
     mask = "mask"
     fail = "fail"
 
 
 class OnError(str, Enum):
-    """What an export does with the other recordings where one cannot be converted."""
+    """How an export handles the other recordings if one cannot be converted."""
 
     fail = "fail"
     skip = "skip"

@@ -1,4 +1,4 @@
-"""The tables, notes and progress bars that the command line prints."""
+"""Tables, notes and progress bars of the command line."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _NO_DELAY = {"none": "no header", "unset": "no stamps", "constant": "one stamp"}
 
 
 def show(table: Table) -> None:
-    """Print a table in the width that its text needs, on a terminal and into a pipe alike: no word is cut."""
+    """Print a table at the width of its text, on a terminal and to a pipe, so that no word is cut."""
     needed = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
     Console(width=max(needed, console.width)).print(table, crop=False)
 
 
 def say(text: str) -> None:
-    """Print a line as it is."""
+    """Print a line unchanged."""
     console.print(escape(text), soft_wrap=True, highlight=False)
 
 
 def show_notes(notes: Iterable[str]) -> None:
-    """Print a line for each note."""
+    """Print one line per note."""
     for note in notes:
         console.print(f"[yellow]note[/] {escape(printable(note, 400))}", soft_wrap=True, highlight=False)
 
 
 def bag_table(info: BagInfo) -> Table:
-    """A recording, a row per topic; delays are the median and the longest."""
+    """Return the table of a recording, one row per topic. Delays are the median and the maximum."""
     table = _table(f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB")
     table.add_column("topic", no_wrap=True)
     for name in ("messages", "Hz", "lost", "gap ms", "delay ms"):
@@ -67,7 +67,7 @@ def bag_table(info: BagInfo) -> Table:
 
 
 def frame_table(frames: Mapping[str, FrameInfo]) -> Table:
-    """The tree of frames, a row per frame below its parent."""
+    """Return the table of the frame tree, one row per frame below its parent."""
     from robocache_ros.bags.frames.recorded_frames import tree_of
 
     table = _table("frames, each below its parent")
@@ -89,7 +89,7 @@ def _frame_note(frame: FrameInfo) -> str:
 
 
 def spec_table(spec: FusionSpec) -> Table:
-    """A resolved spec, a row per stream, with its place in the fused tensor."""
+    """Return the table of a resolved spec, one row per stream, with its columns in the fused tensor."""
     layout = Layout(spec)
     ages = f", and the ages of {layout.ages} samples" if layout.ages else ""
     table = _table(
@@ -138,7 +138,7 @@ def _limits(stream: StreamSpec) -> str:
 
 
 def export_table(result: ExportResult) -> Table:
-    """An export, a row per stream: the shares of ticks that are aligned, held and invalid, and the messages."""
+    """Return the table of an export, one row per stream: shares of aligned, held and invalid ticks, and messages."""
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     table = _table(f"{result.frames} ticks in {episodes} episode{'s' if episodes != 1 else ''}")
     table.add_column("stream", no_wrap=True)
@@ -167,7 +167,7 @@ def _table(title: str) -> Table:
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Report]:
-    """Show a progress bar over `total` recordings on a terminal; gives the callback that updates it."""
+    """Show a progress bar for `total` recordings on a terminal; yield the callback that updates it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -181,7 +181,7 @@ def progress_bar(total: int) -> Iterator[Report]:
     with Progress(*columns, console=errors, transient=True) as progress:
         task = progress.add_task("", total=total)
         done = 0
-        running: dict[str, float] = {}  # several at a time, where several processes are at work
+        running: dict[str, float] = {}  # several entries if several processes are active
 
         def report(name: str, share: float) -> None:
             nonlocal done

@@ -1,4 +1,4 @@
-"""The demo: a recording through a real ROS 2 node, and the same recording as a dataset."""
+"""The demo: replays a recording through a real ROS 2 node, and exports the same recording as a dataset."""
 
 from robocache_ros.demo.show import main
 

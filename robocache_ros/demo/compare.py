@@ -1,4 +1,4 @@
-"""The ticks of the same recording computed offline, and the comparison with the live ones."""
+"""Compares live ticks with the ticks computed offline from the same recording."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from robocache_ros.spec.layout import Layout
 
 @dataclass(frozen=True)
 class Comparison:
-    """Live ticks against those of the recording."""
+    """Result of the comparison of live ticks with offline ticks."""
 
-    expected: int  # ticks of the recording
-    compared: int  # those that were published
-    differing: tuple[int, ...]  # tick_ns of those that differ in any bit
+    expected: int  # number of offline ticks
+    compared: int  # number of offline ticks that were also published live
+    differing: tuple[int, ...]  # tick_ns of ticks that differ in any bit
 
     @property
     def same(self) -> bool:
-        """Whether no tick differs; up to 10 at the two ends may be missing, where /clock starts late or ends early."""
+        """Whether no tick differs. Up to 10 ticks may be missing at the ends, if /clock starts late or ends early."""
         return not self.differing and self.compared >= self.expected - 10
 
 
@@ -42,7 +42,7 @@ def compare(live: dict[int, Tick], frames: Frames, spec: FusionSpec) -> Comparis
 
 
 def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
-    """What a policy's client would keep of each frame."""
+    """Yield each frame as a time and the tick that a policy client would receive."""
     layout, rows = Layout(spec), frames.rows()
     for index, tick_ns in enumerate(frames.ticks_ns.tolist()):
         frame = split_window(layout, tick_ns, rows[index : index + 1])
@@ -55,7 +55,7 @@ def ticks(frames: Frames, spec: FusionSpec) -> Iterator[tuple[int, Tick]]:
 
 
 def recorded(bag: Path, spec: FusionSpec) -> Frames:
-    """Every frame of a recording, as a robot would have seen it."""
+    """Return all frames of a recording with `deployed` visibility, as on the robot."""
     with Bag(bag) as opened:
         parts = list(BagRun(opened, spec, visibility="deployed", trim=False).frames())
     return Frames(

@@ -23,13 +23,13 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 NODE = "fusion_node"
-START_S = 30.0  # on a loaded machine torch alone takes seconds to load
-QUIET_S = 0.5  # after the last message or tick, until the run counts as finished
+START_S = 30.0  # on a loaded machine, the import of torch alone takes seconds
+QUIET_S = 0.5  # time without messages or ticks after which the run is finished
 
 
 @dataclass
 class Tick:
-    """A published tick, reduced to what a comparison of all its bits needs."""
+    """A published tick, reduced to the data required for a bitwise comparison."""
 
     row: bytes  # values by stream, then ages
     valid: list[int]  # by stream
@@ -38,11 +38,11 @@ class Tick:
 
 @dataclass
 class Live:
-    """What the node has published so far."""
+    """The output of the node so far."""
 
     spec: FusionSpec
     ticks: dict[int, Tick] = field(default_factory=dict)  # by tick_ns
-    first_s: float = 0.0  # when the first and the newest one came, on the steady clock
+    first_s: float = 0.0  # receive times of the first and the newest tick, on the monotonic clock
     newest_s: float = 0.0
     diagnostics: dict[str, dict[str, str]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -57,19 +57,19 @@ class Live:
 
     @property
     def rate_hz(self) -> float:
-        """Ticks a second since the first."""
+        """Ticks per second since the first tick."""
         passed = self.newest_s - self.first_s
         return (len(self.ticks) - 1) / passed if passed > 0 else 0.0
 
     @property
     def missed(self) -> int:
-        """Ticks between the first and the newest that were not received."""
+        """Number of ticks between the first and the newest that were not received."""
         with self.lock:
             span = max(self.ticks) - min(self.ticks) if self.ticks else 0
             return round(span * self.spec.rate_hz / NS_PER_S) + bool(self.ticks) - len(self.ticks)
 
     def shares(self, stream: int) -> tuple[float, float, float]:
-        """Shares of the ticks at which a stream was invalid, aligned, held."""
+        """Return the shares of ticks at which a stream was invalid, aligned and held."""
         with self.lock:
             states = np.bincount([tick.valid[stream] for tick in self.ticks.values()] or [0], minlength=3)
         invalid, aligned, held = (states / max(1, states.sum())).tolist()
@@ -77,31 +77,31 @@ class Live:
 
 
 def kept(frame: FusedFrame, spec: FusionSpec) -> Tick:
-    """The newest tick of a frame with all its bits, in little memory."""
+    """Reduce the newest tick of a frame for a bitwise comparison, to use little memory."""
     names = [stream.name for stream in spec.streams]
     values = b"".join(frame.tensors[s.name][-1].numpy().tobytes() for s in spec.vectors)
     age_ns = np.array([int(frame.age_ns[name][-1]) for name in names], np.int64)
-    ages = (age_ns / NS_PER_MS).astype(np.float32).tobytes()  # as a message has them; shared memory has the nanoseconds
+    ages = (age_ns / NS_PER_MS).astype(np.float32).tobytes()  # as in the message; shared memory contains nanoseconds
     valid = [int(frame.valid[name][-1]) for name in names]
     return Tick(values + ages, valid, {s.name: digest(frame.tensors[s.name]) for s in spec.media})
 
 
 def digest(tensor: Tensor) -> str:
-    """A digest of a tensor's bytes, shape and dtype."""
+    """Return a digest of the bytes, shape and dtype of a tensor."""
     array = tensor.contiguous().numpy()
     return hashlib.blake2b(repr((array.shape, array.dtype)).encode() + array.tobytes(), digest_size=16).hexdigest()
 
 
 @contextmanager
 def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) -> Iterator[tuple[Live, Player]]:
-    """A fusion node, a player and a client; all of them end with the context."""
+    """Run a fusion node, a player and a client; all stop at the end of the context."""
     # A separate domain: the demo and a robot on the same network do not receive each other's messages.
     os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     from robocache_ros.nodes.client.diagnostics_watch import DiagnosticsWatch
     from robocache_ros.nodes.middleware import process
 
-    process.prepare()  # this process is the policy's: its work per tick must take less than a period
+    process.prepare()  # this process acts as the policy: its work per tick must take less than a period
     live = Live(spec)
     node_arguments = {"spec": spec_file, "autostart": "true", "use_sim_time": "true", "device": "cpu"}
     parameters = [word for name, value in node_arguments.items() for word in ("-p", f"{name}:={value}")]

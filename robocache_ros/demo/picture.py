@@ -1,4 +1,4 @@
-"""The demo's picture: the messages received, and the tensors computed from them."""
+"""The demo figure: received messages, and the tensors computed from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PICTURES = 6
 
 
 def draw(path: Path, bag: Bag, spec: FusionSpec, frames: Frames) -> None:
-    """Draw the half second around the widest gap of a joint stream, the frames there, and the voxels, as a PNG."""
+    """Draw a PNG of the half second around the widest gap of a joint stream, with its frames and voxels."""
     matplotlib = need("matplotlib", "export")
     matplotlib.use("Agg")
     plt = need("matplotlib.pyplot", "export")
@@ -43,7 +43,7 @@ def draw(path: Path, bag: Bag, spec: FusionSpec, frames: Frames) -> None:
 
 
 def _window(frames: Frames, spec: FusionSpec, shown: StreamSpec) -> tuple[int, int]:
-    """Half a second around the first ticks that could not be aligned, past the start; the middle if all were."""
+    """Return half a second around the first tick past the start that is not aligned, or around the middle."""
     column = [s.name for s in spec.streams].index(shown.name)
     broken = np.flatnonzero(frames.valid[:, column] != 1)
     broken = broken[(broken > 25) & (broken < len(frames) - 25)]
@@ -53,7 +53,7 @@ def _window(frames: Frames, spec: FusionSpec, shown: StreamSpec) -> tuple[int, i
 
 
 def _samples(bag: Bag, stream: StreamSpec, start_ns: int, stop_ns: int) -> list[tuple[int, Any]]:
-    """(stamp, value) of the samples stamped within the window, as recorded."""
+    """Return (stamp, value) of the recorded samples with stamps within the window."""
     decoder = make_decoder(stream, bag.definitions)
     found = []
     for message in bag.messages([stream.topic], start_ns, stop_ns + NS_PER_S):

@@ -25,8 +25,8 @@ from robocache_ros.resources import resource
 from robocache_ros.spec import FusionSpec, QosSpec, load_spec
 
 REFRESH_HZ = 5
-RATE_TOLERANCE = 0.02  # of the rate, over the whole run
-VALID_SHARE = 0.9  # of the ticks, for every stream
+RATE_TOLERANCE = 0.02  # relative tolerance of the mean rate over the whole run
+VALID_SHARE = 0.9  # minimum share of valid ticks, for every stream
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Check:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns 0 if every check has passed, else 1."""
+    """Run the demo; return 0 if all checks pass, else 1."""
     given = _parser().parse_args(arguments)
     spec = with_reliable_qos(load_spec(given.spec))
     given.out.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_reliable_qos(spec: FusionSpec) -> FusionSpec:
-    """The spec with reliable subscriptions, so that every message arrives and ticks can be compared bit for bit."""
+    """Return the spec with reliable subscriptions: every message arrives, so ticks can be compared bitwise."""
     qos = QosSpec(reliability="reliable", depth=1000)
     return replace(spec, streams=tuple(replace(stream, qos=qos) for stream in spec.streams))
 
@@ -84,7 +84,7 @@ def watch(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path) 
 
 
 def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison, result: ExportResult) -> list[Check]:
-    """The checks of the demo, each with the figure that decides it."""
+    """Return the checks of the demo, each with the measured value that decides it."""
     wanted = spec.rate_hz * rate
     least = {s.name: 1 - live.shares(i)[0] for i, s in enumerate(spec.streams)}
     worst = min(least, key=lambda name: least[name])

@@ -1,4 +1,4 @@
-"""Checksums of a recording that a dataset is made of, computed while it is read."""
+"""Checksums of a source recording, computed while the recording is read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from robocache_ros.errors import RoboCacheError, printable
 
 _BLOCK_BYTES = 1 << 20
 
-Identity = tuple[int, int, int, int]  # device, inode, size, time of the last change in ns
+Identity = tuple[int, int, int, int]  # device, inode, size, ctime in ns
 
 
 class Checksums:
-    """SHA-256 of the storage files of a recording, on a thread of its own; a context manager, whose end stops it.
+    """Computes the SHA-256 of a recording's files on a separate thread. A context manager: exit stops the thread.
 
     Args:
-        recording: a folder or a file. The sizes and times of its files are noted now, before anything reads them.
+        recording: a folder or a file. The constructor notes the sizes and times of its files, before any read.
 
     Errors:
         RoboCacheError: a storage file is not a regular file.
@@ -36,10 +36,10 @@ class Checksums:
         self._digests = {file: self._pool.submit(self._sha256, file) for file in self._before}
 
     def result(self) -> list[dict[str, Any]]:
-        """Name, size and SHA-256 of every file; waits for them.
+        """Wait for the checksums; return the name, size and SHA-256 of every file.
 
         Errors:
-            RoboCacheError: a file has changed since the beginning, so that its checksum is not of what was read.
+            RoboCacheError: a file changed since construction, so its checksum may not match the data that was read.
         """
         try:
             digests = {file: digest.result() for file, digest in self._digests.items()}
@@ -75,7 +75,7 @@ class Checksums:
 
 
 def regular_file_identity(file: Path) -> Identity:
-    """What changes where a file changes; RoboCacheError where it is a pipe or a device, whose reading may never end."""
+    """Return an identity that changes with the file; RoboCacheError for a pipe or device: a read may never end."""
     found = os.stat(file)
     if not stat.S_ISREG(found.st_mode):
         raise RoboCacheError(f"{printable(file)}: not a regular file; give a rosbag2 folder or its .mcap or .db3 file")

@@ -1,4 +1,4 @@
-"""What every dataset format shares: the options of an export, its two steps, and the registry of formats."""
+"""Parts shared by all dataset formats: export options, interfaces of the two export steps, format registry."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.spec.layout import Layout
 
-# A format by name: the module and name of its `DatasetFormat`, imported when it is asked for.
+# Format name -> module and name of its `DatasetFormat`, imported on first use.
 FORMATS = {"lerobot": "robocache_ros.export.lerobot.dataset:LEROBOT"}
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 MEDIA = ("video", "image", "none")
 ON_INVALID = ("spec", "split", "hold", "mask", "fail")
 TEXT_LIMIT = 1000  # characters of the task and of the robot's name
-_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, ends of lines and paragraphs
+_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How a recording becomes a dataset."""
+    """Options for the conversion of recordings to a dataset."""
 
     format: str = "lerobot"
-    visibility: str = "ideal"  # ideal: every sample is seen; deployed: what the robot would have seen
-    media: str = "video"  # cameras as video files, as PNG images in the tables, or not at all
-    task: str = "robot task"  # what the robot does, in words; policies are conditioned on it
+    visibility: str = "ideal"  # ideal: ticks use every sample; deployed: only samples that had arrived on the robot
+    media: str = "video"  # store camera images as video files, as PNG images in the tables, or not at all
+    task: str = "robot task"  # description of the task, on which policies are conditioned
     robot_type: str = "unknown"
-    on_invalid: str = "spec"  # for every stream; spec: what the spec says of each
-    trim: bool = True  # where invalid ticks are masked, leave out those at either end
-    min_frames: int = 2  # shorter episodes are left out
+    on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
+    trim: bool = True  # if invalid ticks are masked, omit those at both ends
+    min_frames: int = 2  # shorter episodes are omitted
     min_valid: float = (
-        0.25  # share of a recording's ticks in episodes, from the first one on, below which it is refused
+        0.25  # minimum share of ticks in episodes, from the first episode on; below it the recording is refused
     )
 
     def __post_init__(self) -> None:
@@ -64,12 +64,12 @@ class ExportOptions:
 
 
 class PieceWriter(Protocol):
-    """Writes the piece of one recording into a folder that is empty; a dataset is merged from such pieces.
+    """Writes the piece of one recording into an empty folder. `Merge` combines pieces into a dataset.
 
     Args:
-        folder: of the piece; `recording.json`, `recording.npz` and `done.json` in it are not the format's.
+        folder: of the piece. Other code writes `recording.json`, `recording.npz` and `done.json` in it.
         layout: the columns of the frames.
-        options: how the recording becomes a dataset. The piece must not depend on the task and the robot's name.
+        options: of the export. The piece must not depend on the task or the robot's name.
     """
 
     def __init__(self, folder: Path, layout: Layout, options: ExportOptions) -> None: ...
@@ -78,7 +78,7 @@ class PieceWriter(Protocol):
         """Start an episode."""
 
     def write(self, frames: Frames) -> None:
-        """The next ticks of the episode."""
+        """Write the next ticks of the episode."""
 
     def end_episode(self) -> None:
         """Close the episode."""
@@ -87,18 +87,18 @@ class PieceWriter(Protocol):
         """Complete the files."""
 
     def close(self) -> None:
-        """Release what is open, finished or not."""
+        """Release open resources, whether or not the piece is finished."""
 
 
 class Merge(Protocol):
-    """Puts a dataset together from pieces: a pure function of their bytes and their order.
+    """Merges pieces into a dataset. The result depends only on the bytes of the pieces and their order.
 
     Args:
-        folder: empty; the dataset when `write` has returned.
+        folder: empty; contains the dataset after `write` returns.
         layout: the columns of the frames.
-        options: how the recordings become a dataset.
-        pieces: folders, each complete; one may be there several times.
-        names: of each piece, its recording, for errors.
+        options: of the export.
+        pieces: folders of complete pieces; a folder may occur several times.
+        names: name of the recording of each piece, for error messages.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Merge(Protocol):
 
     @property
     def stored(self) -> dict[str, str]:
-        """How each stream of images or voxels is stored, in words."""
+        """Describe how each stream of images or voxels is stored."""
 
     def write(self, extra: dict[str, Any]) -> None:
         """Write the dataset; `extra` goes into meta/robocache.json."""
@@ -122,7 +122,7 @@ class DatasetFormat:
 
 
 def load_format(name: str) -> DatasetFormat:
-    """A format; imports the libraries that it and a recording's reader need."""
+    """Load a format by name. Imports the libraries that the format and the recording reader need."""
     module, _, attribute = FORMATS[name].partition(":")
     found: DatasetFormat = getattr(import_module(module), attribute)
     for library, extra in LIBRARIES.items():

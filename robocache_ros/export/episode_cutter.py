@@ -1,4 +1,4 @@
-"""Which ticks of a recording become episodes: those at which every stream has a value, without a break in time."""
+"""Splits a recording into episodes: consecutive ticks without a time jump, with a value in every stream."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class EpisodeTicks:
 
 
 class EpisodeCutter:
-    """Cuts the ticks of a recording into episodes without breaks in time and without values that do not exist.
+    """Splits the ticks of a recording into episodes without time jumps and without missing values.
 
-    A tick at which a stream has no value is in no episode, unless the stream's `on_invalid` is mask; the ticks after it
-    begin a new one. So does the tick after a jump of the time.
+    A tick at which a stream has no value is not part of an episode, unless the stream's `on_invalid` is mask. The ticks
+    after it start a new episode. A time jump also starts a new episode.
 
     Args:
         spec: the streams.
-        min_frames: shorter episodes are left out.
+        min_frames: shorter episodes are omitted.
 
     Attributes:
-        episodes: of each episode the first tick and the one past its last, counted from the recording's first tick;
-            complete after `finish`.
-        ticks: ticks of the recording so far.
+        episodes: (start, stop) tick index of each episode, counted from the recording's first tick; stop is exclusive.
+            Complete after `finish`.
+        ticks: number of ticks processed so far.
     """
 
     def __init__(self, spec: FusionSpec, min_frames: int) -> None:
@@ -46,17 +46,17 @@ class EpisodeCutter:
         self._min_frames = min_frames
         self._needed = np.array([stream.on_invalid != "mask" for stream in spec.streams])
         self._seen = np.zeros(len(spec.streams), bool)
-        self._broken_at: dict[str, int] = {}  # of a stream with `fail`, the first tick without a value since its first
+        self._broken_at: dict[str, int] = {}  # streams with `fail` -> first missing tick after their first value
         self._start = 0
         self._newest_ns: int | None = None
         self._open = self._long_enough = False
-        self._waiting: list[Frames] = []  # the ticks of the open episode, until it is long enough
+        self._waiting: list[Frames] = []  # ticks of the open episode, until it has `min_frames`
 
     def cut(self, frames: Frames) -> Iterator[EpisodeTicks]:
-        """The ticks of episodes among the next ticks of the recording.
+        """Process the next ticks of the recording; yield those that belong to episodes.
 
         Errors:
-            RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without one.
+            RoboCacheError: a stream whose `on_invalid` is fail has a value again after a tick without a value.
         """
         self._check_unbroken(frames)
         if len(frames):
@@ -110,7 +110,7 @@ class EpisodeCutter:
 
 
 def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
-    """(start, stop, state) of each run of equal states among (T,)."""
+    """Return (start, stop, state) of each run of equal values in the (T,) states."""
     if not len(states):
         return []
     edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]

@@ -1,4 +1,4 @@
-"""What an export made of one recording, for the report and for whoever wants to make the dataset again."""
+"""The result of the export of one recording, for the report and for the provenance of the dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robocache_ros.spec import FusionSpec
 
 @dataclass(frozen=True)
 class FailedRecording:
-    """A recording that is not in the dataset, and why."""
+    """A recording that is not in the dataset, and the reason."""
 
     bag: Path
     reason: str
@@ -25,7 +25,7 @@ class FailedRecording:
 
 @dataclass(frozen=True)
 class ExportedRecording:
-    """What an export made of one recording."""
+    """The result of the export of one recording."""
 
     bag: Path
     spec: FusionSpec
@@ -34,17 +34,17 @@ class ExportedRecording:
     stop_ns: int
     ticks_ns: NDArray[np.int64] = field(repr=False)  # (T,) every tick of the recording
     valid: NDArray[np.uint8] = field(repr=False)  # (T, N)
-    episodes: tuple[tuple[int, int], ...]  # of each the first tick and the one past its last, as rows of `ticks_ns`
+    episodes: tuple[tuple[int, int], ...]  # (start, stop) rows of `ticks_ns`; stop is exclusive
     counters: dict[str, Counter[str]]
     topics: dict[str, TopicStats]
     notes: tuple[str, ...]
-    integrity: str  # what is known of the messages' checksums
+    integrity: str  # whether checksums of the messages were verified
     thumbnails: Thumbnails = field(repr=False)
     clocks: dict[str, Any] = field(default_factory=dict)  # `timeline`, and the `device_clocks` of streams
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """(T,) whether a tick is in an episode."""
+        """(T,) bool, true for ticks in an episode."""
         kept = np.zeros(len(self.ticks_ns), bool)
         for start, stop in self.episodes:
             kept[start:stop] = True
@@ -52,26 +52,26 @@ class ExportedRecording:
 
     @property
     def frames(self) -> int:
-        """Ticks in episodes."""
+        """Number of ticks in episodes."""
         return sum(stop - start for start, stop in self.episodes)
 
     @property
     def leading(self) -> int:
-        """Ticks before the first episode."""
+        """Number of ticks before the first episode."""
         return self.episodes[0][0] if self.episodes else len(self.ticks_ns)
 
     @property
     def trailing(self) -> int:
-        """Ticks after the last episode."""
+        """Number of ticks after the last episode."""
         return len(self.ticks_ns) - self.episodes[-1][1] if self.episodes else 0
 
     @property
     def duration_s(self) -> float:
-        """Length of the recording."""
+        """Duration of the recording in seconds."""
         return (self.stop_ns - self.start_ns) / 1e9
 
     def left_out(self) -> str:
-        """The ticks that are in no episode, in words; empty where there are none."""
+        """Describe the ticks that are not in an episode; empty if there are none."""
         total = len(self.ticks_ns)
         if self.frames == total:
             return ""

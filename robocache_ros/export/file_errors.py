@@ -1,4 +1,4 @@
-"""Errors of the operating system as one line: the path, the reason and what to do."""
+"""Formats operating system errors as one line: the path, the reason and what to do."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NUMBER = re.compile(r"\[errno (\d{1,3})\]", re.IGNORECASE)
 
 @contextmanager
 def file_errors(path: Path, *, but: Collection[int] = ()) -> Iterator[None]:
-    """Raise an OSError as a RoboCacheError that names its file, or `path` where it names none.
+    """Convert an OSError to a RoboCacheError that names its file, or `path` if the error names no file.
 
     Args:
-        path: the file or folder that is worked on.
-        but: numbers of errors that are raised as they are.
+        path: the file or folder in use.
+        but: error numbers (errno) that are not converted.
     """
     try:
         yield
@@ -41,10 +41,10 @@ def file_errors(path: Path, *, but: Collection[int] = ()) -> Iterator[None]:
 
 
 def error_number(error: OSError) -> int:
-    """The number of an error, 0 where it has none."""
+    """Return the errno of an error, 0 if it has none."""
     if isinstance(error.errno, int) and error.errno > 0:
         return error.errno
-    in_text = _NUMBER.search(str(error))  # where some versions of pyarrow have it
+    in_text = _NUMBER.search(str(error))  # some versions of pyarrow give the errno only in the text
     return int(in_text[1]) if in_text else 0
 
 

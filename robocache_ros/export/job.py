@@ -1,4 +1,4 @@
-"""The export: recordings through the engine into pieces, and the pieces into one dataset."""
+"""The export job: converts recordings to pieces with the engine, and merges the pieces into one dataset."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
 ON_ERROR = ("fail", "skip")
-LINES = 20  # of recordings that failed, in an error
+LINES = 20  # maximum number of failed recordings listed in an error
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export made."""
+    """The result of an export."""
 
     out: Path
     recordings: tuple[ExportedRecording, ...]
-    seconds: float  # from the first look at a recording until the dataset is complete; libraries were loaded before
-    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: what is not in the dataset
-    notes: tuple[str, ...] = ()  # left-overs of earlier exports: reused, removed, completed, or in need of a hand
+    seconds: float  # from the first access to a recording until the dataset is complete, without library imports
+    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
+    notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
 
     @property
     def frames(self) -> int:
-        """Ticks in the dataset."""
+        """Number of ticks in the dataset."""
         return sum(recording.frames for recording in self.recordings)
 
     @property
@@ -63,27 +63,27 @@ def export(
     on_error: str = "fail",
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Write recordings as one dataset; no reader finds a dataset in `out` until it is complete.
+    """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
-    Each recording becomes a piece in a hidden folder of `out`. An export that is stopped or fails keeps the pieces that
-    are complete, and the same call continues it.
+    Each recording is converted to a piece in a hidden folder of `out`. An export that is stopped or fails keeps the
+    complete pieces. The same call continues the export.
 
     Args:
         bags: the recordings, in the order of their episodes.
         spec: the streams.
         out: the folder of the dataset, new or empty.
-        options: how the recordings become a dataset.
+        options: of the export; None: the defaults.
         overwrite: replace a dataset in `out`.
         report: write report.html.
-        jobs: processes that convert recordings; None: as many as there are cores. With more than one, the code of the
-            main module must be guarded with `if __name__ == "__main__":`.
-        on_error: `fail`: after a recording that cannot be converted the others are converted and kept for the next
-            call, then an error names it; `skip`: the dataset is made of the others.
-        progress: is told how far each recording is.
+        jobs: number of processes that convert recordings; None: the number of cores. With more than one, guard the code
+            of the main module with `if __name__ == "__main__":`.
+        on_error: `fail`: if a recording cannot be converted, convert the others, keep their pieces for the next call,
+            then raise an error that names the recording. `skip`: make the dataset from the other recordings.
+        progress: called with the progress of each recording.
 
     Errors:
-        RoboCacheError: a recording that cannot be read, does not fit the spec or changes while it is read; a folder
-            that is in use, or holds a dataset while `overwrite` is not set; an error of the file system.
+        RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
+            use, or contains a dataset and `overwrite` is not set; a file system error.
     """
     paths, options = _paths(bags), options or ExportOptions()
     _check_arguments(jobs, on_error)
@@ -111,7 +111,7 @@ def _check_arguments(jobs: int | None, on_error: str) -> None:
 
 
 def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path, str]:
-    """Look at all recordings; with `skip`, what is wrong with each, otherwise an error."""
+    """Check all recordings. With `skip`, return the error of each invalid recording, otherwise raise an error."""
     if on_error == "fail":
         check_recordings(paths, spec)
         return {}
@@ -128,7 +128,7 @@ def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path,
 
 
 def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path) -> None:
-    """Raise an error that names the recordings that failed, unless a dataset is to be made of the others."""
+    """Raise an error that names the failed recordings, unless the dataset is made from the others."""
     if len(failed) == total:
         raise SeveralErrors(_lines(failed))
     if failed and on_error == "fail":
@@ -139,7 +139,7 @@ def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path)
 
 
 def _lines(failed: dict[Path, str]) -> str:
-    """A line for each recording that failed."""
+    """Format one line for each failed recording."""
     lines = list(failed.values())[:LINES]
     more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
     return "\n".join([*lines, *more])
@@ -148,7 +148,7 @@ def _lines(failed: dict[Path, str]) -> str:
 def _merge(
     plan: Plan, made: Sequence[Outcome], failed: Sequence[FailedRecording], new: NewDataset, name: str | None
 ) -> tuple[ExportedRecording, ...]:
-    """Make the dataset of the pieces, and the report with the dataset's name."""
+    """Merge the pieces into the dataset, and write the report with the dataset's name."""
     pieces = [outcome.piece for outcome in made if outcome.piece]
     bags = [outcome.recording for outcome in made]
     loaded = [
@@ -175,7 +175,7 @@ def _reused(made: Sequence[Outcome]) -> list[str]:
 def summarize(
     bag: str | Path, spec: FusionSpec, *, visibility: str = "ideal", progress: Progress | None = None
 ) -> ExportedRecording:
-    """What an export would make of a recording, for a report on it, without writing a dataset."""
+    """Compute the export result of one recording for a report, without writing a dataset."""
     with file_errors(Path(bag)):
         check_recordings([Path(bag)], spec)
         options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False)
@@ -192,8 +192,8 @@ def _paths(bags: Sequence[str | Path]) -> list[Path]:
 
 
 def _resolved(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
-    """The spec with the streams and the `on_invalid` that the options ask for."""
-    # Cameras take part in when an `eager` tick of a `deployed` export is computed: they are then read, but not stored.
+    """Apply the options `media` and `on_invalid` to the spec."""
+    # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
         spec = without_cameras(spec)
     if options.on_invalid != "spec":
@@ -210,7 +210,7 @@ def _provenance(
     checksums: Sequence[recording_file.Files],
     failed: Sequence[FailedRecording],
 ) -> dict[str, Any]:
-    """What it takes to make the dataset again, and to know that it is the same."""
+    """Return the provenance: the data needed to recreate the dataset and to verify that it is identical."""
     return {
         "robocache_ros": robocache_ros.__version__,
         "options": asdict(options),

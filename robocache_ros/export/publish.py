@@ -1,4 +1,4 @@
-"""The moves that put a complete dataset into its place, in an order that a reader and a killed process survive."""
+"""Moves a complete dataset to its final location, in an order that is safe for readers and for a killed process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import os
 from pathlib import Path
 
-INFO = Path("meta") / "info.json"  # what tells a dataset from any other folder
-ENTRIES = ("meta", "data", "videos", "arrays", "report.html")  # what --overwrite replaces, with what the new one has
+INFO = Path("meta") / "info.json"  # the file that identifies a folder as a dataset
+ENTRIES = ("meta", "data", "videos", "arrays", "report.html")  # --overwrite replaces these too
 MOVES = "moves.json"
 
 
 def publish(out: Path, partial: Path) -> None:
-    """Move a complete dataset into its place, and back where that fails."""
+    """Move a complete dataset to `out`. Undo the moves if one fails."""
     moves = partial / MOVES
     draft = partial / f"{MOVES}.new"
     written = {entry.name for entry in (partial / "dataset").iterdir()}
@@ -20,7 +20,7 @@ def publish(out: Path, partial: Path) -> None:
     old = [name for name in dict.fromkeys((*ENTRIES, *new)) if os.path.lexists(out / name)]
     draft.write_text(json.dumps({"old": old, "new": new}), encoding="utf-8")
     sync(draft)
-    draft.rename(moves)  # from here on a killed export is completed by the next one
+    draft.rename(moves)  # from here on, the next export completes a killed one
     sync(partial)
     try:
         finish_moves(out, partial)
@@ -31,7 +31,7 @@ def publish(out: Path, partial: Path) -> None:
 
 
 def finish_moves(out: Path, partial: Path) -> None:
-    """Old entries out, `meta` first; new entries in, `meta` last. May be repeated after it was cut short."""
+    """Move old entries out, `meta` first, then new entries in, `meta` last. Can be repeated after an interruption."""
     moves = json.loads((partial / MOVES).read_text(encoding="utf-8"))
     dataset, replaced = partial / "dataset", partial / "replaced"
     replaced.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def finish_moves(out: Path, partial: Path) -> None:
 
 
 def _is_entry(name: object) -> bool:
-    """Whether a name from a file leads to an entry of the folder itself."""
+    """Whether a name read from a file refers to an entry directly in the folder."""
     return isinstance(name, str) and Path(name).name == name and not name.startswith(".")
 
 
@@ -62,7 +62,7 @@ def _move_back(out: Path, partial: Path) -> None:
 
 
 def sync_all(root: Path) -> None:
-    """Make all that is in a folder survive a power failure."""
+    """Flush all contents of a folder to disk, so that they survive a power failure."""
     for folder, _, files in os.walk(root):
         for file in files:
             sync(Path(folder) / file)
@@ -70,7 +70,7 @@ def sync_all(root: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file or a folder's entries survive a power failure."""
+    """Flush a file, or the entries of a folder, to disk, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

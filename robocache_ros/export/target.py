@@ -1,16 +1,16 @@
-"""The folder of a new dataset: it holds a complete dataset, or none that a reader opens.
+"""The target folder of an export: readers find a complete dataset in it, or no dataset.
 
-While an export runs, the target folder holds a lock file, the pieces that are made of each recording, and a partial
-folder, in which the dataset is written:
+During an export, the target folder contains a lock file, the piece of each recording, and a partial folder, in which
+the dataset is written:
 
-    <out>/.robocache-lock                    flock'ed by the export that writes here
-    <out>/.robocache-pieces/<key>            the piece of a recording; finished ones stay until the dataset is complete
+    <out>/.robocache-lock                    locked with flock by the active export
+    <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete
     <out>/.robocache-partial-<id>/dataset    the new dataset
-                                 /replaced   the entries of the old one, once they are moved away
-                                 /moves.json what is moved where, once the new dataset is complete
+                                 /replaced   the entries of the old dataset, after they are moved
+                                 /moves.json the list of moves, written when the new dataset is complete
 
-Everything is on the file system of `out`, which may be a mount point or a link. At the end the entries are moved into
-`out`, `meta` with its info.json last: without it no reader takes the folder for a dataset.
+All files are on the file system of `out`, which may be a mount point or a link. At the end, the entries are moved to
+`out`. `meta` with its info.json is last, because readers identify a dataset by this file.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from robocache_ros.export.publish import ENTRIES, INFO, MOVES, finish_moves, pub
 LOCK = ".robocache-lock"
 PIECES = ".robocache-pieces"
 PARTIAL = ".robocache-partial-"
-_FOREIGN = ("lost+found",)  # an empty file system has it
-_NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # what file systems without locks answer
+_FOREIGN = ("lost+found",)  # present in a new ext file system
+_NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
 
 
 @dataclass
 class NewDataset:
-    """A dataset that is being written."""
+    """A dataset during an export."""
 
-    folder: Path  # where its files are written
-    pieces: PieceStore  # those of earlier exports too, which were stopped or failed
-    notes: list[str] = field(default_factory=list)  # what the user must know about left-overs
+    folder: Path  # the folder in which its files are written
+    pieces: PieceStore  # includes pieces of earlier exports that were stopped or failed
+    notes: list[str] = field(default_factory=list)  # notes for the user about files of earlier exports
 
 
 def finished_pieces(out: Path) -> int:
-    """How many converted recordings an export has left in `out`, for the next one."""
+    """Return the number of converted recordings in `out` that the next export can reuse."""
     return PieceStore(out / PIECES).count()
 
 
 @contextmanager
 def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
-    """A folder to write a dataset into, whose contents move to `out` at the end; any exception removes it.
+    """Yield a folder for a new dataset. On exit its contents move to `out`; on an exception it is removed.
 
-    A dataset that is replaced stays readable until the new one is complete. A process that is killed leaves its partial
-    folder in `out`; the next export to `out` removes it, or finishes the moves where they had begun. Pieces that are
-    complete stay after an exception, and are removed, whatever they are of, once a dataset is complete.
+    A dataset that is replaced stays readable until the new one is complete. A killed process leaves its partial folder
+    in `out`. The next export to `out` removes this folder, or completes the moves if they had started. Complete pieces
+    stay after an exception. When a dataset is complete, all pieces are removed, also those of other recordings.
 
     Args:
-        out: the dataset's folder: new, empty, or with `overwrite` a dataset.
+        out: the dataset's folder: new, empty, or with `overwrite` an existing dataset.
         overwrite: replace the dataset in `out`; other files in `out` are kept.
 
     Errors:
@@ -75,14 +75,14 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
                 _check(out, overwrite)
                 partial = out / f"{PARTIAL}{secrets.token_hex(4)}"
                 (partial / "dataset").mkdir(parents=True)
-                # Without locks another export may be at work: its pieces are not touched, and these not kept.
+                # Without locks another export may be active: do not use its pieces, do not keep new ones.
                 pieces = PieceStore(out / PIECES if exclusive else partial / "pieces")
                 pieces.tidy()
                 new = NewDataset(partial / "dataset", pieces, notes)
                 try:
                     yield new
                     sync_all(new.folder)
-                    _check(out, overwrite)  # again: files may have come while this dataset was written
+                    _check(out, overwrite)  # check again: files may have been added during the export
                     publish(out, partial)
                     shutil.rmtree(pieces.folder, ignore_errors=True)
                 finally:
@@ -93,15 +93,15 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
         finally:
             if made:
                 with suppress(OSError):
-                    out.rmdir()  # where nothing came of it
+                    out.rmdir()  # the export produced no files
 
 
 def _make(out: Path, overwrite: bool) -> bool:
-    """Make the folder where it is missing; refuse one that is in the way before anything is written."""
+    """Create the folder if it is missing. Refuse an unsuitable folder before anything is written."""
     if out.exists():
         if not out.is_dir():
             raise RoboCacheError(f"{printable(out)}: is a file; give a new folder")
-        if not any(out.glob(f"{PARTIAL}*")):  # left-overs are cleared first: they may hold a complete dataset
+        if not any(out.glob(f"{PARTIAL}*")):  # partial folders are handled first: they may contain a complete dataset
             _check(out, overwrite)
         return False
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _check(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[bool]:
-    """Hold the lock of a target; false where its file system has no locks."""
+    """Hold the lock of a target; yield false if its file system does not support locks."""
     path = out / LOCK
     exclusive = True
     while True:
@@ -148,7 +148,7 @@ def _locked(out: Path) -> Iterator[bool]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
-        os.close(handle)  # the export before removed this file between our open and our lock
+        os.close(handle)  # the previous export removed this file between open and lock
     try:
         yield exclusive
     finally:
@@ -158,10 +158,10 @@ def _locked(out: Path) -> Iterator[bool]:
 
 
 def _clear(out: Path, exclusive: bool) -> list[str]:
-    """Remove what killed exports left, or finish their moves; says what was done."""
+    """Remove the partial folders of killed exports, or complete their moves; return notes on what was done."""
     notes = []
     for partial in sorted(out.glob(f"{PARTIAL}*")):
-        if not exclusive:  # its export may be alive
+        if not exclusive:  # its export may still be running
             notes.append(f"{partial.name} in {out}: left by another export or in use by one; remove it if none runs")
             continue
         if (partial / MOVES).exists():

@@ -1,4 +1,4 @@
-"""The fusion spec: what is declared of a robot's streams, and the layout of the rows that they are fused into."""
+"""The fusion spec: declarations of the streams of a robot, and the layout of the fused rows."""
 
 from robocache_ros.spec.fusion import FusionSpec, json_schema, load_spec
 from robocache_ros.spec.layout import Column, Layout

@@ -1,4 +1,4 @@
-"""The fusion spec: streams on one timeline. Every default of the project is here, in `stream.py` and in `media.py`."""
+"""The fusion spec: streams on one timeline. All defaults of the project are here, in `stream.py` and in `media.py`."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ class FusionSpec:
 
     @property
     def cut_ns(self) -> int:
-        """`delay_ms` less `lead_ms` in nanoseconds: a tick is computed this long after its time."""
+        """`delay_ms` - `lead_ms` in nanoseconds: a tick is computed this long after its time."""
         return self.delay_ns - round(self.lead_ms * NS_PER_MS)
 
     def stream(self, name: str) -> StreamSpec:
-        """The stream of that name."""
+        """Return the stream with this name."""
         for stream in self.streams:
             if stream.name == name:
                 return stream
@@ -123,24 +123,24 @@ class FusionSpec:
 
     @property
     def feeds(self) -> tuple[StreamSpec, ...]:
-        """Every topic to subscribe to or read: the streams, each followed by its companions, then that of `framed`."""
+        """All topics to subscribe to or read: each stream, followed by its companions, then the feed for `framed`."""
         frames = tuple((s.voxels.frame, f"{s.name}/sensor") for s in self.framed if s.voxels)
         tf = (StreamSpec(TF, TF, TF_TYPE, frames=frames[0]),) if frames else ()
         return (*(feed for s in self.streams for feed in (s, *s.companions)), *tf)
 
     @property
     def framed(self) -> tuple[StreamSpec, ...]:
-        """The streams whose sensor's pose comes from /tf_static, or from /tf, which is then a feed of that name."""
+        """The streams whose sensor pose comes from /tf_static or /tf. The feed for /tf has the name of the topic."""
         return tuple(s for s in self.streams if s.voxels and s.voxels.frame)
 
     @property
     def transforms(self) -> tuple[StreamSpec, ...]:
-        """The streams of poses from the tree of transforms."""
+        """The streams of poses from the transform tree."""
         return tuple(s for s in self.streams if s.is_transform)
 
     @property
     def vectors(self) -> tuple[StreamSpec, ...]:
-        """The streams that have columns in the fused tensor."""
+        """The streams with columns in the fused tensor."""
         return tuple(s for s in self.streams if s.kind == "vector")
 
     @property
@@ -149,7 +149,7 @@ class FusionSpec:
         return tuple(s for s in self.streams if s.kind != "vector")
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved spec as plain values, every default written out; `load_spec` reads it back the same."""
+        """Return the resolved spec as plain values with all defaults. `load_spec` restores an equal spec from them."""
         streams = {stream.name: keys.write(stream) for stream in self.streams}
         return {k: streams if k == "streams" else getattr(self, k) for k in keys.keys_of(FusionSpec)}
 
@@ -158,7 +158,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
     """Read a fusion spec from a YAML file or a mapping.
 
     Raises:
-        RoboCacheError: the spec is not valid. The message has a line for each mistake, with its place in the file.
+        RoboCacheError: the spec is not valid. The message has one line per error, with its position in the file.
     """
     if isinstance(source, Mapping):
         return keys.read(FusionSpec, source)
@@ -180,7 +180,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
 
 
 def _text(path: Path, shown: str) -> str:
-    """The text of a spec file; anything but a regular file of bounded size is refused unread."""
+    """Return the text of a spec file. Other than regular files of bounded size are refused."""
     hint = "give the path of a fusion spec"
     try:
         if not path.is_file() and path.exists():
@@ -202,7 +202,7 @@ def _text(path: Path, shown: str) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a fusion spec, for editors."""
+    """Return the JSON schema of a fusion spec, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "RoboCache fusion spec",

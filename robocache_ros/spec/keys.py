@@ -1,6 +1,6 @@
-"""Declared keys: a dataclass field with its meaning, type and limits, written once.
+"""Declared keys: dataclass fields with description, type and limits, each declared once.
 
-Reading a mapping, the JSON schema and the reference page are all made from the same fields, so they cannot disagree.
+The reader, the JSON schema and the reference page all use the same fields, so they are always consistent.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Schema = dict[str, Any]
 Hint = Callable[[str], str]
 
 MAX_TEXT = 256  # characters of a topic, a name, a unit
-_LISTED = 100  # characters up to which all known keys are listed
+_LISTED = 100  # maximum length of the list of all known keys
 _YAML_11_BOOLEANS = ("yes", "no", "on", "off")
 
 
 @dataclass(frozen=True)
 class KeyType:
-    """What a key accepts: `read(raw)` checks and gives the value or raises SpecError, `schema` is its JSON schema."""
+    """Type of a key: `read(raw)` checks and returns the value or raises SpecError; `schema` is the JSON schema."""
 
     label: str
     read: Callable[[Any], Any]
     schema: Schema
 
     def accepts(self, raw: Any) -> bool:
-        """Whether `read` gives a value."""
+        """Whether `read` accepts a value."""
         try:
             self.read(raw)
         except SpecError:
@@ -47,12 +47,12 @@ class KeyType:
 
 
 def key(type_: KeyType, doc: str, *, default: Any = MISSING, unit: str = "") -> Any:
-    """A dataclass field that `read` fills from a mapping; without a default the key is required."""
+    """Declare a dataclass field that `read` fills from a mapping. A key without a default is required."""
     return dataclasses.field(default=default, metadata={"type": type_, "doc": doc, "unit": unit})
 
 
 def keys_of(cls: type) -> dict[str, Field[Any]]:
-    """The declared keys of a dataclass, by name, in order."""
+    """Return the declared keys of a dataclass by name, in order."""
     return {f.name: f for f in dataclasses.fields(cls) if "doc" in f.metadata}
 
 
@@ -60,8 +60,8 @@ def read(cls: type[T], raw: Any, **given: Any) -> T:
     """Read a mapping into the dataclass `cls`.
 
     Raises:
-        SpecError: with every unknown key, missing key and value that a key does not accept. The rules between several
-            keys are checked once each key by itself is correct.
+        SpecError: lists all unknown keys, missing keys and invalid values. Rules that involve several keys are checked
+            only if each key is valid.
     """
     if not isinstance(raw, Mapping):
         raise refuse(f"expected keys and values, got {show_value(raw)}; write `key: value` lines")
@@ -82,9 +82,9 @@ def read(cls: type[T], raw: Any, **given: Any) -> T:
 
 
 def write(value: Any) -> Any:
-    """Plain values that `read` gives the same object back from.
+    """Convert an object to plain values, from which `read` restores an equal object.
 
-    A default that a key does not accept as a value ("", () or None, which mean: not given) is left out.
+    A default that is not a valid value of its key ("", () or None, which mean: not set) is omitted.
     """
     if isinstance(value, tuple):
         return [write(item) for item in value]
@@ -106,7 +106,7 @@ def _known(name: object, keys: list[str]) -> str:
 
 
 def refuse(text: str, path: KeyPath = ()) -> SpecError:
-    """The error of one value."""
+    """Return the error for one value."""
     return SpecError([Problem(path, text)])
 
 
@@ -133,7 +133,7 @@ def number(low: float, high: float, *, above: bool = False) -> KeyType:
     words = f"{'above' if above else 'from'} {low:g} to {high:g}"
 
     def parse(raw: Any) -> float:
-        fits = isinstance(raw, (int, float)) and not isinstance(raw, bool) and low <= raw <= high  # NaN: never
+        fits = isinstance(raw, (int, float)) and not isinstance(raw, bool) and low <= raw <= high  # false for NaN
         if not fits or (above and raw == low):
             hint = "write a plain number such as 1.5" if isinstance(raw, str) else "change it"
             raise _wrong(raw, f"a number {words}", hint)
@@ -144,7 +144,7 @@ def number(low: float, high: float, *, above: bool = False) -> KeyType:
 
 
 def choice(*choices: str) -> KeyType:
-    """One of a few words."""
+    """One of the given strings."""
 
     def parse(raw: Any) -> str:
         if not isinstance(raw, str) or raw not in choices:
@@ -155,16 +155,16 @@ def choice(*choices: str) -> KeyType:
 
 
 def change_it(_raw: str) -> str:
-    """The way out where there is nothing better to say."""
+    """Return the default hint."""
     return "change it"
 
 
 def text(
     wanted: str, accept: Callable[[str], bool] = bool, pattern: str | None = None, hint: Hint = change_it
 ) -> KeyType:
-    """Printable text of 1 to MAX_TEXT characters that `accept` is true for; `wanted` describes it.
+    """Printable text of 1 to MAX_TEXT characters for which `accept` returns true; `wanted` describes it.
 
-    `hint(raw)` is what to do where it is not accepted.
+    `hint(raw)` returns what to do if the text is not accepted.
     """
 
     def parse(raw: Any) -> str:
@@ -210,7 +210,7 @@ def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> K
 
 
 def either(first: KeyType, second: KeyType) -> KeyType:
-    """A list or a mapping is read as `second`, anything else as `first`."""
+    """A list or a mapping is read as `second`, other values as `first`."""
 
     def parse(raw: Any) -> Any:
         return (second if isinstance(raw, (list, tuple, Mapping)) else first).read(raw)
@@ -219,17 +219,17 @@ def either(first: KeyType, second: KeyType) -> KeyType:
 
 
 def converted(type_: KeyType, convert: Callable[[Any], Any]) -> KeyType:
-    """The same key, its checked value passed through `convert`."""
+    """The same key type; `convert` is applied to the checked value."""
     return KeyType(type_.label, lambda raw: convert(type_.read(raw)), type_.schema)
 
 
 def nested(cls: type) -> KeyType:
-    """A mapping read into another dataclass of declared keys."""
+    """A mapping that is read into another dataclass of declared keys."""
     return KeyType(f"keys of {cls.__name__}", lambda raw: read(cls, raw), object_schema(cls))
 
 
 def object_schema(cls: type) -> Schema:
-    """The JSON schema of a dataclass of declared keys."""
+    """Return the JSON schema of a dataclass of declared keys."""
     properties: Schema = {}
     required = []
     for name, field in keys_of(cls).items():

@@ -1,4 +1,4 @@
-"""The columns of a fused row: values; `valid` and `age_ms` per stream; the ages of the samples of windows."""
+"""The columns of a fused row: values; `valid` and `age_ms` per stream; sample ages of windows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a row, in order: values by stream, valid, then age of every stream, ages of windows' samples."""
+    """The columns of a row, in order: values by stream, `valid` by stream, age by stream, sample ages of windows."""
 
     spec: FusionSpec
 
     @cached_property
     def slots(self) -> dict[str, slice]:
-        """The columns of each vector stream."""
+        """The value columns of each vector stream."""
         slots, start = {}, 0
         for stream in self.spec.vectors:
             slots[stream.name] = slice(start, start + stream.width)
@@ -39,7 +39,7 @@ class Layout:
 
     @cached_property
     def sample_ages(self) -> dict[str, slice]:
-        """The columns of each window that is not reduced, among the W columns of samples' ages that end a row."""
+        """The columns of each window that is not reduced, within the W sample age columns at the end of a row."""
         slots, start = {}, 0
         for stream in self.spec.vectors:
             if stream.rows:
@@ -49,32 +49,32 @@ class Layout:
 
     @cached_property
     def ages(self) -> int:
-        """W: columns of samples' ages."""
+        """W: number of sample age columns."""
         return sum(stream.rows for stream in self.spec.vectors)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Columns of each vector stream."""
+        """Number of value columns of each vector stream."""
         return tuple([stream.width for stream in self.spec.vectors])
 
     @cached_property
     def width(self) -> int:
-        """D: columns of values."""
+        """D: number of value columns."""
         return sum(self.widths)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every stream's name, in the order of `valid` and age."""
+        """The names of all streams, in the order of `valid` and age."""
         return tuple([stream.name for stream in self.spec.streams])
 
     @cached_property
     def row_width(self) -> int:
-        """D + 2 N + W: columns of a row with `valid` and `age_ms` of N streams, and the ages of windows' samples."""
+        """D + 2 N + W: number of columns: values, `valid` and `age_ms` of N streams, sample ages of windows."""
         return self.width + 2 * len(self.spec.streams) + self.ages
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Every column of a row, in order."""
+        """All columns of a row, in order."""
         streams = self.spec.streams
         values = [column for s in self.spec.vectors for column in _values(s)]
         valid = [Column(f"valid:{s.name}", s.name, "valid", "0 none, 1 aligned, 2 held", s.role) for s in streams]
@@ -84,7 +84,7 @@ class Layout:
         return (*values, *valid, *age, *ages)
 
     def to_dict(self) -> dict[str, Any]:
-        """The layout as plain values."""
+        """Return the layout as plain values."""
         shown = ("topic", "type", "kind", "stamp", "align", "role", "unit")
         streams: dict[str, dict[str, Any]] = {s.name: {k: getattr(s, k) for k in shown} for s in self.spec.streams}
         for s in self.spec.vectors:
@@ -105,7 +105,7 @@ class Layout:
         }
 
     def to_json(self) -> str:
-        """The layout as JSON: what `~/layout` carries; its `spec` reads back with `load_spec`."""
+        """Return the layout as JSON, as published on `~/layout`. `load_spec` reads its `spec`."""
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""How images and point clouds are processed: crop, size and normalisation, or the voxel grid."""
+"""Processing of images and point clouds: crop, size and normalization, or the voxel grid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robocache_ros.reductions import SPEC_REDUCTIONS, ReductionKind
 from robocache_ros.spec.keys import choice, converted, either, integer, key, many, nested, number, text
 from robocache_ros.spec.problems import refusal
 
-# Mean and standard deviation of ImageNet's RGB channels in 0..1, as torchvision's models are trained with.
+# Mean and standard deviation of the ImageNet RGB channels in 0..1, as used to train torchvision models.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 _triple = many(number(-1e6, 1e6), length=3)
@@ -73,11 +73,11 @@ class Extrinsic:
     @property
     def _norm(self) -> float:
         x, y, z, w = self.rotation_xyzw
-        return math.sqrt(x * x + y * y + z * z + w * w)  # sum() rounds otherwise from Python 3.12 on
+        return math.sqrt(x * x + y * y + z * z + w * w)  # sum() rounds differently since Python 3.12
 
     @cached_property
     def matrix(self) -> tuple[tuple[float, ...], ...]:
-        """The 3x4 matrix [R | t], rows."""
+        """The rows of the 3x4 matrix [R | t]."""
         scale = 1 / self._norm
         x, y, z, w = (q * scale for q in self.rotation_xyzw)
         rotation = (
@@ -130,5 +130,5 @@ class VoxelSpec:
 
     @property
     def reduction(self) -> ReductionKind:
-        """What `reduce` declares."""
+        """The reduction selected by `reduce`."""
         return SPEC_REDUCTIONS[self.reduce]

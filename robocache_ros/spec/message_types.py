@@ -1,4 +1,4 @@
-"""The message types that a spec knows, and what a type or a field implies."""
+"""Message types supported by a spec, and the values implied by a type or a field."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"
 JOINT_TYPE = "sensor_msgs/msg/JointState"
 TF_TYPE = "tf2_msgs/msg/TFMessage"
 TF, TF_STATIC = "/tf", "/tf_static"
-TRANSFORM_ALIGNMENTS = ("linear", "hold", "nearest")  # of linear: the position, and the orientation on the sphere
+TRANSFORM_ALIGNMENTS = ("linear", "hold", "nearest")  # linear: linear position, spherical orientation
 POSE_COMPONENTS = ("px", "py", "pz", "qx", "qy", "qz", "qw")
-WINDOW = "window"  # the `align` of a stream whose ticks use all samples since the last tick
-REDUCTIONS = ("mean", "rms", "max", "min")  # of a window to one row
-MAX_WIDTH = 65536  # values of a sample, and of a window
-# NumPy types of PointField.datatype, which counts from 1.
+WINDOW = "window"  # `align` of a stream whose ticks use all samples since the last tick
+REDUCTIONS = ("mean", "rms", "max", "min")  # reductions of a window to one row
+MAX_WIDTH = 65536  # maximum number of values of a sample, and of a window
+# NumPy types by PointField.datatype, which starts at 1.
 POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 
 _XYZ, _XYZW = ("x", "y", "z"), ("x", "y", "z", "w")
-# Components of the fields whose width the message type fixes, by the last part of the field's path.
+# Components of fields with a width fixed by the message type, by the last part of the field path.
 FIELD_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("orientation", "rotation"), _XYZW),
     **dict.fromkeys(("position", "translation", "linear", "angular", "force", "torque", "vector", "point"), _XYZ),
@@ -27,11 +27,11 @@ FIELD_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     **{axis: (axis,) for axis in _XYZW},
 }
 
-ROUNDED = ("latitude", "longitude")  # float32 has steps of a metre in these; they need an offset
+ROUNDED = ("latitude", "longitude")  # float32 has a resolution of about a meter for these; they require an offset
 
 
 def components_of(paths: Sequence[str]) -> tuple[str, ...] | None:
-    """Labels of the values at some fields, by their names; of an unknown field one. None: one field, not known."""
+    """Return labels of the values of fields, by name; one per unknown field. None for a single unknown field."""
     known = [FIELD_COMPONENTS.get(path.rpartition(".")[2], ()) for path in paths]
     if len(paths) == 1:
         return known[0] or None
@@ -40,6 +40,6 @@ def components_of(paths: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def full_type_hint(name: str) -> str:
-    """What to write for a type that is not of the form package/msg/Name."""
+    """Return a hint for a type that does not have the form package/msg/Name."""
     package, _, rest = name.partition("/")
     return f"write {package}/msg/{rest}" if re.fullmatch(r"[A-Za-z]\w*/[A-Za-z]\w*", name) else "change it"

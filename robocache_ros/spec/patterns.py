@@ -1,4 +1,4 @@
-"""Keys of the fusion spec whose text has a form of its own: names of topics, types and fields."""
+"""Key types of the fusion spec for text with a specific syntax: names of topics, types and fields."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from robocache_ros.spec import keys
 from robocache_ros.spec.message_types import full_type_hint
 
-_TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 lets a part begin with a digit
+_TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 allows a part to start with a digit
 _TYPE = r"^[A-Za-z][A-Za-z0-9_]*/msg/[A-Za-z][A-Za-z0-9_]*$"
-# ROS 2 has fields in lower case alone; ROS 1 and IDL do not.
+# ROS 2 fields are always lower case; ROS 1 and IDL fields may not be.
 _FIELD = r"^[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?(\.[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?)*$"
 
 
 def pattern(wanted: str, expression: str, hint: keys.Hint = keys.change_it) -> keys.KeyType:
-    """Text that a regular expression matches from end to end; `wanted` describes it."""
+    """Text that matches a regular expression completely; `wanted` describes it."""
     return keys.text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
 
 

@@ -42,12 +42,12 @@ effect.
 
 
 def reference() -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     return "\n".join([INTRODUCTION, *(_section(title, cls) for title, cls in SECTIONS), _alignments()])
 
 
 def _alignments() -> str:
-    """The table of alignments, from robocache_ros/alignments."""
+    """Return the table of alignments, generated from robocache_ros/alignments."""
     lines = ["## Alignments", "", "What `streams.<name>.align` accepts.", ""]
     lines += ["| align | value at a tick | values | default of |", "|---|---|---|---|"]
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""One stream of a fusion spec: its topic, its stamps and its alignment."""
+"""One stream of a fusion spec: topic, stamps and alignment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QosSpec:
     depth: int = key(integer(1, 10_000), "samples that the middleware queues", default=10)
 
 
-DEFAULT_QOS = QosSpec()  # compared by identity: a spec that writes these values out means them
+DEFAULT_QOS = QosSpec()  # compared by identity: explicit equal values in a spec are not the default
 TRANSFORM_QOS = QosSpec(reliability="reliable", depth=100)  # tf2's profile for /tf
 
 
@@ -129,14 +129,14 @@ class StreamSpec:
 
     @property
     def kind(self) -> str:
-        """`vector`, `image` or `cloud`: what a sample is."""
+        """The kind of a sample: `vector`, `image` or `cloud`."""
         if self.type == CLOUD_TYPE or self.camera_info or (self.type == LASER_TYPE and self.voxels):
             return "cloud"
         return "image" if self.type in IMAGE_TYPES else "vector"
 
     @cached_property
     def companions(self) -> tuple[StreamSpec, ...]:
-        """The topics that complete a depth image, as streams `<name>/camera_info` and `<name>/color`; else empty."""
+        """The additional topics of a depth image, as streams `<name>/camera_info` and `<name>/color`; else empty."""
         if not self.camera_info:
             return ()
         info = StreamSpec(
@@ -147,27 +147,27 @@ class StreamSpec:
 
     @property
     def is_transform(self) -> bool:
-        """Whether its values are the pose of a frame in another one."""
+        """Whether the values are the pose of a frame in another frame."""
         return self.type == TF_TYPE and not self.field
 
     @property
     def rows(self) -> int:
-        """Rows of a tick: `samples` of a window that is not reduced, 0 of any other stream."""
+        """Number of rows per tick: `samples` for a window that is not reduced, 0 for other streams."""
         return 0 if self.reduce else self.samples
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a tick's values of a vector: (samples, dim) of a window that is not reduced, else (dim,)."""
+        """Shape of the vector values of a tick: (samples, dim) for a window that is not reduced, else (dim,)."""
         return (self.rows, self.dim) if self.rows else (self.dim,)
 
     @property
     def width(self) -> int:
-        """Columns in the fused tensor: the values of a tick of a vector, 0 of an image or a cloud."""
+        """Number of columns in the fused tensor: values per tick for a vector, 0 for an image or a cloud."""
         return self.dim * (self.rows or 1) if self.kind == "vector" else 0
 
     @property
     def computes(self) -> bool:
-        """Whether a tick's value is computed from several samples, and not copied from one."""
+        """Whether the value of a tick is computed from several samples instead of copied from one."""
         return bool(self.reduce) if self.align == WINDOW else alignment(self.align).blends
 
     @property
@@ -180,7 +180,7 @@ class StreamSpec:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the numeric fields, one or several."""
+        """The paths of one or more numeric fields."""
         return (self.field,) if isinstance(self.field, str) else self.field
 
     @property
@@ -195,7 +195,7 @@ class StreamSpec:
 
     @property
     def held_ns(self) -> int:
-        """Age up to which a tick uses a sample: `max_age_ms`, or without limit where `on_invalid` is hold."""
+        """Maximum age of a sample that a tick uses: `max_age_ms`, or no limit if `on_invalid` is hold."""
         return NO_LIMIT_NS if self.on_invalid == "hold" else self.max_age_ns
 
     @property

@@ -1,4 +1,4 @@
-"""What a stream's type implies for its keys, and which keys go together."""
+"""Rules for the keys of a stream: values implied by its type, and valid combinations of keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StreamRules:
-    """Fills what a stream's type implies, and checks the keys against each other."""
+    """Fills in values implied by the type of a stream, and checks the combination of keys."""
 
     def __init__(self, stream: StreamSpec) -> None:
         self.s = stream
@@ -35,11 +35,11 @@ class StreamRules:
         self.problems: list[Problem] = []
 
     def refuse(self, key: str, text: str) -> None:
-        """Collect a problem with a key."""
+        """Record a problem with a key."""
         self.problems.append(Problem(tuple(key.split(".")), text))
 
     def field(self) -> str | tuple[str, ...]:
-        """The numeric field: given, or implied by the type."""
+        """The numeric field: set in the spec, or implied by the type."""
         if self.s.field or not self.is_vector or self.s.is_transform:
             return self.s.field
         known = "position" if self.s.type == JOINT_TYPE else "data" if self.is_array else ""
@@ -48,7 +48,7 @@ class StreamRules:
         return known
 
     def dim(self) -> int:
-        """Values per sample: given, or implied by names, field or type."""
+        """Number of values per sample: set in the spec, or implied by names, field or type."""
         if not self.is_vector or self.s.is_transform:
             return self.s.dim or self.s.is_transform * len(POSE_COMPONENTS)
         scalar = self.is_array and not self.s.type.endswith("MultiArray")
@@ -62,15 +62,15 @@ class StreamRules:
         return self.s.dim or known
 
     def align(self) -> str:
-        """The alignment: given, or the type's default."""
+        """The alignment: set in the spec, or the default of the type."""
         return self.s.align or default_alignment(self.s.kind)
 
     def stamp(self) -> str:
-        """What gives a sample its time: given, or implied by the type."""
+        """The source of sample times: set in the spec, or implied by the type."""
         return self.s.stamp or ("receive" if self.is_array else "header")
 
     def image(self) -> ImageSpec | None:
-        """The processing of an image stream: given, or the default."""
+        """The processing of an image stream: set in the spec, or the default."""
         return self.s.image or (ImageSpec() if self.s.kind == "image" else None)
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class StreamRules:
                 self.refuse(name, f"does not apply to {self.type}; leave it out")
 
     def check_numbers(self) -> None:
-        """Check the keys of a vector's values."""
+        """Check the keys for the values of a vector."""
         s = self.s
         rounded = [path for path in s.paths if path.rpartition(".")[2] in ROUNDED]
         if s.names and len(s.paths) > 1:
@@ -112,7 +112,7 @@ class StreamRules:
             self.refuse("offset", f"missing; float32 rounds {rounded[0]} to about a metre; give a place nearby")
 
     def check_transform(self) -> None:
-        """Check the keys of a pose from the tree of transforms."""
+        """Check the keys of a pose from the transform tree."""
         s = self.s
         if not s.is_transform:
             self.refuse("frames", f"goes with {TF_TYPE}, and with no field; leave it out")
@@ -126,7 +126,7 @@ class StreamRules:
             self.refuse("topic", f"{TF_STATIC} is read with /tf; give the topic of the moving frames, /tf")
 
     def check_align(self) -> None:
-        """Check that the alignment accepts the stream's values."""
+        """Check that the alignment supports the values of the stream."""
         s = self.s
         if s.align == WINDOW:
             self.check_window()
@@ -159,7 +159,7 @@ class StreamRules:
             self.refuse("on_invalid", "'hold' repeats samples, which a window does not; use split, mask or fail")
 
     def refuse_for_media(self) -> None:
-        """Collect the problem that the alignment is for vectors alone."""
+        """Record the problem that the alignment supports only vectors."""
         copying = " or ".join(name for name in NAMES if not alignment(name).blends)
         self.refuse("align", f"{self.s.align!r} is for vectors; use {copying} for {self.type}")
 

@@ -1,6 +1,6 @@
-"""YAML 1.2 with the core schema and nothing else, with limits on what a file can cost.
+"""A parser for YAML 1.2 with only the core schema, with limits on time and memory.
 
-PyYAML splits the text into events; what a scalar means is decided here. In contrast to `yaml.safe_load`, `1e13` is a
+PyYAML splits the text into events; this module resolves scalars. In contrast to `yaml.safe_load`, `1e13` is a
 number and `1:30`, `2001-12-14`, `yes` and `off` are text. Duplicate keys, merge keys, tags beyond the core schema, and
 more nesting, values or aliases than the limits allow are errors with a line and a column.
 """
@@ -18,7 +18,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
-MAX_NODES = 20_000  # the nodes of an alias count each time that it is used
+MAX_NODES = 20_000  # nodes of an alias count at each use
 MAX_NUMBER = 40  # characters
 MAX_KEY = 256  # characters
 
@@ -50,16 +50,16 @@ class YamlError(RoboCacheError):
 
 @dataclass
 class Node:
-    """A value with its place in the file; `children` by key or index."""
+    """A value with its position in the file; `children` by key or index."""
 
     value: Any
     line: int
     column: int
-    size: int = 1  # nodes in it, itself included
+    size: int = 1  # number of nodes in the subtree, including this node
     children: dict[object, Node] = field(default_factory=dict)
 
     def at(self, path: tuple[object, ...]) -> Node:
-        """The node at a path, or the nearest one above it that exists."""
+        """Return the node at a path, or its nearest existing ancestor."""
         node = self
         for part in path:
             if part not in node.children:
@@ -69,10 +69,10 @@ class Node:
 
 
 def load(text: str) -> Node:
-    """Read one document.
+    """Parse one document.
 
     Raises:
-        YamlError: the text is not YAML 1.2, uses what the core schema lacks, or exceeds a limit.
+        YamlError: the text is not YAML 1.2, uses features outside the core schema, or exceeds a limit.
     """
     loader: Any = yaml.SafeLoader("")
     try:
@@ -90,7 +90,7 @@ def load(text: str) -> Node:
     except (ValueError, OverflowError) as error:
         if isinstance(error, RoboCacheError):
             raise
-        mark = loader.get_mark()  # an escape or a number that PyYAML passes on to Python unchecked
+        mark = loader.get_mark()  # an escape or a number that PyYAML passes to Python unchecked
         raise YamlError(mark.line + 1, mark.column + 1, "not valid YAML: a number out of range; correct it") from None
     finally:
         loader.dispose()
@@ -106,12 +106,12 @@ def _refuse(event: Any, message: str) -> YamlError:
 
 
 class _Composer:
-    """Puts events together to nodes, without recursion."""
+    """Builds nodes from events, without recursion."""
 
     def __init__(self) -> None:
         self.anchors: dict[str, Node] = {}
-        self.open: list[tuple[Node, str | None]] = []  # containers that have not ended, with their anchors
-        self.keys: list[str | None] = []  # of each open mapping the key that awaits its value
+        self.open: list[tuple[Node, str | None]] = []  # open containers with their anchors
+        self.keys: list[str | None] = []  # for each open mapping, the key whose value is pending
         self.nodes = 0
         self.root: Node | None = None
 
@@ -128,7 +128,7 @@ class _Composer:
     def node(self, event: Any) -> None:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if isinstance(event, yaml.AliasEvent):
-            known = self.anchors.get(str(event.anchor))  # its anchor's node has ended: no value contains itself
+            known = self.anchors.get(str(event.anchor))  # only closed nodes have anchors, so no value contains itself
             if known is None:
                 raise _refuse(event, f"alias *{printable(event.anchor, 40)} has no complete anchor before it; add one")
             self.count(event, known.size)
@@ -168,7 +168,7 @@ class _Composer:
             self.keys[-1] = _key(event, node, parent)
         else:
             key = parent.children[self.keys[-1]]
-            node.line, node.column = key.line, key.column  # where a reader looks for `key: value`
+            node.line, node.column = key.line, key.column  # errors refer to the position of the key
             parent.children[self.keys[-1]] = node
             parent.value[self.keys[-1]] = node.value
             self.keys[-1] = None
@@ -182,7 +182,7 @@ class _Composer:
 
 
 def _key(event: Any, node: Node, parent: Node) -> str:
-    """Check a mapping's key, and keep its place until its value comes."""
+    """Check the key of a mapping, and store its position until its value is parsed."""
     if not isinstance(node.value, str):
         raise _refuse(event, "a key is not text; write a plain word, in quotes if it looks like a number")
     if len(node.value) > MAX_KEY:
@@ -199,7 +199,7 @@ def _key(event: Any, node: Node, parent: Node) -> str:
 
 
 def _scalar(event: Any) -> Any:
-    """The value of a scalar by the core schema."""
+    """Return the value of a scalar according to the core schema."""
     tag, text = event.tag, str(event.value)
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise _refuse(event, "half a surrogate pair in an escape; write the character itself")

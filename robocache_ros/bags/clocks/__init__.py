@@ -1,1 +1,1 @@
-"""The clocks of a recording: which one its timeline follows, and how log times are carried over to it."""
+"""The clocks of a recording: selection of the timeline, and conversion of log times to it."""

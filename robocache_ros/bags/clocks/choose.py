@@ -1,15 +1,15 @@
-"""Which clock a recording's timeline follows.
+"""Selects the clock of the timeline of a recording.
 
-The header stamps of a topic are on the clock of the log times, on that of /clock, on the one of other topics, or on one
-of their own. Two are the same clock where the median difference of the stamps, at equal log times, is at most what
-fusion accepts (`max_skew_ms`, 5 s). The rule:
+The header stamps of a topic are on the clock of the log times, on /clock, on the clock of other topics, or on a clock
+of their own. Two clocks are the same if the median difference of the stamps, at equal log times, is at most the limit
+of fusion (`max_skew_ms`, 5 s). The rule:
 
-1. Topics have a say if they have a hundredth of the messages of the largest one, and two at least.
-2. If the first messages of all of them are on the clock of the log times, that is the timeline.
-3. Else, where /clock is recorded and a topic's stamps are on it, or no topic is stamped: /clock.
-4. Else the clock of the most topics; of two with equally many, that of the log times or of the first topic by name.
+1. A topic is considered if it has at least two messages, and at least a hundredth of those of the largest topic.
+2. If the first messages of all considered topics are on the clock of the log times, this clock is the timeline.
+3. Else, if /clock is recorded, and the stamps of a topic are on it or no topic is stamped: /clock.
+4. Else the clock of the most topics; in a tie, the clock of the log times, else that of the first topic by name.
 
-Streams on another clock than the timeline's are for `stamp: device`; topics that a spec declares so have no say.
+Streams on a clock other than the timeline need `stamp: device`. Topics that a spec declares so are not considered.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS, Times, clock_of
 from robocache_ros.bags.clocks.timeline import ClockSteps, Segment, Timeline
 
 CLOCK, CLOCK_TYPE = "/clock", "rosgraph_msgs/msg/Clock"
-PROBE = 8  # messages of each topic that are looked at first
-MOST_SEGMENTS = 1000  # stamps that jump more often are those of no clock: the timeline is that of the log times
-SHARE = 100  # a topic with fewer messages than one of so many of the largest one has no say
+PROBE = 8  # number of messages per topic that are checked first
+MOST_SEGMENTS = 1000  # with more jumps, stamps do not follow a clock; log times are the timeline
+SHARE = 100  # a topic with less than 1 / SHARE of the messages of the largest topic is not considered
 
 
 def with_a_say(counts: Mapping[str, int]) -> list[str]:
-    """The topics that are looked at, of all stamped ones and their message counts; in order of name."""
+    """Return the considered topics, given the message counts of all stamped topics; sorted by name."""
     largest = max((count for name, count in counts.items() if name != CLOCK), default=0)
     least = max(2, largest // SHARE)
     return sorted(name for name, count in counts.items() if count >= least or (name == CLOCK and count > 1))
 
 
 def is_by_log(times: Mapping[str, Times]) -> bool:
-    """Whether the first messages of all topics are on the clock of the log times, or not stamped."""
+    """Whether the first messages of all topics are on the clock of the log times, or have no stamps."""
     clocks = [clock_of(logs[:PROBE], stamps[:PROBE]) for logs, stamps in times.values()]
     return all(clock.kind == "timeline" or abs(clock.offset_ns) <= LIMIT_NS for clock in clocks)
 
 
 def timeline_of(times: Mapping[str, Times], devices: Collection[str] = ()) -> Timeline:
-    """The timeline of a recording.
+    """Select the timeline of a recording.
 
     Args:
-        times: by stamped topic, all of its messages, and those of /clock where it is recorded.
+        times: all messages by stamped topic, and those of /clock if it is recorded.
         devices: topics with a clock of their own.
     """
     chosen = {name: times[name] for name in with_a_say({name: len(one.logs_ns) for name, one in times.items()})}
@@ -63,13 +63,13 @@ def timeline_of(times: Mapping[str, Times], devices: Collection[str] = ()) -> Ti
     logs, stamps = (np.concatenate(parts) for parts in zip(*(stamped[name] for name in main), strict=True))
     order = np.argsort(logs, kind="stable")
     merged = Times(logs[order], stamps[order])
-    from robocache_ros.bags.clocks.envelope import estimated  # with torch, which few recordings need
+    from robocache_ros.bags.clocks.envelope import estimated  # imports torch, which few recordings need
 
     return _timeline("stamps", main, merged, estimated(merged))
 
 
 def _largest(stamped: Mapping[str, Times], devices: Collection[str]) -> tuple[str, ...]:
-    """The topics of the clock that most are on; none where that is the clock of the log times."""
+    """Return the topics on the most common clock; empty if this is the clock of the log times."""
     by_log = [name for name, one in stamped.items() if clock_of(*one).kind == "timeline"]
     groups: list[list[str]] = []
     for name in sorted(set(stamped) - set(by_log)):
@@ -87,7 +87,7 @@ def _largest(stamped: Mapping[str, Times], devices: Collection[str]) -> tuple[st
 
 
 def _same(one: Times, other: Times) -> bool:
-    """Whether the stamps of two topics are those of one clock."""
+    """Whether the stamps of two topics are on the same clock."""
     base = int(other.logs_ns[0] - other.stamps_ns[0])
     known = (other.logs_ns - other.stamps_ns - base).astype(np.float64)
     start = int(other.logs_ns[0])
@@ -101,7 +101,7 @@ def _steps(clock: Times) -> list[Segment]:
 
     good = clock.stamps_ns >= 0
     logs, stamps = clock.logs_ns[good], clock.stamps_ns[good]
-    cuts = jumps(Times(np.zeros_like(stamps), stamps)).tolist()  # as a node sees them, which has no log times
+    cuts = jumps(Times(np.zeros_like(stamps), stamps)).tolist()  # as in a node, which has no log times
     spans = zip([0, *cuts], [*cuts, len(logs)], strict=True)
     return [Segment(int(logs[a]), ClockSteps(logs[a:b], stamps[a:b])) for a, b in spans]
 

@@ -1,14 +1,15 @@
-"""The time on a clock as a function of the log time, from the fastest of its stamped messages.
+"""Estimates the time on a clock as a function of log time, from its stamped messages with the least delay.
 
-A message is logged after its stamp by the difference of the clocks and a delay that is never negative, so the fastest
-messages show the difference. The method:
+The difference log time - stamp is the offset of the clocks plus a delay that is never negative, so the messages with
+the least delay give the offset. The method:
 
-1. Of each 0.1 s of the log, the message with the least log time - stamp. One that is more than 0.5 s off the median of
-   five is left out: its stamp is damaged.
-2. A segment ends where the stamps go back by more than 0.5 s, or ahead by more than 10 s: the engine starts anew there.
-3. A segment is one line, an offset and a skew, by the lower convex hull of its points (`engine.device_clock`), if the
-   fastest messages of nine out of ten half seconds are within 20 ms of it, and none is 0.5 s off. Else, as in a
-   simulation whose speed varies, it is split at the point that is furthest from the straight line between its ends.
+1. For each 0.1 s of the log, select the message with the smallest log time - stamp. A message that deviates by more
+   than 0.5 s from the median of five is excluded, because its stamp is damaged.
+2. A segment ends where the stamps jump back by more than 0.5 s, or ahead by more than 10 s. The engine restarts there.
+3. A segment is one line, with an offset and a skew, fitted by the lower convex hull of its points
+   (`engine.device_clock`), if the fastest messages of nine out of ten half seconds are within 20 ms of the line, and
+   none deviates by 0.5 s. Otherwise, as in a simulation with varying speed, the segment is split at the point with the
+   largest distance from the straight line between its ends.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ Int64 = NDArray[np.int64]
 BIN_NS = 100 * NS_PER_MS
 WINDOW_NS = NS_PER_S // 2
 NEAR_NS = 20 * NS_PER_MS
-FEW = 0.1  # of the windows may be further from a line than NEAR_NS
+FEW = 0.1  # maximum share of windows further from a line than NEAR_NS
 MEDIAN = 5  # points
-LEAST = 3  # windows that are split
-MOST_SPLITS = 64  # that made a part: the time that an estimate takes is proportional to the recording's
+LEAST = 3  # minimum number of windows for a split
+MOST_SPLITS = 64  # maximum depth of splits: the runtime stays proportional to the length of the recording
 ENDLESS = 2**63 - 1
 
 
 def estimated(times: Times) -> list[Segment]:
-    """The segments of a clock, by the stamped messages of all its topics in the order of the log."""
+    """Return the segments of a clock, from the stamped messages of all its topics in log order."""
     points = _without_damage(_fastest(times, BIN_NS))
     segments = []
     for first, stop in _between_jumps(points) if len(points.logs_ns) else ():
@@ -48,7 +49,7 @@ def estimated(times: Times) -> list[Segment]:
 
 
 def jumps(times: Times) -> Int64:
-    """The indices before which the stamps jump."""
+    """Return the indices of the first messages after each jump of the stamps."""
     steps = np.diff(times.stamps_ns)
     back, ahead = steps < -JUMP_BACK_NS, steps - np.diff(times.logs_ns) > JUMP_AHEAD_NS
     found: Int64 = np.flatnonzero(back | ahead) + 1
@@ -56,7 +57,7 @@ def jumps(times: Times) -> Int64:
 
 
 def _fastest(times: Times, width_ns: int) -> Times:
-    """The message with the least delay in each bin of log time."""
+    """Return the message with the least delay in each bin of log time."""
     bins = (times.logs_ns - times.logs_ns[0]) // width_ns
     order = np.lexsort((times.logs_ns - times.stamps_ns, bins))
     first = order[np.diff(bins[order], prepend=-1) > 0]
@@ -79,7 +80,7 @@ def _between_jumps(points: Times) -> Iterator[tuple[int, int]]:
 
 
 def _first_after_jump(times: Times, points: Times, first: int) -> int:
-    """Log time of the first message whose stamp is nearer to the clock after a jump than to that before it."""
+    """Return the log time of the first message whose stamp is closer to the clock after a jump than before it."""
     between = (times.logs_ns > points.logs_ns[first - 1]) & (times.logs_ns <= points.logs_ns[first])
     delays = points.logs_ns[first - 1 : first + 1] - points.stamps_ns[first - 1 : first + 1]
     found = times.logs_ns[between] - times.stamps_ns[between]
@@ -102,7 +103,7 @@ def _pieces(points: Times) -> list[Piece]:
         waiting.append((Times(part.logs_ns[:at], part.stamps_ns[:at]), splits + 1))
     found: list[Piece] = []
     limit = ENDLESS
-    for start, line in reversed(lines):  # no piece goes beyond the beginning of the next one: the time never steps back
+    for start, line in reversed(lines):  # each piece is limited by the start of the next one, so time never steps back
         found.append(Piece(start, line, limit))
         limit = found[-1].at(start)
     return found[::-1]
@@ -125,7 +126,7 @@ def _fits(windows: Times, line: Line) -> bool:
 
 
 def _corner(windows: Times) -> int:
-    """Log time at which the part after the point begins that is furthest from the line between the first and last."""
+    """Return the log time after the point that is furthest from the line between the first and the last point."""
     logs = (windows.logs_ns - windows.logs_ns[0]).astype(np.float64)
     delays = windows.logs_ns - windows.stamps_ns
     above = (delays - delays[0]) - logs / logs[-1] * float(delays[-1] - delays[0])

@@ -1,4 +1,4 @@
-"""The timeline of a recording, read from as few of its messages as the rule allows."""
+"""Determines the timeline of a recording from as few messages as possible."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from robocache_ros.spec import TF_STATIC
 
 
 def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
-    """The timeline of a recording: one rule for `info`, exports and replays, whatever streams they use.
+    """Return the timeline of a recording. `info`, exports and replays use the same rule, for any choice of streams.
 
-    Reads the first messages of the stamped topics; all of them only where their stamps are not on the log's clock.
+    Reads the first messages of the stamped topics. Reads all of them only if stamps are not on the log clock.
 
     Args:
         bag: the recording.

@@ -1,6 +1,6 @@
-"""Whether a topic's header stamps run on the clock of the recording's timeline.
+"""Determines whether the header stamps of a topic are on the clock of the timeline.
 
-Simulators stamp in simulated time, some drivers since their start, and a replayed recording keeps its old stamps.
+Simulators use simulated time, some drivers use the time since their start, and a replay keeps the original stamps.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from robocache_ros.spec import StreamSpec
 
 Int64 = NDArray[np.int64]
 
-LIMIT_NS = round(StreamSpec.max_skew_ms * 1e6)  # fusion drops a sample whose stamp is further from its arrival
-FEW = 0.1  # up to this share of the stamps may be unusable
+LIMIT_NS = round(StreamSpec.max_skew_ms * 1e6)  # fusion drops samples with a larger difference of stamp and arrival
+FEW = 0.1  # maximum share of unusable stamps
 
 
 class Times(NamedTuple):
-    """The messages of a topic in the order of the log; a stamp that is not valid is -1."""
+    """The messages of a topic in log order. An invalid stamp is -1."""
 
     logs_ns: Int64  # (M,)
     stamps_ns: Int64  # (M,)
 
     @property
     def set_ones(self) -> Times:
-        """Those whose stamps are valid and set."""
+        """Return the messages whose stamps are valid and set."""
         known = self.stamps_ns > 0
         return Times(self.logs_ns[known], self.stamps_ns[known])
 
 
 class Clock(NamedTuple):
-    """What a topic's header stamps are.
+    """The clock of the header stamps of a topic.
 
-    kind: `timeline`: on the clock of the timeline; `device`: on another one; `unset`: zero or not valid; `constant`:
-    all the same; `none`: the type has no header. offset_ns: the median of arrival - stamp. unset: messages whose stamps
-    are not set.
+    kind: `timeline`: on the clock of the timeline; `device`: on another clock; `unset`: zero or not valid; `constant`:
+    all the same; `none`: the type has no header. offset_ns: the median of arrival - stamp. unset: number of messages
+    without a stamp.
     """
 
     kind: str = "none"
@@ -45,18 +45,18 @@ class Clock(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the stamps tell where a message is on the timeline, by themselves or translated."""
+        """Whether the stamps determine the time of a message on the timeline, directly or after conversion."""
         return self.kind in ("timeline", "device")
 
     @property
     def stamp(self) -> str:
-        """The `stamp` of a stream that suits; empty where it is the default."""
+        """The suitable `stamp` of a stream; empty for the default."""
         known = {"unset": "receive", "constant": "receive", "device": "device"}
         return known.get(self.kind, "header_or_receive" if self.unset else "")
 
     @property
     def text(self) -> str:
-        """What is special about the stamps; empty where nothing is."""
+        """Describe deviations of the stamps; empty if there are none."""
         if self.kind in ("unset", "constant"):
             return "stamps are not set" if self.kind == "unset" else "stamps are all the same"
         if self.kind != "device":
@@ -65,14 +65,14 @@ class Clock(NamedTuple):
 
 
 def difference(offset_ns: int) -> str:
-    """`12.0 s behind`: a clock less another one, in words."""
+    """Format the difference of two clocks, such as `12.0 s behind`."""
     value = abs(offset_ns) / 1e9
     shown = f"{value:.1f} s" if value < 1000 else f"{value:.2e} s".replace("e+0", "e")
     return f"{shown} {'behind' if offset_ns > 0 else 'ahead of'}"
 
 
 def clock_of(arrivals: Int64, stamps: Int64) -> Clock:
-    """The clock of (N,) header stamps in ns, -1 where one is not valid, by the (N,) arrivals of their messages."""
+    """Determine the clock of (N,) header stamps in ns, -1 if invalid, from the (N,) arrivals of their messages."""
     delays = arrivals - stamps
     lost = (stamps < 0) | ((stamps == 0) & (delays > LIMIT_NS))
     unset = int(lost.sum())

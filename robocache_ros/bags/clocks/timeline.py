@@ -1,4 +1,4 @@
-"""The timeline of a recording: when a message arrived, on the clock of its header stamps."""
+"""The timeline of a recording: converts log times to arrivals on the clock of the header stamps."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Int64 = NDArray[np.int64]
 
 
 class Mapping(Protocol):
-    """From log times to times, without a jump."""
+    """A conversion of log times to times, without a jump."""
 
     def at(self, log_ns: int) -> int:
         """The time at a log time."""
 
 
 class ClockSteps(NamedTuple):
-    """The time is that of the last message of /clock, as for a node in simulated time."""
+    """Uses the time of the last /clock message, as a node in simulated time does."""
 
     logs_ns: Int64
     times_ns: Int64
 
     def at(self, log_ns: int) -> int:
-        """The time at a log time; the first one known for those before it."""
+        """Return the time at a log time; before the first /clock message, the first known time."""
         return int(self.times_ns[max(0, int(np.searchsorted(self.logs_ns, log_ns, side="right")) - 1)])
 
 
 class Piece(NamedTuple):
-    """A line from stamps to log times, from a log time on, for times up to a limit."""
+    """A line between stamps and log times. It starts at a log time and is valid for times up to a limit."""
 
     start_ns: int
     line: Line
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Neighbouring pieces: a clock of constant rate has one."""
+    """Consecutive pieces. A clock with a constant rate has one piece."""
 
     pieces: tuple[Piece, ...]
 
@@ -61,7 +61,7 @@ class Lines(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """The log times from one jump of the time to the next."""
+    """The log times between two consecutive time jumps."""
 
     start_ns: int  # log time of its first message
     mapping: Mapping
@@ -72,7 +72,7 @@ def _start_ns(part: Piece | Segment) -> int:
 
 
 class Span(NamedTuple):
-    """Messages with start_ns <= log time < stop_ns, of the times from first_ns to last_ns."""
+    """Messages with start_ns <= log time < stop_ns, and times from first_ns to last_ns."""
 
     start_ns: int
     stop_ns: int
@@ -87,10 +87,10 @@ class Timeline:
     Attributes:
         source: `log`: the clock of the log times; `/clock`: the recorded simulated time; `stamps`: the header stamps of
             some topics, with an estimate of offset and skew.
-        segments: between jumps of the time; none of `log`.
-        topics: those whose stamps are on it, where it is not that of the log times.
-        offset_ns: log time less time, at the first stamped message.
-        rate: seconds of it in a second of the log times.
+        segments: segments between time jumps; empty for `log`.
+        topics: topics whose stamps are on the timeline, if it is not the clock of the log times.
+        offset_ns: log time - time, at the first stamped message.
+        rate: seconds of the timeline per second of log time.
     """
 
     source: str = "log"
@@ -107,20 +107,20 @@ class Timeline:
         return self.segments[max(0, index - 1)].mapping.at(log_ns)
 
     def arrivals(self, logs_ns: Int64) -> Int64:
-        """(M,) times at (M,) log times."""
+        """Return (M,) times at (M,) log times."""
         if not self.segments:
             return logs_ns
         return np.array([self.at(log_ns) for log_ns in logs_ns.tolist()], np.int64)
 
     def spans(self, start_ns: int, stop_ns: int) -> list[Span]:
-        """The parts between jumps of the messages with start_ns <= log time < stop_ns."""
+        """Split the messages with start_ns <= log time < stop_ns at the time jumps."""
         starts = [segment.start_ns for segment in self.segments[1:] if start_ns < segment.start_ns < stop_ns]
         logs = zip([start_ns, *starts], [*starts, stop_ns], strict=True)
         return [Span(a, b, self.at(a), self.at(b if b == stop_ns else b - 1)) for a, b in logs]
 
     @property
     def note(self) -> str:
-        """The timeline in words; empty where it is that of the log times."""
+        """Describe the timeline; empty if it is the clock of the log times."""
         if not self.segments:
             return ""
         shown = ", ".join(printable(name, 60) for name in self.topics[:2])
@@ -137,7 +137,7 @@ class Timeline:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What it takes to know the timeline again, for the provenance of a dataset."""
+        """Return the parameters of the timeline, for the provenance of a dataset."""
         found: dict[str, Any] = {"source": self.source}
         if self.segments:
             found |= {"topics": list(self.topics), "offset_ns": self.offset_ns, "rate": self.rate}

@@ -1,4 +1,4 @@
-"""Records the tree of frames of a recording: parents, rates, and which frames move."""
+"""Records the frame tree of a recording: parents, rates, and which frames move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robocache_ros.decode.transforms import Transform, read_transforms
 from robocache_ros.spec import TF_STATIC, TF_TYPE
 
 MAX_FRAMES = 1024
-MAX_TRANSFORMS = 200_000  # that are looked at: of a robot with 40 frames at 50 Hz, those of 100 s
+MAX_TRANSFORMS = 200_000  # maximum number to process: 100 s of a robot with 40 frames at 50 Hz
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class FrameInfo:
     """A frame and its transforms from its parent.
 
     Attributes:
-        parent: in the last of them.
-        topic: where they are published.
-        is_static: on /tf_static.
+        parent: parent in the last transform.
+        topic: topic of the transforms.
+        is_static: whether the topic is /tf_static.
         moves: whether the pose changes.
-        rate_hz, period_ms: mean rate and median interval; 0 where `is_static` or there is only one.
-        parents: different ones, one after the other; 1 where the frame keeps its parent.
+        rate_hz, period_ms: mean rate and median interval; 0 if `is_static`, or for a single transform.
+        parents: number of different consecutive parents; 1 if the parent never changes.
     """
 
     parent: str
@@ -69,13 +69,13 @@ class _Frame:
 
 
 class FrameRecorder:
-    """Looks at the messages of all topics with transforms.
+    """Processes the messages of all topics with transforms.
 
     Args:
-        topics: those of the recording.
+        topics: the topics of the recording.
 
     Attributes:
-        complete: whether all transforms were looked at, and not the first MAX_TRANSFORMS alone.
+        complete: whether all transforms were processed, not only the first MAX_TRANSFORMS.
     """
 
     def __init__(self, topics: Iterable[Topic]) -> None:
@@ -85,7 +85,7 @@ class FrameRecorder:
         self._seen = 0
 
     def add(self, message: RawMessage) -> None:
-        """Look at a message of one of `topics`."""
+        """Process a message of one of `topics`."""
         if self._seen >= MAX_TRANSFORMS:
             self.complete = False
             return
@@ -96,7 +96,7 @@ class FrameRecorder:
         self._seen += len(transforms)
         for transform in transforms:
             frame = self._frames.get(transform.child)
-            if frame is None or (message.topic == TF_STATIC and frame.topic != TF_STATIC):  # which counts
+            if frame is None or (message.topic == TF_STATIC and frame.topic != TF_STATIC):  # /tf_static has priority
                 if frame is None and len(self._frames) >= MAX_FRAMES:
                     self.complete = False
                     continue
@@ -105,12 +105,12 @@ class FrameRecorder:
                 frame.add(transform, message.log_ns)
 
     def frames(self) -> dict[str, FrameInfo]:
-        """The frames that have a parent, by name."""
+        """Return the frames that have a parent, by name."""
         return {name: frame.info() for name, frame in self._frames.items()}
 
 
 def upwards(frames: Mapping[str, FrameInfo], frame: str) -> list[str]:
-    """A frame and those above it, up to the root or into a loop."""
+    """Return a frame and its ancestors, up to the root or until a loop closes."""
     path = [frame]
     while path[-1] in frames and frames[path[-1]].parent not in path:
         path.append(frames[path[-1]].parent)
@@ -118,7 +118,7 @@ def upwards(frames: Mapping[str, FrameInfo], frame: str) -> list[str]:
 
 
 def tree_of(frames: Mapping[str, FrameInfo]) -> Iterator[tuple[int, str]]:
-    """Every frame after the one above it, with its depth; roots first, and what is in a loop last, at depth 0."""
+    """Yield each frame after its parent, with its depth. Roots are first; frames in a loop are last, at depth 0."""
     below: dict[str, list[str]] = {}
     for name in sorted(frames, reverse=True):
         below.setdefault(frames[name].parent, []).append(name)

@@ -1,1 +1,1 @@
-"""The storage files of recordings: MCAP, SQLite, compression, metadata.yaml, and several files as one."""
+"""Storage files of recordings: MCAP, SQLite, compression, metadata.yaml, and merging of several files."""

@@ -1,4 +1,4 @@
-"""Decompression with a limit on what comes out: a fixed table of codecs, so that a file's text never names a module."""
+"""Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
-MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five at once are less than 1 GB
-MAX_FILE_RATIO = 200  # a compressed file that grows by more than this, and by more than MAX_FILE_BYTES, is refused
+MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
+MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES after decompression is refused
 MAX_FILE_BYTES = 1 << 30
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _BLOCK = 1 << 20
 
 
 def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
-    """The decompressed bytes.
+    """Return the decompressed bytes.
 
     Args:
-        codec: as MCAP and ROS 1 name it: `` (none), `lz4`, `zstd` or `bz2`.
+        codec: the name in MCAP and ROS 1: `` (none), `lz4`, `zstd` or `bz2`.
         data: compressed bytes.
-        size: how many bytes must come out; None: as many as there are, at most MAX_BYTES.
+        size: expected number of decompressed bytes; None: any number up to MAX_BYTES.
 
     Errors:
-        RoboCacheError: another codec, data that is damaged, or more bytes than `size` or MAX_BYTES.
+        RoboCacheError: unknown codec, damaged data, or more bytes than `size` or MAX_BYTES.
     """
     limit = MAX_BYTES if size is None else size
     if limit > MAX_BYTES:
@@ -45,10 +45,10 @@ def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
 
 
 def decompress_file(source: Path, target: Path) -> str:
-    """Decompress a zstd file into another; what is wrong with it, empty where nothing is.
+    """Decompress a zstd file to another file; return a description of damage, empty if there is none.
 
     Errors:
-        RoboCacheError: more comes out than the limits allow.
+        RoboCacheError: the decompressed data exceeds the limits.
     """
     limit = max(MAX_FILE_BYTES, MAX_FILE_RATIO * source.stat().st_size)
     written = 0
@@ -110,6 +110,6 @@ _CODECS: dict[str, Callable[[], Any]] = {"lz4": _lz4, "zstd": _zstd, "bz2": bz2.
 
 @cache
 def _errors() -> tuple[type[Exception], ...]:
-    """What the libraries raise on damaged data."""
+    """Return the exception types that the libraries raise for damaged data."""
     zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
     return (zstd_error, OSError, RuntimeError, EOFError, ValueError, MemoryError)

@@ -1,4 +1,4 @@
-"""Storage files whose messages are compressed one by one."""
+"""Storage files with individually compressed messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robocache_ros.errors import RoboCacheError
 
 
 class CompressedMessages:
-    """A storage file with zstd messages; those that cannot be decompressed are left out and noted."""
+    """A storage file with zstd messages; messages that cannot be decompressed are omitted and noted."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -23,12 +23,12 @@ class CompressedMessages:
 
     @property
     def notes(self) -> list[str]:
-        """What the file's reader noted, and the messages that were lost."""
+        """Notes of the file reader, and notes on lost messages."""
         lost = [f"{len(self._lost):,} messages cannot be decompressed and were not read"] if self._lost else []
         return [*self._source.notes, *lost]
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """The messages of a span of log times, decompressed."""
+        """Yield the decompressed messages of a range of log times."""
         for message in self._source.messages(topics, start_ns, stop_ns):
             try:
                 yield message._replace(data=decompress("zstd", message.data))

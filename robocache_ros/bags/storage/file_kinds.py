@@ -1,4 +1,4 @@
-"""Which files of a path are a recording, and what reads each of them."""
+"""Checks which files of a path are a recording, and selects their readers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
 
 
 def open_storage(file: Path) -> Source:
-    """The reader of a storage file, by its first bytes, or by its name where they are of no kind.
+    """Open a storage file with the reader for its first bytes, or for its name if the bytes are not recognized.
 
     Errors:
-        RoboCacheError: it cannot be opened or read.
+        RoboCacheError: the file cannot be opened or read.
     """
     try:
         with file.open("rb") as opened:
@@ -42,10 +42,10 @@ def open_storage(file: Path) -> Source:
 
 
 def check_files(path: Path) -> None:
-    """Refuse what is not a recording by its files' names and kinds, without reading a message.
+    """Refuse a path that is not a recording, by the names and types of its files, without reading messages.
 
     Errors:
-        RoboCacheError: nothing there, another kind of file, or a storage file that is missing or empty.
+        RoboCacheError: the path does not exist or has another file type, or a storage file is missing or empty.
     """
     if not path.exists():
         raise RoboCacheError(f"{path}: no such recording; give a rosbag2 folder, or a .mcap, .db3 or .bag file")

@@ -1,6 +1,6 @@
-"""Read MCAP files: complete ones by their index, and what is left of those that were cut or damaged.
+"""Reads MCAP files: complete files by their index, and the remaining data of truncated or damaged files.
 
-A pass over a chunk copies each wanted message once and skips the others, which is most of the cost of reading.
+A pass over a chunk copies each selected message once and skips the others. Copies are most of the cost of reading.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class McapFile:
     """An open MCAP file.
 
     Attributes:
-        topics: those whose messages are CDR, or of ROS 1.
-        start_ns: a log time that no message is before.
+        topics: topics with CDR or ROS 1 messages.
+        start_ns: lower bound of the log times of all messages.
 
     Errors:
-        RoboCacheError: not MCAP, or nothing in it can be read.
+        RoboCacheError: not MCAP, or no readable data.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class McapFile:
             self._file.close()
             raise
         found = self._contents
-        self._read_notes: dict[str, None] = {}  # found while reading, in order
+        self._read_notes: dict[str, None] = {}  # found while reading; dict keys, to keep the order
         others = {c.key: c.encoding for c in found.channels.values() if c.encoding not in READ and found.counts[c.key]}
         if others:
             count, encodings = (
@@ -65,7 +65,7 @@ class McapFile:
 
     @property
     def notes(self) -> list[str]:
-        """What is lost or damaged; complete once the messages have been read."""
+        """Notes on lost or damaged data; complete after all messages have been read."""
         found = self._contents
         damage = []
         if found.damaged:
@@ -82,13 +82,13 @@ class McapFile:
         return found.verified or all(has_checksum(self._file, part) for part in found.parts)
 
     def log_times(self) -> list[Group]:
-        """The log times of the file, as groups that are far from each other; damage is noted."""
+        """The log times of the file as groups, separated by long pauses; damage is noted."""
         parts = self._contents.parts
         groups = joined(Group(part.first_ns, part.last_ns, 1) for part in parts)
         if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in parts):
             return [groups[0]._replace(size=max(self._contents.total, 1))]
         times: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
-        for part in parts:  # a chunk may hold one wrong time among good ones: each message is looked at
+        for part in parts:  # a chunk may contain a wrong time among valid ones, so each message is checked
             content = self._content(part)
             heads = (
                 mcap.MESSAGE_HEAD.unpack_from(content, at) for op, at, _ in mcap.records(content) if op == mcap.MESSAGE
@@ -97,7 +97,7 @@ class McapFile:
         return groups_of(np.concatenate(times)) if times else []
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """Messages in log order; chunks that overlap in time are merged."""
+        """Yield messages in log order. Chunks that overlap in time are merged."""
         found = self._contents
         names = {key: c.topic for key, c in found.channels.items() if c.encoding in READ and c.topic in topics}
         wanted = [part for part in found.parts if not part.channels or names.keys() & part.channels]
@@ -121,11 +121,11 @@ class McapFile:
             self._read_notes[f"{seen:,} of {promised:,} messages of its topics were found"] = None
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
 
     def _content(self, part: Part) -> bytes:
-        """Its records; none where they are damaged, which is noted."""
+        """Return the records of a part; empty if they are damaged, which is noted."""
         if not part.is_chunk:
             return self._file.read(part.start, part.stop)
         try:
@@ -137,7 +137,7 @@ class McapFile:
         return content
 
     def _messages(self, content: bytes, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
-        """How many messages of the named channels there are, and those of a time."""
+        """Return the number of messages of the channels `names`, and the messages within a time range."""
         found = []
         count = at = 0
         end = len(content)

@@ -1,7 +1,7 @@
-"""What an MCAP file holds, found from its summary, or from its records where the summary is missing or damaged.
+"""Finds the contents of an MCAP file from its summary, or from its records if the summary is missing or damaged.
 
-The summary is trusted where its checksum and its entries fit the file. What is outside of the chunks that it lists is
-read record by record, so that messages that it does not mention are found too.
+The summary is used if its checksum and its entries match the file. Data outside of the listed chunks is read record by
+record, so that messages that the summary does not list are found too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.mcap_scan import Contents, Part, Scan, file_records
 from robocache_ros.errors import RoboCacheError
 
-MAX_SUMMARY = 64 << 20  # bytes; the indexes of 400,000 chunks
+MAX_SUMMARY = 64 << 20  # bytes; enough for the indexes of 400,000 chunks
 
 
 class _Summary(NamedTuple):
@@ -28,14 +28,14 @@ class _Summary(NamedTuple):
 
 
 def read_contents(file: StoredFile) -> Contents:
-    """What a file holds; RoboCacheError where it has no readable message."""
+    """Return the contents of a file; RoboCacheError if it has no readable message."""
     summary, wrong = _read_summary(file)
     found = _from_summary(file, summary) if summary else None
     return found or _from_records(file, summary, wrong)
 
 
 def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
-    """The summary, and what is wrong where there is one that cannot be used."""
+    """Return the summary, and the reason if a summary exists but cannot be used."""
     at = file.size - mcap.FOOTER_SIZE
     end = file.read(max(at, 0), file.size)
     if at < len(mcap.MAGIC) or not end.endswith(mcap.MAGIC):
@@ -69,7 +69,7 @@ def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
 
 
 def _from_summary(file: StoredFile, summary: _Summary) -> Contents | None:
-    """The contents by the summary; None where it leaves something out or does not fit the file."""
+    """Return the contents according to the summary; None if it is incomplete or does not match the file."""
     indexes = sorted(summary.indexes, key=lambda index: index.start)
     ends = [len(mcap.MAGIC), *(index.index_stop for index in indexes)]
     starts = [*(index.start for index in indexes), summary.start]
@@ -104,7 +104,7 @@ def _from_summary(file: StoredFile, summary: _Summary) -> Contents | None:
 
 
 def _from_records(file: StoredFile, summary: _Summary | None, wrong: str) -> Contents:
-    """The contents by going through all records; what the summary's statistics promise is held against them."""
+    """Return the contents from a scan of all records, and compare them with the statistics of the summary."""
     found = Contents()
     scan = Scan(file, found)
     end = summary.start if summary else file.size

@@ -15,25 +15,25 @@ from robocache_ros.errors import RoboCacheError
 MAGIC = b"\x89MCAP0\r\n"
 FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
 CHUNK_INDEX, STATISTICS, DATA_END = 0x08, 0x0B, 0x0F
-SKIPPED = (0x01, 0x09, 0x0C)  # header, attachment, metadata: they are among the data and contain no messages
-PRIVATE_OP = 0x80  # from here on, an application's own
+SKIPPED = (0x01, 0x09, 0x0C)  # header, attachment, metadata: part of the data section, without messages
+PRIVATE_OP = 0x80  # from here on, op codes are private to applications
 RECORD = struct.Struct("<BQ")
 MESSAGE_HEAD = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
 _CHUNK_HEAD = struct.Struct("<QQQI")  # first and last log time, uncompressed size, checksum
-_INDEX_HEAD = struct.Struct("<QQQQI")  # first and last log time, the chunk's place and length, size of the map after it
-_STATISTICS_HEAD = struct.Struct("<QHIIIIQQI")  # message, schema, channel, …, chunk count, times, size of the map
-_FOOTER = struct.Struct("<QQI")  # start of the summary, of its offsets, checksum of the summary
+_INDEX_HEAD = struct.Struct("<QQQQI")  # first and last log time, start and length of the chunk, size of the map
+_STATISTICS_HEAD = struct.Struct("<QHIIIIQQI")  # counts of messages, schemas, channels, …, chunks; times; map size
+_FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, checksum of the summary
 FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
-MAX_RECORDS = 2_000_000  # of a chunk: a message of no bytes takes 160 in memory
+MAX_RECORDS = 2_000_000  # per chunk; an empty message uses 160 bytes of memory
 _WINDOW = 1 << 20
 
 
 class StoredFile:
-    """A regular file that is read at positions; a file that becomes shorter meanwhile gives fewer bytes.
+    """A regular file with reads at positions. A file that is truncated meanwhile returns fewer bytes.
 
     Args:
         path: the file.
-        window: bytes that are read at once for small reads.
+        window: number of bytes read at once for small reads.
 
     Errors:
         RoboCacheError: not a regular file, or not readable.
@@ -42,7 +42,7 @@ class StoredFile:
     def __init__(self, path: Path, window: int = _WINDOW) -> None:
         self._window_bytes = window
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise a pipe waits for its writer
         except OSError as error:
             raise RoboCacheError(f"{path}: cannot be opened: {error.strerror}") from None
         status = os.fstat(self._fd)
@@ -53,7 +53,7 @@ class StoredFile:
         self._window, self._window_at = b"", 0
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes of [start, stop), or fewer where the file ends before; OSError where the disk fails."""
+        """Return the bytes of [start, stop), or fewer at the end of the file; OSError if the disk fails."""
         if stop - start >= self._window_bytes // 4:
             return self._all(start, min(stop, self.size) - start)
         at = start - self._window_at
@@ -64,16 +64,16 @@ class StoredFile:
     def _all(self, start: int, size: int) -> bytes:
         data = os.pread(self._fd, max(size, 0), start)
         while len(data) < size and (more := os.pread(self._fd, size - len(data), start + len(data))):
-            data += more  # Linux reads 2 GiB at most in one call
+            data += more  # Linux reads at most 2 GiB per call
         return data
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         os.close(self._fd)
 
 
 class Channel(NamedTuple):
-    """What carries the messages of one publisher."""
+    """A channel: the messages of one publisher."""
 
     key: int
     schema: int
@@ -85,26 +85,26 @@ class Channel(NamedTuple):
 class ChunkHead(NamedTuple):
     """The start of a chunk, before its compressed records."""
 
-    size: int  # of its records, decompressed
-    checksum: int  # of its records, decompressed; 0: none
+    size: int  # decompressed size of the records
+    checksum: int  # of the decompressed records; 0: none
     compression: str
-    length: int  # of its records, compressed
-    data_at: int  # of its records, from the start of the chunk's content
+    length: int  # compressed size of the records
+    data_at: int  # offset of the records from the start of the chunk's content
 
 
 class ChunkIndex(NamedTuple):
-    """Where a chunk is and what it holds."""
+    """Position and contents of a chunk."""
 
     first_ns: int
     last_ns: int
-    start: int  # of the record
+    start: int  # start of the record
     stop: int
-    index_stop: int  # end of the message indexes after it
+    index_stop: int  # end of the message indexes after the chunk
     channels: frozenset[int]
 
 
 def records(data: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
-    """(op code, start, stop) of each complete record's content."""
+    """Yield (op code, start, stop) of the content of each complete record."""
     end = len(data)
     while at + RECORD.size <= end:
         op, size = RECORD.unpack_from(data, at)
@@ -121,7 +121,7 @@ def is_overfull(data: bytes) -> bool:
 
 
 def text(body: bytes, at: int) -> tuple[str, int]:
-    """A string and where it ends; struct.error or UnicodeDecodeError where it is damaged."""
+    """Return a string and its end; struct.error or UnicodeDecodeError if it is damaged."""
     (size,) = struct.unpack_from("<I", body, at)
     if at + 4 + size > len(body):
         raise struct.error("a string ends outside of its record")
@@ -129,13 +129,13 @@ def text(body: bytes, at: int) -> tuple[str, int]:
 
 
 def read_footer(data: bytes) -> tuple[int, int]:
-    """Start of the summary and its checksum; 0: none."""
+    """Return the start of the summary and its checksum; 0: none."""
     start, _, checksum = _FOOTER.unpack_from(data, RECORD.size)
     return start, checksum
 
 
 def read_schema(body: bytes) -> tuple[int, str, str]:
-    """Key, type name and message definition (empty where it is neither .msg text nor IDL)."""
+    """Return key, type name and message definition (empty if it is neither .msg text nor IDL)."""
     (key,) = struct.unpack_from("<H", body)
     name, at = text(body, 2)
     encoding, at = text(body, at)
@@ -146,7 +146,7 @@ def read_schema(body: bytes) -> tuple[int, str, str]:
 
 
 def read_channel(body: bytes) -> Channel:
-    """A channel record."""
+    """Parse a channel record."""
     key, schema = struct.unpack_from("<HH", body)
     topic, at = text(body, 4)
     encoding, at = text(body, at)
@@ -159,7 +159,7 @@ def read_channel(body: bytes) -> Channel:
 
 
 def read_chunk_head(body: bytes) -> ChunkHead:
-    """The head of a chunk, from the first bytes of its content."""
+    """Parse the head of a chunk from the first bytes of its content."""
     _, _, size, checksum = _CHUNK_HEAD.unpack_from(body)
     compression, at = text(body, _CHUNK_HEAD.size)
     (length,) = struct.unpack_from("<Q", body, at)
@@ -167,7 +167,7 @@ def read_chunk_head(body: bytes) -> ChunkHead:
 
 
 def read_chunk_index(body: bytes) -> ChunkIndex:
-    """An entry of the summary about a chunk."""
+    """Parse the entry of a chunk in the summary."""
     first, last, start, length, channels = _INDEX_HEAD.unpack_from(body)
     pairs = struct.iter_unpack("<HQ", body[_INDEX_HEAD.size :][:channels])
     keys = frozenset(channel for channel, _ in pairs)
@@ -176,13 +176,13 @@ def read_chunk_index(body: bytes) -> ChunkIndex:
 
 
 def read_statistics(body: bytes) -> tuple[int, int, dict[int, int]]:
-    """Messages, chunks and messages by channel."""
+    """Return the number of messages, of chunks, and of messages by channel."""
     messages, _, _, _, _, chunks, _, _, size = _STATISTICS_HEAD.unpack_from(body)
     pairs = body[_STATISTICS_HEAD.size : _STATISTICS_HEAD.size + size]
     return messages, chunks, dict(struct.iter_unpack("<HQ", pairs))
 
 
 def read_message_index(body: bytes) -> int:
-    """How many messages a message index lists."""
+    """Return the number of messages in a message index."""
     (size,) = struct.unpack_from("<I", body, 2)
     return int(size) // 16

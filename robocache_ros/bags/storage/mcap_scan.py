@@ -1,4 +1,4 @@
-"""Go through the records of an MCAP file one by one, and read its chunks."""
+"""Scans the records of an MCAP file sequentially, and reads its chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.errors import RoboCacheError
 
-RUN_BYTES = 1 << 20  # messages outside of chunks are read so many bytes at a time
+RUN_BYTES = 1 << 20  # bytes per read of messages outside of chunks
 _MAX_DECLARATION = 16 << 20  # bytes of one schema or channel
 _DAMAGE = (RoboCacheError, struct.error, UnicodeDecodeError)
 
@@ -22,25 +22,25 @@ _DAMAGE = (RoboCacheError, struct.error, UnicodeDecodeError)
 class Part(NamedTuple):
     """A chunk, or consecutive messages outside of chunks."""
 
-    first_ns: int  # log times
+    first_ns: int  # log time
     last_ns: int
-    start: int  # of a chunk's content, or of the first record
+    start: int  # start of a chunk's content, or of the first record
     stop: int
     index_stop: int  # end of the message indexes after a chunk
     is_chunk: bool
-    channels: frozenset[int]  # those that are in it; empty: not known
+    channels: frozenset[int]  # channels in the part; empty: not known
 
 
 @dataclass
 class Contents:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
-        counts: messages by channel: those that the summary promises, or else those that were found.
-        total: messages in the file, as far as it is known.
-        chunks: chunks in the file.
-        damaged: start of each damaged chunk, and how many messages it held (None: not known).
-        notes: what is wrong with the file, less the damaged chunks.
+        counts: number of messages by channel, from the summary, or else from the scan.
+        total: number of messages in the file, as far as known.
+        chunks: number of chunks in the file.
+        damaged: start of each damaged chunk, and its number of messages (None: not known).
+        notes: errors of the file, except damaged chunks.
         verified: whether the checksum of all its data was read and matches.
     """
 
@@ -55,7 +55,7 @@ class Contents:
     verified: bool = False
 
     def declare(self, op: int, body: bytes) -> None:
-        """Take in a schema or a channel; struct.error or UnicodeDecodeError where it is damaged."""
+        """Add a schema or a channel; struct.error or UnicodeDecodeError if it is damaged."""
         if op == mcap.SCHEMA:
             key, name, definition = mcap.read_schema(body)
             self.schemas.setdefault(key, (name, definition))
@@ -65,9 +65,9 @@ class Contents:
 
 
 def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) -> bytes:
-    """The records of the chunk whose content is at start to stop; RoboCacheError where it is damaged.
+    """Return the records of the chunk with the content [start, stop); RoboCacheError if it is damaged.
 
-    A chunk without a checksum is held against the message indexes after it, up to index_stop.
+    A chunk without a checksum is compared with the message indexes after it, up to index_stop.
     """
     try:
         op, size = mcap.RECORD.unpack(file.read(start - mcap.RECORD.size, start))
@@ -114,7 +114,7 @@ def has_checksum(file: StoredFile, part: Part) -> bool:
 
 
 def messages_indexed(file: StoredFile, at: int, end: int) -> int | None:
-    """How many messages the indexes after a chunk list; None where there are none."""
+    """Return the number of messages in the indexes after a chunk; None if there are no indexes."""
     indexes = ((start, stop) for op, start, stop in file_records(file, at, end) if op == mcap.MESSAGE_INDEX)
     try:
         counts = [_listed(file, start, stop) for start, stop in indexes]
@@ -131,7 +131,7 @@ def _listed(file: StoredFile, start: int, stop: int) -> int:
 
 
 def file_records(file: StoredFile, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(op code, start, stop) of the records between two positions, up to the first that is damaged or incomplete."""
+    """Yield (op code, start, stop) of the records between two positions, until one is damaged or incomplete."""
     head = mcap.RECORD
     while at + head.size <= end:
         data = file.read(at, at + head.size)
@@ -146,20 +146,20 @@ def file_records(file: StoredFile, at: int, end: int) -> Iterator[tuple[int, int
 
 
 class Scan:
-    """Goes through records and adds what they are to the contents."""
+    """Scans records and adds them to the contents."""
 
     def __init__(self, file: StoredFile, contents: Contents) -> None:
         self._file = file
         self._contents = contents
         self._data_end = self._checksum = 0
-        self._lost_at = -1  # the damaged chunk that the message indexes belong to
+        self._lost_at = -1  # start of the damaged chunk to which message indexes belong
         self._run: list[tuple[int, int, int, int]] = []  # channel, log time, start and stop of the record
-        self.counts: Counter[int] = Counter()  # of what was found
-        self.private = 0  # records of an application's own kinds, which are skipped
-        self.ended = False  # whether the end of the data was met
+        self.counts: Counter[int] = Counter()  # messages found, by channel
+        self.private = 0  # number of skipped records with private op codes
+        self.ended = False  # whether the end of the data section was reached
 
     def walk(self, at: int, end: int) -> int:
-        """Read the records between two positions; where the last one that could be read ended."""
+        """Read the records between two positions; return the end of the last readable record."""
         for op, start, stop in file_records(self._file, at, end):
             try:
                 self._record(op, start, stop)
@@ -172,7 +172,7 @@ class Scan:
         return at
 
     def check_data(self) -> None:
-        """Hold the data's checksum against it, where not all messages are in chunks with checksums of their own."""
+        """Verify the checksum of the data section, unless all messages are in chunks with checksums."""
         found, file = self._contents, self._file
         if not self._checksum or found.damaged or found.notes or not found.parts:
             return

@@ -1,4 +1,4 @@
-"""The messages and topics of a recording's files as those of one recording."""
+"""Merges the messages and topics of the files of a recording."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.decode.cdr.definitions import full_name
 from robocache_ros.errors import RoboCacheError, printable
 
-MESSAGE_BYTES = 160  # that a message takes in memory besides its data
-MAX_WAITING = 384 << 20  # bytes of chunks that overlap in time, which are in memory together
+MESSAGE_BYTES = 160  # memory per message in addition to its data
+MAX_WAITING = 384 << 20  # bytes of chunks that overlap in time and are in memory together
 
 
 def merged_messages(
     sources: Sequence[Source], topics: Collection[str], start_ns: int, stop_ns: int
 ) -> Iterator[RawMessage]:
-    """The messages of all sources in log order; a source is read once the log has come to its first message.
+    """Yield the messages of all sources in log order. A source is read when its first message is due.
 
     Args:
-        sources: in any order; of equal log times, the message of the source that is given first comes first.
+        sources: in any order; for equal log times, messages follow the order of the sources.
         topics: names of the topics to read.
-        start_ns: the first log time.
-        stop_ns: past the last log time.
+        start_ns: start of the log times.
+        stop_ns: end of the log times, exclusive.
     """
     later = sorted(((source.start_ns, index) for index, source in enumerate(sources)), reverse=True)
     heap: list[tuple[int, int, RawMessage, Iterator[RawMessage]]] = []
@@ -63,12 +63,12 @@ _Part = TypeVar("_Part", bound=_Span)
 def merged_parts(
     parts: Sequence[_Part], read: Callable[[_Part], tuple[int, list[RawMessage]]], note: Callable[[str], None]
 ) -> Iterator[RawMessage]:
-    """The messages of a file's parts in log order; parts that overlap in time are in memory together.
+    """Yield the messages of the parts of a file in log order. Parts that overlap in time are in memory together.
 
     Args:
         parts: in the order of their first log times.
-        read: a part's messages, and the bytes that they keep in memory.
-        note: receives what is wrong with the parts' times.
+        read: returns the memory size in bytes and the messages of a part.
+        note: receives errors in the times of the parts.
     """
     log_ns = attrgetter("log_ns")
     waiting: list[RawMessage] = []
@@ -89,7 +89,7 @@ def merged_parts(
 
 
 def merged_topics(sources: Sequence[Source]) -> dict[str, Topic]:
-    """Topics of all sources, by name, with types as `package/msg/Name`; RoboCacheError where one name has two types."""
+    """Return the topics of all sources by name, with types as `package/msg/Name`; RoboCacheError if types conflict."""
     counts: Counter[str] = Counter()
     found: dict[str, Topic] = {}
     for topic in sorted((_with_full_type(t) for source in sources for t in source.topics), key=lambda t: t.name):
@@ -106,5 +106,5 @@ def merged_topics(sources: Sequence[Source]) -> dict[str, Topic]:
 
 
 def _with_full_type(topic: Topic) -> Topic:
-    """The topic with its type as `sensor_msgs/msg/Image`, which early recorders wrote as `sensor_msgs/Image`."""
+    """Return the topic with a type such as `sensor_msgs/msg/Image`; early recorders wrote `sensor_msgs/Image`."""
     return replace(topic, type=full_name(topic.type)) if topic.type.count("/") == 1 else topic

@@ -1,4 +1,4 @@
-"""The metadata.yaml of a recording: which files it has, in which order, and what they promise to hold."""
+"""The metadata.yaml of a recording: its files, their order, and their expected contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32
-_SPLIT = re.compile(r"_[0-9]+(?=\.)")  # the number of a split: bag_0.mcap, bag_1.mcap
+_SPLIT = re.compile(r"_[0-9]+(?=\.)")  # number of a split file: bag_0.mcap, bag_1.mcap
 # Not ._x.mcap, x.mcap.bak or x.mcap.sha256.
 _STORED = re.compile(r"[^.].*\.((mcap|db3)(\.zstd)?|bag|bag\.active)", re.IGNORECASE)
 _ROS1 = (".bag", ".active")
@@ -19,12 +19,12 @@ _ROS1 = (".bag", ".active")
 
 @dataclass(frozen=True)
 class Metadata:
-    """What metadata.yaml says; nothing where it is missing or damaged, for the files say the rest themselves.
+    """Contents of metadata.yaml; empty if it is missing or damaged, because the storage files suffice.
 
     Attributes:
-        files: names of the storage files, in the order they were written; never a path out of the folder.
+        files: names of the storage files, in write order; never a path outside of the folder.
         compression: ``, `file` or `message`.
-        counts: messages by topic.
+        counts: number of messages by topic.
     """
 
     files: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Metadata:
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """The metadata of a folder."""
+    """Read the metadata of a folder."""
     file = folder / "metadata.yaml"
     if not file.is_file() or file.stat().st_size > MAX_BYTES:
         return Metadata()
@@ -50,11 +50,11 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def storage_files(path: Path) -> tuple[Path, ...]:
-    """The storage files of a recording, in the order they were written.
+    """Return the storage files of a recording, in write order.
 
-    That is the order of metadata.yaml; without it the order of the numbers in the names, `bag_2` before `bag_10`. Where
-    none of the files that it names is there, the folder was renamed after the recording: what is there is read instead,
-    if that is one file, or files whose names differ in their number alone.
+    The order is that of metadata.yaml; without it, that of the numbers in the names, `bag_2` before `bag_10`. If none
+    of the files in metadata.yaml exists, the folder was renamed after the recording. The existing files are then used,
+    if there is one file, or if the names differ only in their number.
     """
     if not path.is_dir():
         return (path,)
@@ -67,17 +67,17 @@ def storage_files(path: Path) -> tuple[Path, ...]:
 
 def _stored(folder: Path) -> tuple[Path, ...]:
     files = [f for f in folder.iterdir() if _STORED.fullmatch(f.name) and not f.is_dir()]
-    files = [f for f in files if f.suffix not in _ROS1] or files  # a ROS 1 bag beside them is what they were made of
+    files = [f for f in files if f.suffix not in _ROS1] or files  # a ROS 1 bag in the same folder is their source
     numbered = {f: [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", f.name)] for f in files}
     return tuple(sorted(files, key=numbered.__getitem__))
 
 
 def _load(text: str) -> Any:
-    """The document; YAMLError where it is nested deeper than any metadata.yaml, or has keys that are merged.
+    """Parse the document; YAMLError if it is nested deeper than any metadata.yaml, or has merge keys.
 
-    Some recorders write a time once and refer to it with an alias. An alias is not copied, merged keys are.
+    Some recorders write a time once and refer to it with an alias. PyYAML copies merge keys, but not aliases.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes a tenth of the time
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader takes a tenth of the time
     depth = 0
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

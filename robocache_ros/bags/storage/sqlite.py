@@ -1,6 +1,6 @@
-"""Read rosbag2's SQLite files.
+"""Reads SQLite files of rosbag2.
 
-SQLite keeps no checksums: damage to the structure of a file is found, an altered byte inside a message is not.
+SQLite has no checksums. Damage to the file structure is detected, an altered byte inside a message is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
 
-CHECK_BYTES = 1 << 30  # up to here a file is compared with its index too, which costs a second pass over its pages
+CHECK_BYTES = 1 << 30  # maximum file size for a comparison with the index, which reads all pages a second time
 HEADER = b"SQLite format 3\0"
 
 
@@ -28,12 +28,12 @@ class SqliteFile:
     """An open SQLite storage file.
 
     Attributes:
-        topics: those whose messages are CDR.
-        start_ns: a log time that no message is before.
-        notes: what is lost or damaged; complete once the messages have been read.
+        topics: topics with CDR messages.
+        start_ns: lower bound of the log times of all messages.
+        notes: lost or damaged data; complete after all messages have been read.
 
     Errors:
-        RoboCacheError: not a recording, damaged, or cut short.
+        RoboCacheError: not a recording, damaged, or truncated.
     """
 
     has_checksums = False
@@ -55,7 +55,7 @@ class SqliteFile:
             raise error if isinstance(error, RoboCacheError) else self._damaged(error) from None
 
     def log_times(self) -> list[Group]:
-        """The log times of the file, as groups that are far from each other."""
+        """The log times of the file as groups, separated by long pauses."""
         if not self._total:
             return []
         try:
@@ -68,7 +68,7 @@ class SqliteFile:
             raise self._damaged(error) from None
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """Messages in log order."""
+        """Yield messages in log order."""
         names = {key: name for key, name in self._names.items() if name in topics}
         marks = ",".join("?" * len(names))
         query = (
@@ -89,7 +89,7 @@ class SqliteFile:
             self.notes.append(note)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._database.close()
 
     def _rows(self, query: str, values: Collection[Any] = ()) -> sqlite3.Cursor:
@@ -99,7 +99,7 @@ class SqliteFile:
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0"):
             self._rows(f"PRAGMA {pragma}")
         tables = dict(self._rows("SELECT name, type || rootpage FROM sqlite_master").fetchall())
-        for name in ("messages", "topics"):  # a view or a virtual table would run what the file says
+        for name in ("messages", "topics"):  # a view or a virtual table would execute code from the file
             if not str(tables.get(name, "")).startswith("table") or tables[name] == "table0":
                 raise RoboCacheError(f"{self._path}: not a rosbag2 recording, it has no table {name}; give one")
             if any(hidden for *_, hidden in self._rows(f"PRAGMA table_xinfo({name})")):
@@ -150,7 +150,7 @@ class SqliteFile:
 
 
 def _check_length(path: Path) -> int:
-    """Refuse a file that has fewer pages than its header says: SQLite reads some of those as empty tables."""
+    """Refuse a file with fewer pages than its header declares. SQLite reads some of these files as empty tables."""
     file = StoredFile(path)
     try:
         head, size = file.read(0, 100), file.size
@@ -158,7 +158,7 @@ def _check_length(path: Path) -> int:
         file.close()
     page = int.from_bytes(head[16:18], "big")  # https://www.sqlite.org/fileformat2.html, the database header
     length = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
-    current = head[24:28] == head[92:96]  # else an old SQLite wrote last, which does not keep the count
+    current = head[24:28] == head[92:96]  # false after an old SQLite, which does not update the count
     if head.startswith(HEADER) and current and size < length:
         raise RoboCacheError(
             f"{path}: cut short, {size:,} of {length:,} bytes are there; copy it again, "

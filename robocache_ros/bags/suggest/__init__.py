@@ -1,1 +1,1 @@
-"""A first fusion spec for a recording: which fields become streams, with which limits."""
+"""Generates a first fusion spec for a recording: selection of fields for streams, and limits."""

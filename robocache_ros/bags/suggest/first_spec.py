@@ -1,4 +1,4 @@
-"""A first fusion spec for a recording: every topic that can be fused, with limits from its measured rate and delay."""
+"""Generates a first fusion spec: all topics that can be fused, with limits from the measured rate and delay."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ GENERIC = {
     *("pose", "twist", "wrench", "imu", "odom"),
 }
 SLIDING_WORDS = ("finger", "gripper", "prismatic", "slide", "lift", "linear")  # joints that may not be in rad
-SPARSE_HZ = 0.5  # a topic with fewer messages is an event, not a stream
-FEW_MESSAGES = 2  # and so is one with fewer in all
-SLOWEST_HZ = 0.01  # that a spec declares; one wrong stamp can make a topic seem slower
-MIN_SHARE = 0.15  # or with messages in a smaller part of the recording
+SPARSE_HZ = 0.5  # a topic with a lower rate is an event, not a stream
+FEW_MESSAGES = 2  # a topic with fewer messages is also an event
+SLOWEST_HZ = 0.01  # lowest rate in a spec; one wrong stamp can reduce the measured rate
+MIN_SHARE = 0.15  # a topic with messages in a smaller share of the recording is also an event
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
-MAX_SIDE = 4096  # of an image
+MAX_SIDE = 4096  # maximum side of an image
 GRID = 64  # voxels along the longest side
 _OFFSET = "the offset is subtracted before values become float32, whose steps would be coarse"
 _SCALARS = re.compile(r"^std_msgs/msg/(Float|U?Int)(8|16|32|64)(MultiArray)?$|^std_msgs/msg/Bool$")
 
 
 def suggest_spec(info: BagInfo) -> str:
-    """YAML text of a spec that loads and fits the recording; RoboCacheError where no topic can be fused."""
+    """Return the YAML text of a valid spec for the recording; RoboCacheError if no topic can be fused."""
     streams: list[SuggestedStream] = []
     left_out = []
     for name, topic in info.topics.items():
@@ -61,7 +61,7 @@ def suggest_spec(info: BagInfo) -> str:
 
 
 def _nothing(info: BagInfo) -> str:
-    """Why a recording has no stream, in one line."""
+    """Describe in one line why a recording has no stream."""
     where, counts = printable(info.path, 80), [topic.stats.count for topic in info.topics.values()]
     topics = f"{len(counts)} topic{'s' if len(counts) > 1 else ''}"
     if max(counts, default=0) < FEW_MESSAGES:
@@ -102,7 +102,7 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
 
 
 def _custom(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
-    """The numeric fields of a type that is not known by name."""
+    """Return streams for the numeric fields of a type without predefined fields."""
     try:
         message = message_type(topic.stats.type, info.definitions)
     except RoboCacheError as error:
@@ -130,7 +130,7 @@ def _custom(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedS
 
 
 def _joint_sets(topic: TopicInfo) -> list[list[str]]:
-    """The joints that are published together; an arm and its gripper often share a topic."""
+    """Return the sets of joints that are published together. An arm and its gripper often share a topic."""
     sets = [dict.fromkeys(message.name) for message in topic.messages if len(message.name)]
     return [list(names) for index, names in enumerate(sets) if names.keys() not in [n.keys() for n in sets[:index]]]
 
@@ -141,9 +141,9 @@ def _joints(name: str, topic: TopicInfo, joints: list[str]) -> Iterator[Suggeste
         values = [np.asarray(getattr(m, field)) for m in messages]
         if all(len(v) == len(m.name) for v, m in zip(values, messages, strict=True)):
             if field != "position" and not any(v.any() for v in values):
-                continue  # zeros, from drivers that do not measure it
+                continue  # zeros: the driver does not measure this quantity
             if not all(np.isfinite(v).all() for v in values):
-                continue  # NaN, from others
+                continue  # NaN: not measured either
             angles = not any(word in joint.lower() for joint in joints for word in SLIDING_WORDS)
             keys = {"field": field, "names": joints, **_limits(topic, "linear"), **({"unit": unit} if angles else {})}
             yield SuggestedStream(f"{_base(name)}_{field}", _keys(name, topic, keys))
@@ -165,7 +165,7 @@ def _array(name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
     sizes = {np.size(m.data) for m in topic.messages}
     if len(sizes) != 1 or 0 in sizes:
         return [], f"its length varies ({', '.join(map(str, sorted(sizes)))})"
-    integers = "Float" not in topic.stats.type  # states: there is nothing between two of them
+    integers = "Float" not in topic.stats.type  # states: values between two states are not meaningful
     align = "hold" if integers or _is_action(name) else "linear"
     keys = {"dim": sizes.pop(), **_limits(topic, align), "stamp": "receive"}
     return [SuggestedStream(_base(name), _keys(name, topic, keys))], ""
@@ -183,7 +183,7 @@ def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:
     points = np.concatenate([cloud_points(m) for m in topic.messages])
     if not len(points):
         return None
-    low, high = np.quantile(points, [0.01, 0.99], axis=0)  # a few points far off do not enlarge the grid
+    low, high = np.quantile(points, [0.01, 0.99], axis=0)  # outliers do not enlarge the grid
     size = max(math.ceil(float((high - low).max()) / GRID * 100) / 100, 0.01)
     shape = [8 * max(1, math.ceil(float(side) / size / 8)) for side in high - low]
     middle = (low + high) / 2
@@ -206,7 +206,7 @@ def _keys(name: str, topic: TopicInfo, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(topic: TopicInfo, align: str) -> dict[str, Any]:
-    """Interpolate over a few lost samples, hold for a few periods more; in tens of ms."""
+    """Return limits, in tens of ms: interpolate over a few lost samples, hold for a few more periods."""
     period = 1000 / _nominal_hz(topic)
     if alignment(align).blends:
         return {"align": align, "max_gap_ms": tens(max(4 * period, 20)), "max_age_ms": tens(max(6 * period, 50))}
@@ -214,7 +214,7 @@ def _limits(topic: TopicInfo, align: str) -> dict[str, Any]:
 
 
 def _nominal_hz(topic: TopicInfo) -> float:
-    """The rate with lost samples counted in, rounded where it is nearly an integer."""
+    """Return the rate including lost samples, rounded if it is close to an integer."""
     stats = topic.stats
     expected = len(stats.intervals_ms) + stats.missing
     rate = expected * 1e9 / max(stats.stop_ns - stats.start_ns, 1)
@@ -222,7 +222,7 @@ def _nominal_hz(topic: TopicInfo) -> float:
 
 
 def _is_used(topic: TopicInfo, path: str) -> bool:
-    """False for a quaternion of zeros, which means no orientation (REP 145)."""
+    """Return false for a zero quaternion, which means no orientation (REP 145)."""
     if not path.endswith(("orientation", "rotation")):
         return True
     return all(any(attrgetter(f"{path}.{axis}")(m) for axis in "xyzw") for m in topic.messages)

@@ -1,8 +1,8 @@
-"""Message types whose fields have a meaning that is known by name: what becomes a stream, and its unit."""
+"""Message types with predefined fields: the streams of each type, and their units."""
 
 from __future__ import annotations
 
-VECTORS = {  # type -> (path, what it is, unit); a quaternion is interpolated on the sphere
+VECTORS = {  # type -> (path, quantity, unit); quaternions use spherical interpolation
     "geometry_msgs/msg/PoseStamped": (("pose.position", "position", "m"), ("pose.orientation", "orientation", "")),
     "geometry_msgs/msg/PoseWithCovarianceStamped": (
         ("pose.pose.position", "position", "m"),
@@ -28,7 +28,7 @@ VECTORS = {  # type -> (path, what it is, unit); a quaternion is interpolated on
         ("linear_acceleration", "linear_acceleration", "m/s^2"),
     ),
 }
-UNITS = {  # (type, field) -> unit, of types whose fields are found as those of any other
+UNITS = {  # (type, field) -> unit, for types whose fields are detected generically
     ("sensor_msgs/msg/MagneticField", "magnetic_field"): "T",
     ("sensor_msgs/msg/Temperature", "temperature"): "degC",
     ("sensor_msgs/msg/FluidPressure", "fluid_pressure"): "Pa",

@@ -1,4 +1,4 @@
-"""The text of a suggested fusion spec."""
+"""Formats a suggested fusion spec as text."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _HELD = "often silent: its last value is held, and its age stated; with `split` 
 
 @dataclass(frozen=True)
 class SuggestedStream:
-    """A stream of the spec."""
+    """A stream of the suggested spec."""
 
-    name: str  # wanted; made unique later
+    name: str  # preferred name; made unique later
     keys: dict[str, Any]
     remark: str = ""
-    period_ms: float = 0.0  # of what it is made of; 0: as the topic's messages
+    period_ms: float = 0.0  # period of the source data; 0: the period of the topic
 
 
 def lines_of(info: BagInfo, streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
-    """The lines of the spec; `left_out` are the topics without a stream, each with its reason."""
+    """Yield the lines of the spec; `left_out` are the topics without a stream, each with its reason."""
     yield from _head(info, streams)
     yield from _blocks(info, streams)
     yield from _tail(streams, left_out)
 
 
 def tens(value: float) -> int:
-    """The value rounded up to tens."""
+    """Round a value up to a multiple of ten."""
     return 10 * math.ceil(value / 10 - 1e-9)
 
 
@@ -52,7 +52,7 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
         period_ms = stream.period_ms or topic.stats.period_ms
         neighbour = period_ms if alignment(stream.keys["align"]).blends else 0.0
         delays = topic.stats.delays_ms
-        in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops the others
+        in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops other samples
         waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))
     longest, slowest = max(waits)
     clocks = {s.keys.get("stamp") for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
@@ -73,7 +73,7 @@ def _blocks(info: BagInfo, streams: Sequence[SuggestedStream]) -> Iterator[str]:
     used: set[str] = set()
     for stream in streams:
         name, count = stream.name, 2
-        if name in used:  # with the first part of the topic, then with a number
+        if name in used:  # add the first part of the topic, then a number
             parts = [re.sub(r"[^a-z0-9_]", "_", p.lower()) for p in stream.keys["topic"].strip("/").split("/")]
             name = f"{parts[0]}_{stream.name}".lstrip("_0123456789")
         while name in used:

@@ -1,4 +1,4 @@
-"""The numeric fields of a message type that is not known by name, as streams can read them."""
+"""Detects the numeric fields of a message type without predefined fields, in the form that streams read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.keys import keys_of
 from robocache_ros.spec.message_types import ROUNDED
 
-MOST = 16  # streams of one topic
-COARSE = 1e-3  # share of the span of a field's values that a step of float32 may be
-LONGEST = 1024  # values of one field
-ELEMENTS = 64  # messages in a list that are read one by one
+MOST = 16  # maximum number of streams per topic
+COARSE = 1e-3  # maximum float32 step relative to the value range of a field
+LONGEST = 1024  # maximum number of values of one field
+ELEMENTS = 64  # maximum number of messages in a list that are read individually
 BYTES = 64  # a longer list of bytes is a file or an image, not a vector
-NO_STREAMS = {  # start of a type -> why no stream is suggested
+NO_STREAMS = {  # type prefix -> reason why no stream is suggested
     "sensor_msgs/msg/CameraInfo": "goes with a depth image, as its camera_info",
     "std_msgs/msg/String": "text, not numbers",
     **dict.fromkeys(("rcl_interfaces/", "rosgraph_msgs/", "statistics_msgs/"), "logs and parameters, not a sensor"),
@@ -36,9 +36,9 @@ _accepts = keys_of(StreamSpec)["field"].metadata["type"].accepts
 
 
 class NumericField(NamedTuple):
-    """One or several fields that become one stream, and what was seen of them.
+    """One or more fields that form one stream, and their observed values.
 
-    values: (K, D) float64, of K messages. is_float: every value is a floating-point number.
+    values: (K, D) float64, for K messages. is_float: whether all values are floating-point numbers.
     """
 
     paths: tuple[str, ...]
@@ -48,34 +48,34 @@ class NumericField(NamedTuple):
 
     @property
     def path(self) -> str | list[str]:
-        """What a spec has as the field."""
+        """The value of `field` in a spec."""
         return self.paths[0] if len(self.paths) == 1 else list(self.paths)
 
     @property
     def name(self) -> str:
-        """The part of the path that all of them have, without numbers of elements."""
+        """The common part of the paths, without element indexes."""
         parts = [re.sub(r"\[\d+\]", "", path).split(".") for path in self.paths]
         shared = [names[0] for names in zip(*parts, strict=False) if len(set(names)) == 1]
         return "_".join(shared)
 
     @property
     def dim(self) -> int:
-        """Values per message."""
+        """Number of values per message."""
         return int(self.values.shape[1])
 
     @property
     def is_constant(self) -> bool:
-        """Whether all messages that were looked at have the same values."""
+        """Whether all sampled messages have the same values."""
         return bool(np.array_equal(self.values, np.broadcast_to(self.values[0], self.values.shape), equal_nan=True))
 
     @property
     def is_smooth(self) -> bool:
-        """Whether there are values between two of them."""
+        """Whether values between two samples are meaningful."""
         return self.is_float and bool(np.isfinite(self.values).all())
 
     @property
     def offset(self) -> list[float]:
-        """What to subtract so that float32 holds the values; empty where it holds them as they are."""
+        """The offset to subtract before conversion to float32; empty if float32 is precise enough without it."""
         rounded = _is_rounded(self.paths, self.dim)
         values = np.where(np.isfinite(self.values), self.values, 0)
         steps = np.spacing(np.abs(values).max(axis=0).astype(np.float32)).astype(np.float64)
@@ -89,10 +89,10 @@ class NumericField(NamedTuple):
 
 
 def numeric_fields(message: Struct, messages: Sequence[Any]) -> tuple[list[NumericField], list[str]]:
-    """The fields of a type that streams can read, and the further ones, each with the reason why it is left out.
+    """Return the fields of a type that streams can read, and the omitted fields, each with a reason.
 
-    Single numbers that are aligned alike become one stream, and so do those at one path of a list of messages. Left
-    out are single values that do not change while others do, lists whose length varies, and what is beyond MOST.
+    Single numbers with the same alignment form one stream, as do those at one path of a list of messages. Omitted are
+    single values that are constant while others change, lists of variable length, and streams beyond MOST.
 
     Args:
         message: the type.
@@ -114,7 +114,7 @@ def numeric_fields(message: Struct, messages: Sequence[Any]) -> tuple[list[Numer
 
 
 def _kind(message: Struct, field: NumericField) -> tuple[Any, ...]:
-    """Fields with the same kind become one stream."""
+    """Return the key that groups fields: fields with the same key form one stream."""
     (path,) = field.paths
     header = nearest_header(message, parse_path(path))
     anywhere = re.sub(r"\[\d+\]", "[]", path)
@@ -136,9 +136,9 @@ def _is_rounded(paths: Sequence[str], dim: int) -> np.ndarray[Any, np.dtype[np.b
 
 
 class _Search:
-    """Goes through a type's fields.
+    """Traverses the fields of a type.
 
-    found: those that a stream can read. left_out: paths, with reasons.
+    found: fields that a stream can read. left_out: paths, with reasons.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _Search:
                 self.field(t, f"{path}.{name}".lstrip("."), [getattr(value, name) for value in values])
 
     def field(self, t: Type, path: str, values: Sequence[Any]) -> None:
-        """Add a field, or those within it."""
+        """Add a field, or its nested fields."""
         if isinstance(t, Primitive):
             self.add(path, [t], [[value] for value in values])
         elif isinstance(t, (Array, types.Sequence)):
@@ -190,7 +190,7 @@ class _Search:
     def add(
         self, path: str, kinds: Iterable[Type], rows: Sequence[Sequence[Any]], *, is_quaternion: bool = False
     ) -> None:
-        """Add a field if a spec can name it and float32 holds at least one of its values."""
+        """Add a field if a spec can name it and float32 can represent at least one of its values."""
         is_float = all(isinstance(kind, Primitive) and kind.kind == "f" for kind in kinds)
         values = np.array(rows, np.float64)
         finite = np.abs(values[np.isfinite(values)])

@@ -1,4 +1,4 @@
-"""Which poses of a recording's frames a first spec has: of end effectors and of the base, or of what moves."""
+"""Selects frame poses for a first spec: end effectors and the base, or else other moving frames."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from robocache_ros.bags.frames.recorded_frames import FrameInfo, upwards
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, tens
 from robocache_ros.spec import TF_STATIC
 
-MOST = 4  # poses of a topic
-EFFECTORS = ("tool", "tcp", "ee", "eef", "effector", "gripper", "hand", "flange")  # the first ones are preferred
+MOST = 4  # maximum number of poses per topic
+EFFECTORS = ("tool", "tcp", "ee", "eef", "effector", "gripper", "hand", "flange")  # in order of preference
 BASES = ("base_link", "base_footprint", "base")
-WORLDS = ("odom", "map", "world")  # in which a base moves
+WORLDS = ("odom", "map", "world")  # parent frames of a moving base
 
 Frames = Mapping[str, FrameInfo]
 
 
 def suggested_poses(frames: Frames, topic: str) -> tuple[list[SuggestedStream], str]:
-    """Streams of poses from a topic, and why there are none."""
+    """Return the pose streams of a topic, and the reason if there are none."""
     if topic == TF_STATIC:
         return [], "static transforms, which streams of poses and voxels.frame read by themselves"
     pairs = [*_effectors(frames), *_bases(frames)] or _moving(frames)
@@ -27,8 +27,8 @@ def suggested_poses(frames: Frames, topic: str) -> tuple[list[SuggestedStream], 
 
 
 def _effectors(frames: Frames) -> list[tuple[str, str]]:
-    """Each end effector in the robot's base; of frames that are fixed to each other, the one with the best name."""
-    found: dict[str, tuple[int, str]] = {}  # by the moving frame that it is fixed to
+    """Return each end effector relative to the base; of frames fixed to each other, the one with the best name."""
+    found: dict[str, tuple[int, str]] = {}  # by the moving frame to which it is fixed
     for frame in sorted(frames):
         words = set(re.split(r"[^a-z]+", frame.lower()))
         rank = next((i for i, word in enumerate(EFFECTORS) if word in words), None)
@@ -37,13 +37,13 @@ def _effectors(frames: Frames) -> list[tuple[str, str]]:
         if rank is not None and carrier is not None:
             found[carrier] = min(found.get(carrier, (rank, frame)), (rank, frame))
     ends = [frame for _, frame in found.values()]
-    outer = [end for end in ends if not set(ends) & set(upwards(frames, end)[1:])]  # no finger beyond its gripper
+    outer = [end for end in ends if not set(ends) & set(upwards(frames, end)[1:])]  # excludes the fingers of a gripper
     pairs = [(_base_of(frames, frame), frame) for frame in sorted(outer)]
     return [pair for pair in pairs if _moves(frames, *pair)]
 
 
 def _bases(frames: Frames) -> list[tuple[str, str]]:
-    """The base in the world, where it moves."""
+    """Return the base relative to the world, if it moves."""
     base = next((name for name in BASES if name in frames), None)
     if base is None:
         return []
@@ -53,7 +53,7 @@ def _bases(frames: Frames) -> list[tuple[str, str]]:
 
 
 def _moving(frames: Frames) -> list[tuple[str, str]]:
-    """The outermost frames that move, in the root of their tree."""
+    """Return the outermost moving frames, relative to the root of their tree."""
     carriers = {above for frame, info in frames.items() if info.moves for above in upwards(frames, frame)[1:]}
     return [(upwards(frames, f)[-1], f) for f in sorted(frames) if frames[f].moves and f not in carriers]
 
@@ -64,7 +64,7 @@ def _base_of(frames: Frames, frame: str) -> str:
 
 
 def _chain(frames: Frames, target: str, source: str) -> list[str]:
-    """The frames from the source up to below the target."""
+    """Return the frames from the source up to the child of the target."""
     above = upwards(frames, source)
     return above[: above.index(target)]
 

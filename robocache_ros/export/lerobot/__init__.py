@@ -1,1 +1,1 @@
-"""LeRobot datasets."""
+"""Export of LeRobot datasets."""

@@ -1,4 +1,4 @@
-"""Where voxels and depth images go: tables of arrays beside LeRobot's own."""
+"""Storage of voxels and depth images: array tables in addition to the tables of LeRobot."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from robocache_ros.spec import StreamSpec
 
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 ARRAYS_FILE_MB = 100
-ARRAY_BYTES = 1 << 30  # of one array; a row group of more than 2 GiB cannot be read again
+ARRAY_BYTES = 1 << 30  # maximum size of one array; row groups above 2 GiB cannot be read
 
 
 def arrays_file(stream: str) -> str:
-    """Where a piece has the arrays of a stream."""
+    """Return the path of the arrays of a stream in a piece."""
     return f"arrays/{stream}.parquet"
 
 
 def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The arrays of a stream in an episode of a dataset.
+    """Read the arrays of a stream in an episode of a dataset.
 
     Returns:
-        (K, 2) int64 first frame that each is valid for, and past the last; (K, ...) the arrays, occupancy as uint8.
+        (K, 2) int64 [start, stop) frames for which each array is valid; (K, ...) the arrays, occupancy as uint8.
 
     Errors:
-        RoboCacheError: the dataset has no arrays of that stream.
+        RoboCacheError: the dataset has no arrays of this stream.
     """
     parquet = need("pyarrow.parquet", "export")
     told = json.loads((Path(dataset) / "meta" / "robocache.json").read_text(encoding="utf-8"))["arrays"]
@@ -53,11 +53,11 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
 
 
 class ArrayColumn:
-    """Voxels, and images that are not 8-bit (depth): each distinct one once, with the ticks that it is valid for.
+    """Stores voxels and images that are not 8-bit (depth). Each distinct array is stored once, with its ticks.
 
-    Not in the data table: every number of it would be a dimension of its own to LeRobot's statistics and checks.
-    Columns: episode_index, frame_from, frame_to (past the last), stamp_ns, data (the bytes of the array in C order,
-    little endian; occupancy as bits, the first in the lowest).
+    Arrays are not in the data table, because LeRobot's statistics and checks would treat each number as a dimension.
+    Columns: episode_index, frame_from, frame_to (exclusive), stamp_ns, data (the bytes of the array in C order,
+    little endian; occupancy as bits, least significant bit first).
     """
 
     def __init__(self, folder: Path, stream: StreamSpec) -> None:
@@ -68,7 +68,7 @@ class ArrayColumn:
         self._dtype = ""
         self._episode = -1
         self._frame = 0
-        self._open: tuple[int, int, int, bytes] | None = None  # first frame, past the last, stamp, data
+        self._open: tuple[int, int, int, bytes] | None = None  # start frame, stop frame, stamp, data
 
     def begin_episode(self) -> None:
         """Start an episode."""
@@ -77,7 +77,7 @@ class ArrayColumn:
         self._open = None
 
     def write(self, values: Tensor, used: Used) -> dict[str, Any]:
-        """Keep each distinct array; nothing of it goes into the data table."""
+        """Store each distinct array; return no columns for the data table."""
         arrays = values.cpu().numpy()
         self._shape, self._dtype = list(arrays.shape[1:]), arrays.dtype.name
         rows = []
@@ -119,11 +119,11 @@ class ArrayColumn:
             self._table.append(pyarrow.table(columns))
 
     def episode_stats(self) -> dict[str, Stats]:
-        """None."""
+        """Return no statistics."""
         return {}
 
     def summary(self) -> MediaSummary:
-        """What the dataset must know of it."""
+        """Return the summary for the dataset."""
         return MediaSummary("arrays", self._name, tuple(self._shape), "bits" if self._bits else self._dtype)
 
     def close(self, *, complete: bool) -> None:

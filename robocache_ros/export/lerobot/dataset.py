@@ -1,7 +1,7 @@
-"""LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), put together from pieces with pyarrow and PyAV.
+"""LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), merged from pieces with pyarrow and PyAV.
 
-The bytes of a dataset are a function of its pieces in their order: nothing of when or by how many processes they were
-made is in it.
+The bytes of a dataset depend only on its pieces and their order, not on the time or the number of processes of the
+export.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from robocache_ros.extras import need
 from robocache_ros.spec.layout import Layout
 
 CODEBASE_VERSION = "v3.0"
-CHUNK_FILES = 1000  # files in a folder, as LeRobot has it
+CHUNK_FILES = 1000  # files per folder, as in LeRobot
 DATA_FILE_MB, VIDEO_FILE_MB = 100, 200
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
@@ -45,14 +45,14 @@ EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
 
 
 class LeRobotMerge:
-    """Puts a dataset together from the pieces of its recordings.
+    """Merges the pieces of the recordings into a dataset.
 
     Args:
-        folder: empty; becomes the dataset.
+        folder: empty; contains the dataset after `write`.
         layout: the columns of the frames.
         options: task, robot.
-        pieces: the pieces' folders, in the order of the dataset; one may be there several times.
-        names: of each piece, its recording.
+        pieces: the pieces' folders, in dataset order; a folder may occur several times.
+        names: name of the recording of each piece.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LeRobotMerge:
 
     @property
     def stored(self) -> dict[str, str]:
-        """How each stream of images or voxels is stored, in words."""
+        """Describe how each stream of images or voxels is stored."""
         return {name: media.stored for name, media in self._media.items()}
 
     def write(self, extra: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class LeRobotMerge:
         meta_folder.write_json(meta / "info.json", self._info())
 
     def _write_data(self) -> list[tuple[int, int]]:
-        """The rows, renumbered; returns the chunk and the file of each episode."""
+        """Write the renumbered rows; return the chunk and file index of each episode."""
         table = Table(self._folder, DATA_PATH, DATA_FILE_MB, CHUNK_FILES)
         places: list[tuple[int, int]] = []
         first_row = 0
@@ -109,12 +109,12 @@ class LeRobotMerge:
             with closing(table):
                 for piece, told in zip(self._pieces, self._told, strict=True):
                     file = piece / arrays_file(name)
-                    if file.exists():  # a stream that is masked may have no array at all
+                    if file.exists():  # a masked stream may have no arrays
                         table.append_file(file, {"episode_index": first_episode})
                     first_episode += len(told["episodes"])
 
     def _write_videos(self) -> dict[str, list[tuple[int, int, int]]]:
-        """By feature, the chunk, the file and the first frame in it of each piece."""
+        """Write the videos; return by feature the chunk, the file and the first frame in it of each piece."""
         places: dict[str, list[tuple[int, int, int]]] = {}
         for media in (media for media in self._media.values() if media.kind == "video"):
             path = VIDEO_PATH.replace("{video_key}", media.key)
@@ -216,7 +216,7 @@ class LeRobotMerge:
 
 
 def _numbered(episode: int, first_row: int, length: int) -> dict[str, Stats]:
-    """The statistics of the columns of an episode that the order of the pieces decides."""
+    """Return the statistics of the columns of an episode that depend on the order of the pieces."""
     rows = np.arange(first_row, first_row + length)
     return {"episode_index": of_columns(np.full(length, episode)), "index": of_columns(rows)}
 

@@ -1,4 +1,4 @@
-"""Where the images of a piece go: video files, or PNGs in the table."""
+"""Storage of the images of a piece: video files, or PNGs in the table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from robocache_ros.export.lerobot.statistics import Histogram, Stats
 from robocache_ros.export.lerobot.video import VideoFile
 from robocache_ros.extras import need
 
-STATS_STRIDE = 4  # every so many distinct images count into the statistics: neighbours are much alike
+STATS_STRIDE = 4  # stride of the distinct images used for statistics, because neighbors are similar
 
-Used = NDArray[np.int64]  # (T,) stamp of the sample that a tick used, -1 where it has none
+Used = NDArray[np.int64]  # (T,) stamp of the sample that a tick used, -1 if there is none
 
 
 class MediaColumn(Protocol):
@@ -28,23 +28,23 @@ class MediaColumn(Protocol):
         """Start an episode."""
 
     def write(self, values: Tensor, used: Used) -> dict[str, Any]:
-        """Store the values of the next T ticks, (T, ...), given which sample each is; its columns of the data table."""
+        """Store the (T, ...) values of the next T ticks and their samples; return the columns of the data table."""
 
     def end_episode(self) -> None:
         """Close the episode."""
 
     def episode_stats(self) -> dict[str, Stats]:
-        """Statistics of the episode that ended, by feature."""
+        """Return the statistics of the last complete episode, by feature."""
 
     def summary(self) -> MediaSummary:
-        """What the dataset must know of it."""
+        """Return the summary for the dataset."""
 
     def close(self, *, complete: bool) -> None:
-        """Release its files."""
+        """Close the files."""
 
 
 class _Pictures:
-    """What videos and images share: distinct frames, and their statistics."""
+    """Base class of video and image columns: distinct frames, and their statistics."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -61,7 +61,7 @@ class _Pictures:
 
     def end_episode(self) -> None:
         """Close the episode."""
-        if not self._episode.images:  # no image in the episode: the stored ones are black
+        if not self._episode.images:  # no image in the episode: the stored images are black
             self._episode.add(np.zeros((3, *self.shape), np.uint8))
         self.total = self.total + self._episode
 
@@ -70,7 +70,7 @@ class _Pictures:
         return {self.key: self._episode.stats()}
 
     def is_new(self, image: NDArray[np.uint8], used: int) -> bool:
-        """Whether a tick shows another image than the one before; counts it into the statistics."""
+        """Return whether the image differs from that of the previous tick; add new images to the statistics."""
         if used == self._last:
             return False
         self._last = used
@@ -81,7 +81,7 @@ class _Pictures:
         return True
 
     def rgb(self, values: Tensor) -> NDArray[np.uint8]:
-        """(T, 3, H, W): grey becomes three equal channels, as LeRobot wants them."""
+        """Return (T, 3, H, W) images; gray is expanded to three equal channels, as LeRobot requires."""
         images: NDArray[np.uint8] = values.cpu().numpy()
         self.shape = images.shape[2:]
         if 0 in self.shape:
@@ -90,7 +90,7 @@ class _Pictures:
 
 
 class VideoColumn(_Pictures):
-    """8-bit images as a video file, which has a frame for each row of the data table."""
+    """8-bit images as a video file, with one frame per row of the data table."""
 
     def __init__(self, folder: Path, key: str, rate_hz: int) -> None:
         super().__init__(key)
@@ -98,7 +98,7 @@ class VideoColumn(_Pictures):
         self._video: VideoFile | None = None
 
     def write(self, values: Tensor, used: Used) -> dict[str, Any]:
-        """Encode every tick's image."""
+        """Encode the image of every tick."""
         for image, stamp in zip(self.rgb(values), used.tolist(), strict=True):
             if self._video is None:
                 self._video = VideoFile(self._folder / f"{self.key}.mp4", self.shape, self._rate_hz)
@@ -118,14 +118,14 @@ class VideoColumn(_Pictures):
 
 
 class ImageColumn(_Pictures):
-    """8-bit images as PNG files in the data table: every bit is kept."""
+    """8-bit images as lossless PNG files in the data table."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
-        self._png = b""  # of the tick before
+        self._png = b""  # PNG of the previous tick
 
     def write(self, values: Tensor, used: Used) -> dict[str, Any]:
-        """Encode each distinct image once; ticks that hold it repeat its bytes. `datasets.Image` reads the column."""
+        """Encode each distinct image once and repeat it for held ticks. `datasets.Image` reads the column."""
         files = []
         for image, stamp in zip(self.rgb(values), used.tolist(), strict=True):
             if self.is_new(image, stamp):
@@ -140,11 +140,11 @@ class ImageColumn(_Pictures):
         return MediaSummary("image", self.key, self.shape, histogram=self.total)
 
     def close(self, *, complete: bool) -> None:
-        """Nothing is open."""
+        """Do nothing; no file is open."""
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
     picture = need("PIL.Image", "export").fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
-    picture.save(file, "PNG", compress_level=1)  # a level more costs twice the time for a tenth of the size
+    picture.save(file, "PNG", compress_level=1)  # the next level takes twice the time for a tenth less size
     return file.getvalue()

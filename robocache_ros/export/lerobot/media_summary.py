@@ -1,4 +1,4 @@
-"""What a dataset says of a stream of images or voxels, put together from its pieces."""
+"""Metadata of a stream of images or voxels in a dataset, merged from its pieces."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class MediaSummary:
     """One stream of images or voxels, in a piece or in a dataset."""
 
     kind: str  # video, image or arrays
-    key: str  # the feature; of arrays, which are not a feature, the stream
-    shape: tuple[int, ...]  # of an image height and width; of an array all of it
+    key: str  # the feature; for arrays, which are not a feature, the stream
+    shape: tuple[int, ...]  # image: height and width; array: the full shape
     dtype: str = "uint8"  # or bits
     histogram: Histogram = field(default_factory=Histogram)
 
     def to_dict(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return plain values for a JSON file."""
         return vars(self) | {"histogram": self.histogram.to_dict()}
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> MediaSummary:
-        """What `to_dict` gave."""
+        """Restore a summary from the result of `to_dict`."""
         return cls(**{**raw, "shape": tuple(raw["shape"]), "histogram": Histogram(**raw["histogram"])})
 
     @property
     def stored(self) -> str:
-        """How the images or voxels are stored, in words."""
+        """Describe how the images or voxels are stored."""
         if self.kind == "video":
             return f"8-bit RGB as {self._encoder.codec} video ({self._encoder.pixel_format}), lossy"
         return "8-bit RGB as PNG, lossless" if self.kind == "image" else "arrays, lossless"
 
     def features(self, rate_hz: int) -> dict[str, Any]:
-        """Its features in info.json: LeRobot does not know arrays."""
+        """Return the features in info.json; none for arrays, which LeRobot does not support."""
         if self.kind == "arrays":
             return {}
         feature: dict[str, Any] = {
@@ -60,7 +60,7 @@ class MediaSummary:
         return {self.key: feature}
 
     def stats(self) -> dict[str, Stats]:
-        """Its statistics, by feature."""
+        """Return the statistics by feature."""
         return {} if self.kind == "arrays" else {self.key: self.histogram.stats()}
 
     @property
@@ -69,7 +69,7 @@ class MediaSummary:
 
 
 def joined(name: str, parts: Sequence[MediaSummary], recordings: Sequence[str]) -> MediaSummary:
-    """A stream of a dataset, from what its pieces say of it.
+    """Merge the summaries of a stream from all pieces.
 
     Errors:
         RoboCacheError: two recordings have images or arrays of different sizes or types.

@@ -17,7 +17,7 @@ from robocache_ros.spec import FusionSpec
 def write_tasks(meta: Path, task: str) -> None:
     """Write tasks.parquet, which names the task of every frame."""
     pyarrow = need("pyarrow", "export")
-    # What pandas writes for a frame with the task as its index: LeRobot looks tasks up by that index.
+    # The metadata that pandas writes for a frame with the task as index. LeRobot looks up tasks by this index.
     tasks = pyarrow.table({"task_index": np.zeros(1, np.int64), "task": [task]})
     pandas = {
         "index_columns": ["task"],
@@ -32,14 +32,14 @@ def write_tasks(meta: Path, task: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that a person can read."""
+    """Write a human-readable JSON file."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def image_contract(spec: FusionSpec, stored: Mapping[str, str]) -> dict[str, Any]:
-    """By image stream: how its pixels are stored, and the normalization that its spec asks for.
+    """Return by image stream how pixels are stored, and the normalization in the spec.
 
-    A dataset holds pixels before normalization; whoever trains on it normalizes them, once.
+    A dataset contains pixels before normalization. The training code normalizes them once.
     """
     return {
         stream.name: {

@@ -1,4 +1,4 @@
-"""Parquet tables that grow episode by episode and start a new file when one is large."""
+"""Parquet tables that are written by episode and start a new file when a file is large."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from robocache_ros.extras import need
 
-# Of a row group, before compression. A reader takes a row group into memory as one, and none reads one over 2 GiB.
+# Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
 
 
 def column(values: NDArray[Any]) -> Any:
-    """A pyarrow array of (N,) values, (N, D) rows or (N, n, D) arrays; D = 1 of rows is a plain column, as for LeRobot.
+    """Convert (N,) values, (N, D) rows or (N, n, D) arrays to a pyarrow array; rows with D = 1 become a plain column.
 
-    Arrays are lists of lists, which the `Array2D` of Hugging Face datasets reads.
+    LeRobot expects a plain column for D = 1. Arrays are lists of lists, as `Array2D` of Hugging Face datasets reads.
     """
     pyarrow = need("pyarrow", "export")
     if values.ndim == 3:
@@ -34,13 +34,13 @@ def column(values: NDArray[Any]) -> Any:
 
 
 class Table:
-    """A table over numbered files, written in row groups of bounded size, none of which spans two episodes.
+    """A table in numbered files, written in row groups of bounded size. A row group contains one episode.
 
     Args:
-        folder: the dataset's.
+        folder: the folder of the dataset.
         path: the files' names, with {chunk_index} and {file_index}; without them the table has one file.
-        file_mb: size from which on the next episode goes into a new file.
-        chunk_files: files in a folder.
+        file_mb: file size from which the next episode starts a new file.
+        chunk_files: number of files per folder.
     """
 
     def __init__(self, folder: Path, path: str, file_mb: float = math.inf, chunk_files: int = 1) -> None:
@@ -55,18 +55,18 @@ class Table:
         self._waiting_bytes = 0
 
     def append(self, rows: Any) -> None:
-        """Add rows, a pyarrow table; they are written once ROW_GROUP_BYTES are there, so `rows` is no larger itself."""
+        """Add a pyarrow table of at most ROW_GROUP_BYTES. Pending rows are written before they exceed this size."""
         if self._waiting_bytes + rows.nbytes > ROW_GROUP_BYTES:
             self._write_waiting()
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
 
     def append_file(self, file: Path, offsets: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Add the row groups of a file of another table, as they are, and end each of its episodes.
+        """Add the unchanged row groups of a file of another table, and end each of its episodes.
 
         Args:
-            file: its column `episode_index` tells the episodes, and a row group is of one episode.
-            offsets: what is added to the integers of a column.
+            file: the column `episode_index` gives the episodes; each row group contains one episode.
+            offsets: integer to add to a column, by column.
 
         Returns:
             The chunk and file index of each episode that has rows.
@@ -89,7 +89,7 @@ class Table:
         return places
 
     def end_episode(self) -> tuple[int, int]:
-        """Write the rows that wait; returns the chunk and file index of the episode, which has one file."""
+        """Write the pending rows; return the chunk and file index of the episode, which is in one file."""
         self._write_waiting()
         place = divmod(self._files - 1, self._chunk_files)
         if self._writer is not None and self._file.stat().st_size >= self._file_bytes:
@@ -97,7 +97,7 @@ class Table:
         return place
 
     def close(self) -> None:
-        """Write the file's footer, without which it cannot be read."""
+        """Write the footer of the file, which is required to read it."""
         self._waiting, self._waiting_bytes = [], 0
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -1,10 +1,10 @@
-"""The piece of a LeRobot dataset that one recording gives: its tables, videos and columns, counted from zero.
+"""Writes the piece of a LeRobot dataset from one recording: tables, videos and columns, with indexes from zero.
 
-data.parquet              the rows, each row group of one episode
+data.parquet              the rows; a row group contains one episode
 arrays/<stream>.parquet   voxels and depth images
 <feature>.mp4             a video of all rows
-columns/<column>          raw values, of which the statistics of the dataset are made
-lerobot.json              the episodes with their statistics, and what the files above hold
+columns/<column>          raw values for the statistics of the dataset
+lerobot.json              the episodes with their statistics, and the contents of the files above
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-WRITE_BYTES = 16 << 20  # of images and voxels that are encoded at once
+WRITE_BYTES = 16 << 20  # bytes of images and voxels encoded at once
 DATA_FILE, COLUMNS_FOLDER, SUMMARY_FILE = "data.parquet", "columns", "lerobot.json"
 
-# Beside what LeRobot knows. Not below `observation.`: there a policy would take them for its input.
+# In addition to the LeRobot columns. Not below `observation.`, where a policy would use them as input.
 TICK, STAMP, VALID, AGE = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns"
 
 
 def vectors_by_feature(layout: Layout) -> dict[str, list[StreamSpec]]:
-    """The vector streams of LeRobot's two features, in the order of their columns."""
+    """Return the vector streams of the two LeRobot features, in column order."""
     vectors = layout.spec.vectors
     return {
         "observation.state": [s for s in vectors if s.role == "observation" and not s.rows],
@@ -47,11 +47,11 @@ def vectors_by_feature(layout: Layout) -> dict[str, list[StreamSpec]]:
 class LeRobotPieceWriter:
     """Writes the piece of one recording.
 
-    Holds some ticks at a time: rows go to the tables in row groups of bounded size, and the columns of which statistics
-    are made go to files.
+    Memory is bounded: rows are written to the tables in row groups of bounded size, and columns for the statistics are
+    written to files.
 
     Args:
-        folder: empty; becomes the piece.
+        folder: empty; contains the piece after `finish`.
         layout: the columns of the frames.
         options: media.
     """
@@ -62,13 +62,13 @@ class LeRobotPieceWriter:
         self._options = options
         self._rate_hz = layout.spec.rate_hz
         self._vectors = vectors_by_feature(layout)
-        self._row = {stream.name: row for row, stream in enumerate(layout.spec.streams)}  # of `valid`
+        self._row = {stream.name: row for row, stream in enumerate(layout.spec.streams)}  # row of `valid`
         self._windows = WindowColumns(layout)
         self._data = Table(folder, DATA_FILE)
         self._columns = ColumnFiles(folder / COLUMNS_FOLDER)
         self._media: dict[str, MediaColumn] = {}
         self._episodes: list[dict[str, Any]] = []
-        self._first = self._total = 0  # rows before this episode, and with it
+        self._first = self._total = 0  # number of rows before this episode, and including it
 
     def begin_episode(self) -> None:
         """Start an episode."""
@@ -87,7 +87,7 @@ class LeRobotPieceWriter:
             self._write_rows(frames[start : start + step])
 
     def end_episode(self) -> None:
-        """Write the episode's last rows, and keep its statistics."""
+        """Write the last rows of the episode, and store its statistics."""
         self._data.end_episode()
         stats: dict[str, Stats] = self._columns.stats(self._first)
         for media in self._media.values():
@@ -106,8 +106,8 @@ class LeRobotPieceWriter:
         (self._folder / SUMMARY_FILE).write_text(json.dumps(summary), encoding="utf-8")
 
     def close(self, *, complete: bool = False) -> None:
-        """Release the files that are open."""
-        with ExitStack() as stack:  # each is closed, whatever another raises
+        """Close the open files."""
+        with ExitStack() as stack:  # closes each file, even if another raises
             stack.callback(self._columns.close)
             stack.callback(self._data.close)
             for media in self._media.values():
@@ -132,7 +132,7 @@ class LeRobotPieceWriter:
         self._total += len(rows)
 
     def _aligned(self, frames: Frames) -> dict[str, NDArray[Any]]:
-        """What the engine gives, by column."""
+        """Return the output of the engine by column."""
         fused = frames.fused.numpy()
         latency = np.array([s.latency_ns for s in self._layout.spec.streams])
         columns: dict[str, NDArray[Any]] = {}
@@ -141,14 +141,14 @@ class LeRobotPieceWriter:
                 columns[key] = np.concatenate([fused[:, self._layout.slots[s.name]] for s in streams], axis=1)
         columns.update(self._windows.columns(frames))
         columns[TICK] = frames.ticks_ns
-        stamps = frames.stamps_ns + latency  # as the message had it, so that a bag can be asked
+        stamps = frames.stamps_ns + latency  # as in the message, for lookups in the bag
         columns[STAMP] = np.where(frames.valid > 0, stamps, 0)
         columns[VALID] = frames.valid.astype(np.int64)
         columns[AGE] = frames.age_ns
         return columns
 
     def _counted(self, columns: dict[str, NDArray[Any]], valid: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """The values that count into the statistics: NaN where a stream has none, which the dataset stores as zeros."""
+        """Return the values for the statistics: NaN for missing values, which the dataset stores as zeros."""
         counted = {}
         for key, streams in self._vectors.items():
             if streams:

@@ -1,4 +1,4 @@
-"""The statistics that policies normalise with: of columns exactly, of images from a histogram per channel."""
+"""Statistics for normalization in policies: exact for columns, from a histogram per channel for images."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-OF_VALUES = ("min", "max", "mean", "std", *QUANTILES)  # a number for each column
+OF_VALUES = ("min", "max", "mean", "std", *QUANTILES)  # one number per column
 Stats = dict[str, Any]
 
 
 def of_columns(*parts: NDArray[Any]) -> Stats:
     """Of (N, D) values, or (N,) as one column, in parts: min, max, mean, std, count and quantiles as lists of D.
 
-    NaN, as floating-point columns have where there is no value, does not count; a column of nothing else gives zeros.
-    Holds one column at a time, so that the parts may be files that are mapped into memory. The sums are taken in the
-    order of the rows, so that how they are split into parts changes no bit.
+    NaN, which marks missing values in floating-point columns, is ignored; a column with only NaN gives zeros. Loads one
+    column at a time, so the parts may be memory-mapped files. Sums are computed in row order, so the result is
+    bitwise independent of the split into parts.
     """
     tables = [part.reshape(len(part), -1) for part in parts]
     width = tables[0].shape[1]
@@ -32,7 +32,7 @@ def of_columns(*parts: NDArray[Any]) -> Stats:
 
 
 def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
-    """Of (N,) values; `alone`: the sums are those of a table of one column, which NumPy adds up pairwise."""
+    """Statistics of (N,) values; `alone`: sum as for a table of one column, which NumPy sums pairwise."""
     if values.dtype.kind == "f":
         values = values[~np.isnan(values)] if np.isnan(values).any() else values
         values = values if len(values) else np.zeros(1, values.dtype)
@@ -48,13 +48,13 @@ def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
 
 
 def _sum(values: NDArray[np.float64], alone: bool) -> np.float64:
-    # The same bits as `table.sum(axis=0)`: NumPy adds the rows of a wide table one after the other.
+    # Bitwise equal to `table.sum(axis=0)`: NumPy adds the rows of a wide table sequentially.
     total: np.float64 = values.sum() if alone else np.cumsum(values)[-1]
     return total
 
 
 def _quantile(ordered: NDArray[Any], share: float) -> float:
-    """The quantile of sorted values, linear between ranks, as NumPy has it."""
+    """Return the quantile of sorted values, with linear interpolation between ranks as in NumPy."""
     rank = share * (len(ordered) - 1)
     below = int(rank)
     above = min(below + 1, len(ordered) - 1)
@@ -63,10 +63,10 @@ def _quantile(ordered: NDArray[Any], share: float) -> float:
 
 
 class ColumnFiles:
-    """Columns of a table, each in a file of its own, so that statistics of all rows need no memory for them.
+    """Stores each column of a table in a separate file, so that statistics do not require all rows in memory.
 
     Attributes:
-        described: by column its dtype and the shape of a row, with which `stats_of_files` reads the files.
+        described: dtype and row shape by column, which `stats_of_files` requires to read the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class ColumnFiles:
         self._rows += len(next(iter(columns.values())))
 
     def stats(self, first: int) -> dict[str, Stats]:
-        """The statistics of every column from row `first` on."""
+        """Return the statistics of every column from row `first` on."""
         for file in self._files.values():
             file.flush()
         return {name: stats_of_files(name, self.described, [self._folder], first) for name in self._files}
@@ -95,20 +95,20 @@ class ColumnFiles:
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
-            with suppress(OSError):  # flushed by `stats`, at the end of each episode; a disk may be full before that
+            with suppress(OSError):  # `stats` flushes at the end of each episode; the disk may be full earlier
                 file.close()
 
 
 def stats_of_files(
     name: str, described: Mapping[str, tuple[str, Sequence[int]]], folders: Sequence[Path], first: int = 0
 ) -> Stats:
-    """The statistics of a column, in the shape of a row.
+    """Return the statistics of a column, in the shape of a row.
 
     Args:
         name: the column.
-        described: what `ColumnFiles` says of its columns.
-        folders: of several `ColumnFiles`, whose rows follow each other.
-        first: the row of each from which on they count.
+        described: `ColumnFiles.described`.
+        folders: folders of several `ColumnFiles` with consecutive rows.
+        first: first row to use in each folder.
     """
     dtype, shape = described[name]
     parts = [np.memmap(folder / name, dtype, "r").reshape(-1, math.prod(shape))[first:] for folder in folders]
@@ -119,14 +119,14 @@ def stats_of_files(
 
 
 class Histogram:
-    """Counts of the 256 values of each channel of 8-bit images, from which every statistic follows."""
+    """Counts of the 256 values of each channel of 8-bit images, from which all statistics are computed."""
 
     def __init__(self, counts: Sequence[Sequence[int]] = ((0,) * 256,) * 3, images: int = 0) -> None:
         self.counts = np.array(counts, np.int64)  # (C, 256)
         self.images = images
 
     def add(self, image: NDArray[np.uint8]) -> None:
-        """Count a (C, H, W) image."""
+        """Add a (C, H, W) image."""
         for channel, plane in enumerate(image):
             self.counts[channel] += np.bincount(plane.reshape(-1), minlength=256)
         self.images += 1
@@ -135,11 +135,11 @@ class Histogram:
         return Histogram((self.counts + other.counts).tolist(), self.images + other.images)
 
     def to_dict(self) -> dict[str, Any]:
-        """The arguments that make it again, for a JSON file."""
+        """Return the constructor arguments, for a JSON file."""
         return {"counts": self.counts.tolist(), "images": self.images}
 
     def stats(self) -> Stats:
-        """min, max, mean, std and quantiles as [C][1][1] in 0..1; count is the images."""
+        """Return min, max, mean, std and quantiles as [C][1][1] in 0..1; count is the number of images."""
         levels = np.arange(256) / 255
         total = self.counts.sum(axis=1, keepdims=True)
         mean = (self.counts * levels).sum(axis=1, keepdims=True) / total

@@ -1,4 +1,4 @@
-"""Video files of uint8 frames, written as LeRobot writes its own."""
+"""Writes uint8 frames to video files, with the settings of LeRobot."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from robocache_ros.extras import need
 class Encoder(NamedTuple):
     """An encoder and its settings."""
 
-    codec: str  # as info.json names it
-    name: str  # as FFmpeg names it
+    codec: str  # name in info.json
+    name: str  # name in FFmpeg
     pixel_format: str
     options: dict[str, str]
 
 
-# LeRobot's own settings: a key frame every second frame, so that a random access decodes two frames at most. The number
-# of threads is fixed, because it may change the bytes. There are no B-frames, so that videos can be joined: decoding
-# times are those of the frames.
+# The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. The number
+# of threads is fixed, because it may change the output. There are no B-frames, so decoding times equal frame times and
+# videos can be joined.
 _AV1 = Encoder("av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "svtav1-params": "lp=2"})
 _H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "2"})
 _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
-MIN_SIDE = 64  # SVT-AV1 refuses frames below 4 pixels, and never ends some that are narrow, such as 16x640 and 4000x4
+MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow frames, such as 16x640 and 4000x4
 
 
 def encoder_of(size: tuple[int, int]) -> Encoder:
-    """The encoder for frames of a height and width, each of 1 pixel or more.
+    """Return the encoder for frames with a height and width of at least 1 pixel.
 
-    AV1, or h264 where this PyAV lacks it. Both halve the colour's resolution, which takes even sizes. Frames of odd
-    or small sizes are h264 with colour in full resolution, which takes any.
+    AV1, or h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
+    or small sizes use h264 with full color resolution, which supports any size.
 
     Errors:
-        RoboCacheError: this PyAV has neither.
+        RoboCacheError: PyAV has neither encoder.
     """
     available = need("av", "export").codecs_available
     usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)
@@ -52,19 +52,19 @@ def encoder_of(size: tuple[int, int]) -> Encoder:
 
 
 class VideoFile:
-    """One mp4 file, frame after frame at a fixed rate.
+    """An mp4 file that is written frame by frame at a fixed rate.
 
     Args:
-        path: the file, new.
+        path: the file; must not exist.
         size: height and width of the frames.
-        rate_hz: frames a second.
+        rate_hz: frames per second.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate_hz: int) -> None:
         height, width = size
         av = need("av", "export")
         av.logging.set_level(av.logging.ERROR)
-        os.environ.setdefault("SVT_LOG", "0")  # fatal errors alone: PyAV raises the others, with what the user can do
+        os.environ.setdefault("SVT_LOG", "0")  # only fatal errors; PyAV raises others, with advice
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.frames = 0
@@ -80,26 +80,26 @@ class VideoFile:
         """Encode a (3, H, W) RGB image as the next frame."""
         frame = self._make_frame(np.ascontiguousarray(image.transpose(1, 2, 0)), format="rgb24")
         frame.pts = self.frames
-        frame.time_base = self._time_base  # the stream's own becomes the file's once its header is written
+        frame.time_base = self._time_base  # the stream's time base changes when the file header is written
         self._container.mux(self._stream.encode(frame))
         self.frames += 1
 
     def close(self, *, complete: bool = True) -> None:
-        """Write what the encoder holds back, and the index; with `complete=False` only release the file."""
+        """Flush the encoder and write the index; with `complete=False` only close the file."""
         if complete:
             self._container.mux(self._stream.encode())
         self._container.close()
 
 
 class JoinedVideo:
-    """Video files of one feature in a few large ones: their packets are copied, not encoded again.
+    """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
 
     Args:
-        folder: the dataset's.
+        folder: the folder of the dataset.
         path: the files' names, with {chunk_index} and {file_index}.
         rate_hz: frames a second.
-        file_mb: size from which on the next part goes into a new file.
-        chunk_files: files in a folder.
+        file_mb: file size from which the next part starts a new file.
+        chunk_files: number of files per folder.
     """
 
     def __init__(self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int) -> None:
@@ -108,11 +108,11 @@ class JoinedVideo:
         self._chunk_files = chunk_files
         self._container: Any = None
         self._stream: Any = None
-        self._settings = b""  # of the codec, which one file has once
+        self._settings = b""  # codec settings, which are equal for all parts of a file
         self._files = self._frames = self._bytes = 0
 
     def append(self, part: Path, frames: int) -> tuple[int, int, int]:
-        """Add a file of some frames; returns the chunk, the file and the frame in it at which they begin."""
+        """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
         with need("av", "export").open(str(part)) as source:
             stream = source.streams.video[0]
             settings = bytes(stream.codec_context.extradata or b"")
@@ -124,7 +124,7 @@ class JoinedVideo:
             first = self._frames
             shift = int(Fraction(first, self._rate_hz) / stream.time_base)
             for packet in source.demux(stream):
-                if packet.dts is not None:  # the last one is empty
+                if packet.dts is not None:  # the last packet is empty
                     packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
                     packet.stream = self._stream
                     self._bytes += packet.size

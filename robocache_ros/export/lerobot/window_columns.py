@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robocache_ros.engine.frames import Frames
 from robocache_ros.spec.layout import Layout
 
-# A policy may read the values. The others are not below `observation.`, so that it does not take them for its input.
+# A policy may read the values. The others are not below `observation.`, so that a policy does not use them as input.
 VALUES, MASK, AGES = "observation.window.{}", "robocache.mask.{}", "robocache.sample_age_ms.{}"
 
 
@@ -22,7 +22,7 @@ class WindowColumns:
         self._streams = [stream for stream in layout.spec.vectors if stream.rows]
 
     def columns(self, frames: Frames) -> dict[str, NDArray[Any]]:
-        """(T, n, D) float32 values, (T, n) int64 mask and (T, n) float32 ages of each window, by feature."""
+        """Return (T, n, D) float32 values, (T, n) int64 mask and (T, n) float32 ages of each window, by feature."""
         columns: dict[str, NDArray[Any]] = {}
         fused, ages = frames.fused.numpy(), frames.sample_age_ms
         for stream in self._streams:
@@ -35,7 +35,7 @@ class WindowColumns:
         return columns
 
     def features(self) -> dict[str, Any]:
-        """The entries of meta/info.json."""
+        """Return the entries of meta/info.json."""
         features: dict[str, Any] = {}
         for s in self._streams:
             features[VALUES.format(s.name)] = {

@@ -1,1 +1,1 @@
-"""An export as a plan and pieces: each recording is converted on its own, and a dataset is merged from the pieces."""
+"""Plan and pieces of an export: each recording is converted independently, and a dataset is merged from the pieces."""

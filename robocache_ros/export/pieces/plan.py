@@ -1,4 +1,4 @@
-"""The plan of an export: an immutable list of recordings, and what decides the bytes of their pieces."""
+"""The plan of an export: an immutable list of recordings, and the options that determine the bytes of their pieces."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import robocache_ros
 from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.spec import FusionSpec
 
-_OF_THE_DATASET = ("task", "robot_type")  # options that are in no piece
-# Libraries that compute or encode what is in a piece.
+_OF_THE_DATASET = ("task", "robot_type")  # options that do not affect pieces
+# Libraries that compute or encode the contents of a piece.
 _LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an export makes.
+    """The inputs of an export.
 
     Attributes:
-        recordings: in the order that was given, which is that of the episodes; one may be there several times.
-        spec: resolved: what the options change in it is changed.
-        options: how the recordings become a dataset.
+        recordings: in the given order, which is that of the episodes; a recording may occur several times.
+        spec: the resolved spec, with the changes from the options.
+        options: of the export.
     """
 
     recordings: tuple[Path, ...]
@@ -41,10 +41,10 @@ class Plan:
         return tuple(dict.fromkeys(self.recordings))
 
     def key(self, recording: Path, files: Sequence[dict[str, Any]]) -> str:
-        """The name of a recording's piece: a hash of all that decides its bytes.
+        """Return the name of the piece of a recording: a hash of all inputs that determine its bytes.
 
         Args:
-            recording: its name is in notes, and its metadata.yaml tells how its files are read.
+            recording: the path; notes contain its name, and its metadata.yaml determines how files are read.
             files: name, size and SHA-256 of its storage files.
         """
         metadata = recording / "metadata.yaml"
@@ -62,7 +62,7 @@ class Plan:
 
 @cache
 def _engine() -> dict[str, str]:
-    """The versions of what makes a piece. The sources count too: a checkout changes between two versions."""
+    """Return the versions of the code that makes a piece, and a hash of the sources, which can change in a checkout."""
     package = Path(robocache_ros.__file__).parent
     sources = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):

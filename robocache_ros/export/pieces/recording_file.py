@@ -1,4 +1,4 @@
-"""What an export made of a recording, in files of its piece: all that the report and the provenance need."""
+"""Stores the result of a recording in files of its piece: all data for the report and the provenance."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
 
 TOLD, ARRAYS = "recording.json", "recording.npz"
-_OF_TOPICS = ("intervals_ms", "delays_ms")  # their arrays
+_OF_TOPICS = ("intervals_ms", "delays_ms")  # arrays of the topic statistics
 Files = list[dict[str, Any]]  # name, size and SHA-256 of the storage files
 
 
 def save(folder: Path, recording: ExportedRecording, files: Files) -> None:
-    """Write a recording into the folder of its piece."""
+    """Write the result of a recording into the folder of its piece."""
     arrays = {"ticks_ns": recording.ticks_ns, "valid": recording.valid}
     topics = []
     for number, stats in enumerate(recording.topics.values()):
@@ -45,11 +45,11 @@ def save(folder: Path, recording: ExportedRecording, files: Files) -> None:
         },
     }
     (folder / TOLD).write_text(json.dumps(told), encoding="utf-8")
-    np.savez(folder / ARRAYS, **arrays)  # type: ignore[arg-type]  # no array is named like an option of savez
+    np.savez(folder / ARRAYS, **arrays)  # type: ignore[arg-type]  # no array has the name of an option of savez
 
 
 def load(folder: Path, bag: Path, spec: FusionSpec, visibility: str) -> tuple[ExportedRecording, Files]:
-    """The recording of a piece, as `save` was given it, with what the plan of an export knows of it."""
+    """Load the result that `save` stored, given the inputs from the plan of the export."""
     told = json.loads((folder / TOLD).read_text(encoding="utf-8"))
     with np.load(folder / ARRAYS, allow_pickle=False) as file:
         arrays = dict(file)

@@ -1,4 +1,4 @@
-"""A recording through the engine into its piece."""
+"""Converts a recording to its piece with the engine."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
-Progress = Callable[[str, float], None]  # name of the recording, share of it that is done in 0..1
-_TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # every other recording would meet them too
+Progress = Callable[[str, float], None]  # name of the recording, completed share in 0..1
+_TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect all other recordings
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a recording: its piece, or the reason why there is none."""
+    """The outcome for a recording: its piece, or the error."""
 
     recording: Path
     piece: Path | None = None
-    reused: bool = False  # an earlier export has made the piece
+    reused: bool = False  # an earlier export made the piece
     error: str = ""
 
 
 def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool, progress: Progress | None) -> Outcome:
-    """Make the piece of a recording, or find it.
+    """Make the piece of a recording, or find an existing one.
 
     Args:
-        plan: what the export makes.
+        plan: the plan of the export.
         recording: one of its recordings.
-        store: where the pieces are.
-        resumed: whether an earlier export has left pieces. Only then the recording's checksums, which name its piece,
-            are waited for before it is read.
-        progress: is told how far it is.
+        store: the store of the pieces.
+        resumed: whether pieces of an earlier export exist. Only in this case, the function waits for the checksums of
+            the recording, which name its piece, before the conversion.
+        progress: called with the progress of the recording.
 
     Errors:
-        OSError: of the target, such as a full disk. What is wrong with the recording itself is in the outcome.
+        OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcome.
     """
     try:
         with file_errors(recording, but=_TARGET_ERRORS), Checksums(recording) as checksums:
@@ -79,13 +79,13 @@ def _make(plan: Plan, path: Path, store: PieceStore, checksums: Checksums, progr
 def convert(
     path: Path, spec: FusionSpec, options: ExportOptions, writer: PieceWriter | None, progress: Progress | None
 ) -> ExportedRecording:
-    """Run a recording through the engine; the ticks of its episodes go to `writer`."""
+    """Run a recording through the engine; write the ticks of its episodes to `writer`."""
     with Bag(path) as bag:
         run = BagRun(bag, spec, visibility=options.visibility, trim=options.trim and masks_all(spec))
         cutter = EpisodeCutter(spec, options.min_frames if writer else 1)
         thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
         span = max(run.stop_ns - run.start_ns, 1)
-        with closing(run.frames()) as parts:  # closed before the recording is, which a thread still reads ahead
+        with closing(run.frames()) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
                 thumbnails.watch(frames)
                 _write(cutter, frames, writer)
@@ -118,7 +118,7 @@ def convert(
 
 
 def masks_all(spec: FusionSpec) -> bool:
-    """Whether no tick is left out for a stream without a value."""
+    """Whether ticks with missing values are always kept."""
     return all(stream.on_invalid == "mask" for stream in spec.streams)
 
 
@@ -133,7 +133,7 @@ def _write(cutter: EpisodeCutter, frames: Frames, writer: PieceWriter | None) ->
 
 
 def _check_kept(recording: ExportedRecording, run: BagRun, options: ExportOptions) -> None:
-    """Refuse a recording that gives too little."""
+    """Refuse a recording with too few ticks in episodes."""
     where = printable(recording.bag, 60)
     if not recording.episodes:
         run.check_spans_ticks()

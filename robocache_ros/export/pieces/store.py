@@ -1,8 +1,8 @@
-"""The folder of an unfinished export's pieces: a piece is complete, or not there.
+"""The folder of the pieces of an unfinished export. A piece is either complete or does not exist.
 
-<folder>/<key>/            a piece, renamed into place when it is complete
+<folder>/<key>/            a complete piece, renamed from its draft
               /done.json   the names and sizes of its files, written last
-<folder>/draft-<id>/       a piece that is being written
+<folder>/draft-<id>/       a piece during the conversion
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _DRAFT = "draft-"
 
 
 class PieceStore:
-    """Pieces by key, in a folder that several processes write to.
+    """Pieces by key, in a folder shared by several processes.
 
     Args:
-        folder: made when the first piece is begun.
+        folder: created with the first draft.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def find(self, key: str) -> Path | None:
-        """A complete piece, None where there is none."""
+        """Return a complete piece, None if there is none."""
         piece = self.folder / key
         try:
             files: dict[str, int] = json.loads((piece / DONE).read_text(encoding="utf-8"))
@@ -43,12 +43,12 @@ class PieceStore:
         return piece if complete else None
 
     def count(self) -> int:
-        """How many complete pieces there are."""
+        """Return the number of complete pieces."""
         return sum(1 for done in self.folder.glob(f"*/{DONE}") if not done.parent.name.startswith(_DRAFT))
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """A new folder to write a piece into; it is removed at the end, unless it was committed."""
+        """Yield a new folder for a piece. It is removed on exit unless it was committed."""
         folder = self.folder / f"{_DRAFT}{secrets.token_hex(8)}"
         folder.mkdir(parents=True)
         try:
@@ -57,10 +57,10 @@ class PieceStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, draft: Path, key: str) -> Path:
-        """Make a draft the piece of a key, unless another process has made the same piece before."""
+        """Commit a draft as the piece of a key, unless another process has committed the same piece."""
         piece = self.folder / key
         if not self.find(key):
-            shutil.rmtree(piece, ignore_errors=True)  # its files are not those that it promises
+            shutil.rmtree(piece, ignore_errors=True)  # its files do not match its done.json
         files = {str(f.relative_to(draft)): f.stat().st_size for f in sorted(draft.rglob("*")) if f.is_file()}
         sync_all(draft)
         (draft / DONE).write_text(json.dumps(files), encoding="utf-8")
@@ -74,7 +74,7 @@ class PieceStore:
         return piece
 
     def tidy(self) -> None:
-        """Remove what stopped processes have left; and the folder, if no piece is in it."""
+        """Remove the drafts of stopped processes, and the folder if it contains no piece."""
         for draft in self.folder.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft, ignore_errors=True)
         with suppress(OSError):

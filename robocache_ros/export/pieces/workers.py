@@ -1,4 +1,4 @@
-"""The pieces of a plan, made by one process or by several."""
+"""Makes the pieces of a plan with one or more processes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from robocache_ros.export.pieces.store import PieceStore
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | None) -> dict[Path, Outcome]:
-    """The outcome of each recording of a plan.
+    """Make the pieces of a plan; return the outcome of each recording.
 
     Errors:
-        OSError: of the target, such as a full disk; pieces that were made stay.
+        OSError: an error of the target, such as a full disk; complete pieces are kept.
         RoboCacheError: a process was killed.
     """
     resumed = store.count() > 0
@@ -41,7 +41,7 @@ def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | N
     if processes == 1:
         outcomes = [make_piece(plan, path, store, resumed=resumed, progress=progress) for path in plan.tasks]
         return {outcome.recording: outcome for outcome in outcomes}
-    # The largest first, so that no process has a long one left when the others are done.
+    # Largest first, so that no process is busy with a long recording after the others have finished.
     tasks = sorted(plan.tasks, key=_size, reverse=True)
     with _processes(processes, (plan, store, resumed)) as connections:
         return dict(_collected(connections, tasks, progress))
@@ -51,13 +51,13 @@ def _size(recording: Path) -> int:
     try:
         return sum(file.stat().st_size for file in storage_files(recording))
     except OSError:
-        return 0  # gone by now: its turn comes, and the error is of this recording alone
+        return 0  # removed meanwhile: the conversion reports the error for this recording only
 
 
 @contextmanager
 def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[list[Connection]]:
-    """The ends of the pipes to some processes, which are killed at the end: they have nothing to complete."""
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    """Yield connections to worker processes. Workers are killed on exit, because they have no work to complete."""
+    context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     threads = max(1, available_cores() // count)
     started: list[BaseProcess] = []
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[li
             here, there = context.Pipe()
             stack.callback(here.close)
             process = context.Process(target=_work, args=(there, threads, *shared), daemon=True)
-            # Ctrl-C reaches the whole group. Processes inherit that it is blocked: their parent ends them.
+            # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
                 process.start()
@@ -89,7 +89,7 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 def _collected(
     connections: Sequence[Connection], tasks: Sequence[Path], progress: Progress | None
 ) -> Iterator[tuple[Path, Outcome]]:
-    """Give each free process the next recording, until all have an outcome."""
+    """Send the next recording to each free process; yield the outcomes."""
     waiting = list(tasks)
     busy: dict[Connection, Path] = {}
 
@@ -120,7 +120,7 @@ def _collected(
 
 
 def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, resumed: bool) -> None:
-    """A process: make the piece of each recording that is sent, and send its outcome, its progress between."""
+    """Worker process: make the piece of each received recording; send its progress and its outcome."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
@@ -133,17 +133,17 @@ def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, r
                 outcome: Any = make_piece(
                     plan, recording, store, resumed=resumed, progress=lambda *told: connection.send(told)
                 )
-            except OSError as error:  # of the target; PyAV's own kinds of it cannot be pickled
+            except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
                 outcome = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
             except Exception:
                 outcome = RuntimeError(f"{recording}:\n{traceback.format_exc()}")
             connection.send(outcome)
     except (EOFError, BrokenPipeError):
-        return  # the parent has what it needs
+        return  # the parent has closed the connection
 
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent
     wait([parent.sentinel])
-    os._exit(1)  # whoever runs the export again must not share the machine with this process
+    os._exit(1)  # so that a new export does not share the machine with this process

@@ -1,4 +1,4 @@
-"""Where the timeline of a recording is broken, and why."""
+"""Finds breaks in the timeline of a recording, and their causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robocache_ros.spec import StreamSpec
 
 @dataclass(frozen=True)
 class Break:
-    """Neighbouring ticks at which a stream was not aligned."""
+    """Consecutive ticks at which a stream was not aligned."""
 
     stream: str
     at_s: float
@@ -26,7 +26,7 @@ class Break:
 
 
 def breaks_of(recording: ExportedRecording) -> Iterator[Break]:
-    """Runs of ticks at which a stream was held past its neighbour or had no value, within and between episodes."""
+    """Yield runs of ticks at which a stream was held or had no value, within and between episodes."""
     stop = len(recording.valid) - recording.trailing
     period_ns = 1e9 / recording.spec.rate_hz
     for row, stream in enumerate(recording.spec.streams):

@@ -1,4 +1,4 @@
-"""The pictures of the report, as SVG that needs nothing else."""
+"""Figures of the report, as self-contained SVG."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ STATES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3
 _WORST_FIRST = np.array(
     [3, 0, 2, 0]
-)  # severity by state: invalid, then held, then aligned; trimmed is drawn on its own
-COLUMNS = 1000  # of the timeline; longer recordings show the worst state of what falls into one
+)  # severity by state: invalid, then held, then aligned; trimmed ticks are drawn separately
+COLUMNS = 1000  # columns of the timeline; a column shows the worst state of its ticks
 BINS = 40
-WIDTH, HEIGHT = 232, 84  # of a histogram, its labels included
+WIDTH, HEIGHT = 232, 84  # size of a histogram, including labels
 
 
 def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
-    """A stream's (T,) states over time as coloured runs; trimmed ticks are pale."""
+    """Draw the (T,) states of a stream over time as colored runs; trimmed ticks are pale."""
     total = len(states)
     drawn = states.astype(np.int64)
     drawn[:leading] = TRIMMED
@@ -41,9 +41,9 @@ def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
 
 
 def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = None, limit: float | None = None) -> str:
-    """Counts of values, on a logarithmic height, so that the one bad sample in thousands shows.
+    """Draw a histogram with logarithmic height, so that a single outlier among thousands of samples is visible.
 
-    mark: a value to point at, such as the median. limit: values past it are counted in one last bar.
+    mark: a value to mark, such as the median. limit: values above it are counted in the last bar.
     """
     if not len(values):
         return ""
@@ -81,7 +81,7 @@ def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = No
 
 
 def axis_marks(duration_s: float) -> list[tuple[float, str]]:
-    """(place in percent, label) of about eight round times."""
+    """Return (position in percent, label) of about eight round times."""
     step = next((s for s in _round_steps() if duration_s / s <= 10), duration_s)
     count = int(duration_s / step + 1e-9)
     return [(100 * i * step / duration_s, f"{i * step:g} s") for i in range(count + 1)]
@@ -92,5 +92,5 @@ def _round_steps() -> list[float]:
 
 
 def jpeg_url(file: bytes) -> str:
-    """A JPEG file as a data URL."""
+    """Return a JPEG file as a data URL."""
     return "data:image/jpeg;base64," + base64.b64encode(file).decode()

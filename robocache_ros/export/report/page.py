@@ -1,4 +1,4 @@
-"""The quality report of recordings: one HTML file that holds everything it shows."""
+"""The quality report of recordings, as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 
 TEMPLATE = "report.html.j2"
-SHOWN = 20  # recordings shown in full, those with the most broken ticks first; a row of the overview has each
+SHOWN = 20  # recordings shown in full, most broken ticks first; the overview lists all
 BREAKS_SHOWN = 12
 COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
 
@@ -35,13 +35,13 @@ def write_report(
     failed: Sequence[FailedRecording] = (),
     overwrite: bool = False,
 ) -> None:
-    """Write the report of some recordings.
+    """Write the report of recordings.
 
     Args:
-        recordings: what the recordings gave.
-        out: the file; it is complete or not there.
-        dataset: the name of what was made of them, if anything was.
-        stored: how the dataset stores each stream of images or voxels, in words.
+        recordings: the export results of the recordings.
+        out: the file; it is written atomically.
+        dataset: the name of the dataset, if one was made.
+        stored: description of how the dataset stores each stream of images or voxels.
         failed: recordings that are not in the dataset.
         overwrite: replace a report in `out`.
 
@@ -176,7 +176,7 @@ def _size(count: int) -> str:
 
 
 def _findings(recording: ExportedRecording) -> list[tuple[str, str]]:
-    """(weight, sentence): what a person should know, the worst first."""
+    """Return (weight, sentence) findings for the user, the most severe first."""
     found: list[tuple[str, str]] = [("warn", note) for note in recording.notes]
     for stats in recording.topics.values():
         if stats.gaps:

@@ -1,4 +1,4 @@
-"""Thumbnails of a recording: a few images of each camera, evenly spread, as small JPEG files."""
+"""Thumbnails of a recording: a few images of each camera, evenly spaced, as small JPEG files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec
 
-COUNT = 8  # of each camera
+COUNT = 8  # per camera
 HEIGHT = 112
 MAX_WIDTH = 1120
 
 
 class Thumbnails:
-    """Keeps the image of each camera at or after `COUNT` evenly spread moments.
+    """Keeps the first image of each camera at or after each of `COUNT` evenly spaced times.
 
     Attributes:
         images: camera -> (tick_ns, JPEG file) pairs, in order.
@@ -31,7 +31,7 @@ class Thumbnails:
         self.images: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self._rows}
 
     def watch(self, frames: Frames) -> None:
-        """Keep the images that the next moments ask for."""
+        """Keep the images at the next thumbnail times."""
         for name, row in self._rows.items():
             usable = np.flatnonzero(frames.valid[:, row] > 0)
             while self._next[name] < COUNT:
@@ -44,7 +44,7 @@ class Thumbnails:
 
 
 def _jpeg(image: NDArray[np.generic]) -> bytes:
-    """A (C, H, W) image of any type as a small JPEG file; depth is stretched over the grey levels."""
+    """Encode a (C, H, W) image of any type as a small JPEG file; depth is scaled to the range of gray levels."""
     if image.dtype != np.uint8:
         finite = np.nan_to_num(image.astype(np.float32), posinf=0, neginf=0)
         image = (255 * finite / max(float(finite.max()), 1e-9)).clip(0, 255).astype(np.uint8)

@@ -1,1 +1,1 @@
-"""ROS 1: bags of format 2.0, and messages in its serialization, which are read as those of ROS 2."""
+"""ROS 1: bags of format 2.0, and conversion of ROS 1 messages to ROS 2."""

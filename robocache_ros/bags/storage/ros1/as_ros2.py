@@ -1,4 +1,4 @@
-"""The topics and messages of ROS 1, from a bag or an MCAP file, as those of ROS 2."""
+"""Converts ROS 1 topics and messages, from a bag or an MCAP file, to ROS 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 
 class AsRos2:
-    """A storage file whose ROS 1 messages come as CDR; those that do not fit their definition are left out and noted.
+    """Converts the ROS 1 messages of a storage file to CDR. Mismatched messages are omitted and noted.
 
     Args:
         source: the storage file.
@@ -23,7 +23,7 @@ class AsRos2:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._lost: dict[str, dict[int, None]] = {}  # log times, by topic
-        self._unread: Counter[str] = Counter()  # messages, by types whose definition cannot be read
+        self._unread: Counter[str] = Counter()  # number of messages, by type with an invalid definition
         self._converters: dict[str, ToCdr] = {}
         self.topics = tuple(filter(None, map(self._converted, source.topics)))
         self.start_ns = source.start_ns
@@ -33,7 +33,7 @@ class AsRos2:
 
     @property
     def notes(self) -> list[str]:
-        """What the file's reader noted, and the messages that were lost."""
+        """Notes of the file reader, and notes on lost messages."""
         unread = [
             f"{count:,} messages of type {printable(kind, 60)} were not read: it has no definition that can be read"
             for kind, count in self._unread.items()
@@ -51,7 +51,7 @@ class AsRos2:
         return [*self._source.notes, *unread, *lost, *longer]
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """The messages of a span of log times, as CDR."""
+        """Yield the messages of a range of log times as CDR."""
         for message in self._source.messages(topics, start_ns, stop_ns):
             convert = self._converters.get(message.topic)
             try:

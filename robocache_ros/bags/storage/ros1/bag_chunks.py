@@ -1,4 +1,4 @@
-"""The chunks of a ROS 1 bag: their records, the messages in them, and the index that follows each."""
+"""The chunks of a ROS 1 bag: records, messages, and the index after each chunk."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}
 ENTRY = np.dtype([("sec", "<u4"), ("nanosec", "<u4"), ("at", "<u4")])
 
 
-MAX_MESSAGES = 250_000  # in a chunk; a chunk of the usual 768 KB has 16,000 at most
+MAX_MESSAGES = 250_000  # per chunk; a chunk of the usual size of 768 KB has at most 16,000
 MAX_DATA = 64 << 20  # bytes of a record other than a chunk
 
 Int64 = NDArray[np.int64]
-KEY, TIME, PLACE, DATA, STOP = range(5)  # columns: connection, log time in ns, place of the record and of its data
+KEY, TIME, PLACE, DATA, STOP = range(5)  # connection, log time in ns, record, start and end of data
 
 
 @dataclass
 class Chunk:
-    """A chunk: where its records are, and the messages that the index behind it lists."""
+    """A chunk: position of its records, and the messages listed in the index after it."""
 
     start: int
     stop: int
     codec: str
-    size: int  # of its records, decompressed
+    size: int  # decompressed size of the records
     index: list[Int64] = field(default_factory=list)  # (N, 3) each: KEY, TIME, PLACE
-    is_cut: bool = False  # its end is missing, which is noted
+    is_cut: bool = False  # the end of the chunk is missing, which is noted
 
     def list_messages(self, key: int, data: bytes) -> None:
-        """Take in an index record; struct.error where it does not fit."""
+        """Add an index record; struct.error if it does not match its length."""
         if len(data) % ENTRY.itemsize:
             raise struct.error("an index that does not fit")
         entries = np.frombuffer(data, ENTRY)
@@ -48,26 +48,26 @@ class Chunk:
 
     @property
     def listed(self) -> Int64:
-        """(N, 3) the messages that the index lists."""
+        """(N, 3) the messages listed in the index."""
         return np.concatenate(self.index) if self.index else np.empty((0, 3), np.int64)
 
     @property
     def connections(self) -> frozenset[int]:
-        """The connections of the messages that are listed."""
+        """The connections of the listed messages."""
         return frozenset(key for part in self.index for key in np.unique(part[:, KEY]).tolist())
 
 
 @dataclass
 class BagContents:
-    """What a bag holds.
+    """Contents of a bag.
 
     Attributes:
         connections: by their keys.
-        chunks: in the order of the file.
-        counts: messages by connection.
-        notes: what is wrong with the file, less what is found when its chunks are read.
-        unread: chunks without an index that cannot be read. cut: messages of each that is incomplete.
-        skipped: bytes of each place that is damaged.
+        chunks: in file order.
+        counts: number of messages by connection.
+        notes: errors of the file, except those found when chunks are read.
+        unread: chunks without an index that cannot be read. cut: messages of each incomplete chunk.
+        skipped: number of bytes of each damaged range.
     """
 
     connections: dict[int, ros1.Connection] = field(default_factory=dict)
@@ -77,12 +77,12 @@ class BagContents:
     unread: int = 0
     cut: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
-    promised: Counter[int] = field(default_factory=Counter)  # by the index at the end
-    starts: list[int] = field(default_factory=list)  # of chunks, by the index at the end
+    promised: Counter[int] = field(default_factory=Counter)  # messages according to the index at the end
+    starts: list[int] = field(default_factory=list)  # starts of chunks according to the index at the end
 
 
 def chunk_entries(content: bytes, chunk: Chunk, found: BagContents) -> tuple[Int64, bool]:
-    """The messages in a chunk's records, and whether they are those that its index lists.
+    """Return the messages in the records of a chunk, and whether they match its index.
 
     Returns:
         (N, 5): KEY, TIME, PLACE, DATA, STOP.
@@ -115,7 +115,7 @@ def chunk_entries(content: bytes, chunk: Chunk, found: BagContents) -> tuple[Int
 
 
 def chunk_content(file: StoredFile, chunk: Chunk) -> bytes:
-    """The records of a chunk; RoboCacheError where its compressed data is damaged or too long."""
+    """Return the records of a chunk; RoboCacheError if its compressed data is damaged or too long."""
     if chunk.stop - chunk.start > MAX_BYTES:
         raise RoboCacheError(f"{chunk.stop - chunk.start:,} bytes in a chunk, the limit is {MAX_BYTES:,}")
     data = file.read(chunk.start, chunk.stop)
@@ -123,7 +123,7 @@ def chunk_content(file: StoredFile, chunk: Chunk) -> bytes:
 
 
 def record_data(file: StoredFile, record: ros1.Record) -> bytes:
-    """The data of a record other than a chunk; struct.error where it is too long to be one."""
+    """Return the data of a record other than a chunk; struct.error if it is too long."""
     if record.stop - record.data_at > MAX_DATA:
         raise struct.error("data of many megabytes")
     return file.read(record.data_at, record.stop)

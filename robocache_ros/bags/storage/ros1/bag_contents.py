@@ -1,7 +1,7 @@
-"""What a ROS 1 bag holds, found by going from record to record; chunks are skipped where their index follows them.
+"""Finds the contents of a ROS 1 bag by a scan of its records. Chunks that are followed by an index are skipped.
 
-The index at the end of a bag gives the connections, and where to go on behind damage. What it promises is held against
-what was found. A bag whose recorder crashed has no index, and its last chunk is incomplete.
+The index at the end of a bag lists the connections, and positions from which to continue after damage. It is compared
+with the data found. After a crash of the recorder, a bag has no index, and its last chunk is incomplete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 
 def read_contents(file: StoredFile) -> BagContents:
-    """What a file holds; RoboCacheError where it is not a bag of format 2.0."""
+    """Return the contents of a file; RoboCacheError if it is not a bag of format 2.0."""
     magic = file.read(0, len(ros1.MAGIC))
     if not magic.startswith(ros1.ANY_VERSION):
         raise RoboCacheError("not a ROS 1 bag (its first bytes are not those of one); give a recording")
@@ -52,7 +52,7 @@ def read_contents(file: StoredFile) -> BagContents:
 
 
 def _compare(found: BagContents, connections: int, chunks: int, indexed: bool) -> None:
-    """Note what is lost, and where the file does not hold what its header and its index promise."""
+    """Note lost data, and differences between the file and its header and index."""
     if found.unread:
         found.notes.append(f"{found.unread:,} chunks without an index are damaged and could not be read")
     if found.cut:
@@ -74,7 +74,7 @@ def _compare(found: BagContents, connections: int, chunks: int, indexed: bool) -
 
 
 def _read_header(file: StoredFile, found: BagContents) -> tuple[int, tuple[int, int]]:
-    """Where the index is (0: there is none), and how many connections and chunks there are."""
+    """Return the position of the index (0: none), and the numbers of connections and chunks."""
     try:
         record = ros1.read_record(file.read, len(ros1.MAGIC), file.size)
         if record.op != ros1.BAG_HEADER:
@@ -89,7 +89,7 @@ def _read_header(file: StoredFile, found: BagContents) -> tuple[int, tuple[int, 
 
 
 def _read_index(file: StoredFile, found: BagContents, at: int) -> bool:
-    """Read the index at the end of a bag; whether it is complete."""
+    """Read the index at the end of a bag; return whether it is complete."""
     if not at:
         if not found.notes:
             found.notes.append("has no index, as after a crash of the recorder; its records were read one by one")
@@ -119,7 +119,7 @@ def _read_index(file: StoredFile, found: BagContents, at: int) -> bool:
 
 
 def _walk(file: StoredFile, found: BagContents, end: int) -> None:
-    """Find the chunks between the header and `end`; behind damage, go on at the next chunk that the index names."""
+    """Find the chunks between the header and `end`. After damage, continue at the next chunk listed in the index."""
     at, starts = len(ros1.MAGIC), sorted(found.starts)
     while at < end:
         try:
@@ -135,13 +135,13 @@ def _walk(file: StoredFile, found: BagContents, end: int) -> None:
 
 
 def _take(file: StoredFile, found: BagContents, record: ros1.Record) -> int:
-    """Take in one record; where the next one is. struct.error or UnicodeDecodeError where it is damaged."""
+    """Add one record; return the position of the next. struct.error or UnicodeDecodeError if it is damaged."""
     if record.op == ros1.CHUNK:
         codec = record.fields.get(b"compression", b"").decode()
         if codec not in CODECS:
             raise struct.error("another compression")
         size, stop = ros1.u32(record.fields, b"size"), record.stop
-        if record.data_at == stop and not size and codec == "none":  # the recorder died before it wrote the length
+        if record.data_at == stop and not size and codec == "none":  # the recorder crashed before it wrote the length
             stop = file.size
         found.chunks.append(Chunk(record.data_at, stop, CODECS[codec], size))
         return stop
@@ -175,6 +175,6 @@ def _list_by_reading(file: StoredFile, found: BagContents, chunk: Chunk) -> None
 
 
 def _find_connections(file: StoredFile, found: BagContents, chunk: Chunk) -> None:
-    """Read the connections that a chunk declares, where no index does."""
+    """Read the connections declared in a chunk, if there is no index."""
     with suppress(RoboCacheError):
         chunk_entries(chunk_content(file, chunk), chunk, found)

@@ -1,6 +1,6 @@
-"""Read ROS 1 bags of format 2.0: complete ones, and what is left of those that were cut or damaged.
+"""Reads ROS 1 bags of format 2.0: complete bags, and the remaining data of truncated or damaged bags.
 
-A bag keeps no checksums of its messages, but each chunk is held against the index behind it.
+A bag has no checksums of its messages, but each chunk is compared with the index after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from robocache_ros.bags.storage.ros1.bag_chunks import KEY, TIME, Chunk, chunk_c
 from robocache_ros.bags.storage.ros1.bag_contents import read_contents
 from robocache_ros.errors import RoboCacheError
 
-_WALKED = 1 << 16  # bytes read at once while chunks are skipped
+_WALKED = 1 << 16  # bytes per read while chunks are skipped
 
 
 class _Part(NamedTuple):
@@ -30,11 +30,11 @@ class _Part(NamedTuple):
 
 
 class Ros1Bag:
-    """An open ROS 1 bag; its messages are in the serialization of ROS 1.
+    """An open ROS 1 bag; its messages use the ROS 1 serialization.
 
     Attributes:
-        topics: all of them.
-        start_ns: a log time that no message is before.
+        topics: all topics.
+        start_ns: lower bound of the log times of all messages.
 
     Errors:
         RoboCacheError: not a ROS 1 bag of format 2.0.
@@ -52,7 +52,7 @@ class Ros1Bag:
         except BaseException:
             self._file.close()
             raise
-        self._lost: dict[int, int] = {}  # messages of damaged chunks, by the chunk's start
+        self._lost: dict[int, int] = {}  # number of messages of damaged chunks, by start of the chunk
         self._read_notes: dict[str, None] = {}
         self._parts = sorted(
             _Part(int(times.min()), int(times.max()), number, chunk.connections)
@@ -67,7 +67,7 @@ class Ros1Bag:
 
     @property
     def notes(self) -> list[str]:
-        """What is lost or damaged; complete once the messages have been read."""
+        """Notes on lost or damaged data; complete after all messages have been read."""
         lost = []
         if self._lost:
             chunks = f"{len(self._lost):,} of {len(self._contents.chunks):,} chunks are damaged"
@@ -75,7 +75,7 @@ class Ros1Bag:
         return [*self._contents.notes, *lost, *self._read_notes]
 
     def log_times(self) -> list[Group]:
-        """The log times of the file, as groups that are far from each other."""
+        """The log times of the file as groups, separated by long pauses."""
         groups = joined(Group(part.first_ns, part.last_ns, 1) for part in self._parts)
         if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in self._parts):
             return [groups[0]._replace(size=sum(self._contents.counts.values()))]
@@ -83,7 +83,7 @@ class Ros1Bag:
         return groups_of(np.concatenate(times)) if times else []
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """Messages in log order; chunks that overlap in time are merged."""
+        """Yield messages in log order. Chunks that overlap in time are merged."""
         names = {key: c.topic for key, c in self._contents.connections.items() if c.topic in topics}
         wanted = [part for part in self._parts if names.keys() & part.keys]
 
@@ -94,7 +94,7 @@ class Ros1Bag:
         yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
 
     def _messages(self, chunk: Chunk, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:

@@ -17,11 +17,11 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _TIME = struct.Struct("<II")
 
 Fields = dict[bytes, bytes]
-Read = Callable[[int, int], bytes]  # the bytes of [start, stop), fewer where the file ends before
+Read = Callable[[int, int], bytes]  # returns the bytes of [start, stop), or fewer at the end of the file
 
 
 class Record(NamedTuple):
-    """One record: what it is, its fields, and where it and its data are."""
+    """One record: op code, fields, and the positions of the record and its data."""
 
     op: int
     fields: Fields
@@ -31,16 +31,16 @@ class Record(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """What carries the messages of one publisher."""
+    """A connection: the messages of one publisher."""
 
     topic: str
-    type: str  # as ROS 1 writes it: sensor_msgs/Imu
+    type: str  # in ROS 1 form: sensor_msgs/Imu
     definition: str
     latched: bool
 
 
 def read_record(read: Read, at: int, end: int) -> Record:
-    """The record at a position; struct.error where it is damaged or ends behind `end`."""
+    """Read the record at a position; struct.error if it is damaged or ends after `end`."""
     (length,) = _U32.unpack(read(at, at + 4))
     data_at = at + 8 + length
     if length > MAX_HEADER or data_at > end:
@@ -57,7 +57,7 @@ def read_record(read: Read, at: int, end: int) -> Record:
 
 
 def records(content: bytes, at: int = 0) -> Iterator[Record]:
-    """The records of a chunk; struct.error where one is damaged or incomplete."""
+    """Yield the records of a chunk; struct.error if one is damaged or incomplete."""
     end = len(content)
     while at < end:
         record = read_record(lambda start, stop: content[start:stop], at, end)
@@ -66,7 +66,7 @@ def records(content: bytes, at: int = 0) -> Iterator[Record]:
 
 
 def read_fields(header: bytes) -> Fields:
-    """The fields of a header; struct.error where it is damaged."""
+    """Parse the fields of a header; struct.error if it is damaged."""
     found, at, end = {}, 0, len(header)
     while at < end:
         (size,) = _U32.unpack_from(header, at)
@@ -80,28 +80,28 @@ def read_fields(header: bytes) -> Fields:
 
 
 def u32(fields: Fields, name: bytes) -> int:
-    """A field of four bytes; struct.error where there is none."""
+    """Return a uint32 field; struct.error if it is missing."""
     return int(_U32.unpack(fields.get(name, b""))[0])
 
 
 def u64(fields: Fields, name: bytes) -> int:
-    """A field of eight bytes; struct.error where there is none."""
+    """Return a uint64 field; struct.error if it is missing."""
     return int(_U64.unpack(fields.get(name, b""))[0])
 
 
 def time_ns(fields: Fields, name: bytes) -> int:
-    """A time in nanoseconds; struct.error where there is none."""
+    """Return a time in nanoseconds; struct.error if it is missing."""
     seconds, nanoseconds = _TIME.unpack(fields.get(name, b""))
     return int(seconds) * NS_PER_S + int(nanoseconds)
 
 
 def read_connection(fields: Fields, data: bytes) -> tuple[int, Connection]:
-    """The key and the contents of a connection record; struct.error or UnicodeDecodeError where it is damaged."""
+    """Return the key and contents of a connection record; struct.error or UnicodeDecodeError if it is damaged."""
     about = read_fields(data)
     topic = "/" + "/".join(filter(None, fields[b"topic"].decode().split("/"))) if b"topic" in fields else ""
     kind, definition = about.get(b"type", b"").decode(), about.get(b"message_definition", b"")
     if not topic or not kind:
         raise struct.error("a connection without topic or type")
-    # Comments of a definition are in any encoding.
+    # Comments in a definition may use any encoding.
     text = definition.decode(errors="replace")
     return u32(fields, b"conn"), Connection(topic, kind, text, about.get(b"latching", b"") == b"1")

@@ -1,4 +1,4 @@
-"""Types of ROS 1 as those of ROS 2: names, and definitions with other names for numbers, times and the header."""
+"""Converts ROS 1 types to ROS 2: type names, and definitions with the ROS 2 names of numbers, times and the header."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def ros2_type(name: str) -> str:
 
 
 def ros2_definition(name: str, text: str) -> str:
-    """A definition with the types it needs, as ROS 2 writes it; comments and constants are left out.
+    """Convert a definition and its dependencies to ROS 2 form; comments and constants are omitted.
 
     Errors:
-        RoboCacheError: the text has no such form, or is too long.
+        RoboCacheError: the text is not a message definition, or is too long.
     """
     first, *others = split_definitions(name, text).items()
     parts = [_translated(*first), *(f"{'=' * 80}\nMSG: {key}\n{_translated(key, body)}" for key, body in others)]
@@ -39,7 +39,7 @@ def _translated(name: str, text: str) -> str:
         match = _FIELD.match(line.partition("#")[0])
         if match is None:
             if line.partition("#")[0].strip():
-                lines.append(line)  # whoever reads the definition refuses it
+                lines.append(line)  # the parser of the definition reports the error
             continue
         kind, array, field, constant = match.groups()
         if not constant:

@@ -1,4 +1,4 @@
-"""Messages from the serialization of ROS 1 to CDR: padded, strings with a closing NUL, headers without `seq`.
+"""Converts messages from ROS 1 serialization to CDR: with padding, NUL-terminated strings, headers without `seq`.
 
 ROS 1 writes the same values in the same order, little endian, without padding.
 """
@@ -14,7 +14,7 @@ from robocache_ros.decode.cdr.types import Array, Primitive, Sequence, Struct, T
 from robocache_ros.decode.cdr.wire import PADDING, check_count, truncated
 from robocache_ros.errors import RoboCacheError
 
-# Reads at a position of a message, appends to the CDR, and returns where it stopped.
+# Reads from a position of a message, appends to the CDR, and returns the end position.
 Step: TypeAlias = "Callable[[bytes, int, bytearray], int]"
 
 _ENCAPSULATION = b"\0\1\0\0"  # CDR, little endian
@@ -27,11 +27,11 @@ class ToCdr:
     """Converts the messages of one type.
 
     Attributes:
-        rest: bytes behind the end that the definition gives the longest message; they are left out. librealsense
-            writes four bytes behind an image that its definition does not have.
+        rest: maximum number of bytes after the end of a message according to its definition; they are omitted.
+            librealsense writes four bytes after an image that are not in the definition.
 
     Args:
-        message: its type, as ROS 2 has it.
+        message: the ROS 2 type.
     """
 
     def __init__(self, message: Struct) -> None:
@@ -39,7 +39,7 @@ class ToCdr:
         self.rest = 0
 
     def __call__(self, data: bytes) -> bytes:
-        """The message in CDR; RoboCacheError where it does not fit its type."""
+        """Return the message in CDR; RoboCacheError if it does not match its type."""
         out, at = bytearray(_ENCAPSULATION), 0
         for step in self._steps:
             at = step(data, at, out)
@@ -95,7 +95,7 @@ def _seq(data: bytes, at: int, _out: bytearray) -> int:
 
 
 def _empty(_data: bytes, at: int, out: bytearray) -> int:
-    out += b"\0"  # ROS 2 gives a message without fields one byte, ROS 1 none
+    out += b"\0"  # an empty message has one byte in ROS 2, none in ROS 1
     return at
 
 
