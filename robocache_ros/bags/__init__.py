@@ -1,1 +1,1 @@
-"""."""
+"""Recordings: reading, writing, description, statistics and replay without a ROS installation."""

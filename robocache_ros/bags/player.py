@@ -17,10 +17,10 @@ class Steady(Protocol):
     """A monotonic clock with a wait."""
 
     def now_ns(self) -> int:
-        """Its time."""
+        """Return the current time in nanoseconds."""
 
     def sleep_until(self, due_ns: int) -> bool:
-        """Return at that time; False where the replay is to stop."""
+        """Sleep until `due_ns`; return False if the replay must stop."""
 
 
 class SteadyClock:
@@ -30,11 +30,11 @@ class SteadyClock:
         self._stopped = stopped
 
     def now_ns(self) -> int:
-        """Its time."""
+        """Return the current time in nanoseconds."""
         return time.monotonic_ns()
 
     def sleep_until(self, due_ns: int) -> bool:
-        """Return at that time; False where the replay is to stop."""
+        """Sleep until `due_ns`; return False if the replay must stop."""
         while not self._stopped():
             left_ns = due_ns - time.monotonic_ns()
             if left_ns <= 0:

@@ -51,7 +51,7 @@ class Source(Protocol):
         """The log times of the file as groups, separated by long pauses."""
 
     def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-        """Messages with start_ns <= log time < stop_ns."""
+        """Yield messages with start_ns <= log time < stop_ns."""
 
     def close(self) -> None:
         """Release the file."""

@@ -1,1 +1,1 @@
-"""."""
+"""Export of recordings to datasets."""

@@ -22,7 +22,7 @@ class Mapping(Protocol):
     """A conversion of log times to times, without a jump."""
 
     def at(self, log_ns: int) -> int:
-        """The time at a log time."""
+        """Return the time at a log time."""
 
 
 class ClockSteps(NamedTuple):
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
     limit_ns: int
 
     def at(self, log_ns: int) -> int:
-        """The time at a log time."""
+        """Return the time at a log time."""
         x, y, dx, dy = self.line
         return max(0, min(x + (log_ns - y) * dx // dy, self.limit_ns))
 
@@ -55,7 +55,7 @@ class Lines(NamedTuple):
     pieces: tuple[Piece, ...]
 
     def at(self, log_ns: int) -> int:
-        """The time at a log time."""
+        """Return the time at a log time."""
         index = bisect_right(self.pieces, log_ns, key=_start_ns)
         return self.pieces[max(0, index - 1)].at(log_ns)
 
@@ -100,7 +100,7 @@ class Timeline:
     rate: float = 1.0
 
     def at(self, log_ns: int) -> int:
-        """The time at a log time."""
+        """Return the time at a log time."""
         if not self.segments:
             return log_ns
         index = bisect_right(self.segments, log_ns, key=_start_ns)

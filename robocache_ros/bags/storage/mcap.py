@@ -1,6 +1,6 @@
 """Reads MCAP files: complete files by their index, and the remaining data of truncated or damaged files.
 
-A pass over a chunk copies each selected message once and skips the others. Copies are most of the cost of reading.
+A pass over a chunk copies each selected message once and skips the others. This pass is most of the cost.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class McapFile:
             content = self._content(part)
             count, messages = self._messages(content, names, start_ns, stop_ns)
             nbytes = len(content)
-            del content  # before the next one is read: each may be 192 MB
+            del content  # free it before the next read: each may be 192 MB
             seen += count
             if count != len(messages) and start_ns <= part.first_ns and part.last_ns < stop_ns:
                 self._read_notes["some messages were left out, for their times are not those in its index"] = None

@@ -66,7 +66,7 @@ class _Pictures:
         self.total = self.total + self._episode
 
     def episode_stats(self) -> dict[str, Stats]:
-        """Statistics of the episode that ended, by feature."""
+        """Return the statistics of the last complete episode, by feature."""
         return {self.key: self._episode.stats()}
 
     def is_new(self, image: NDArray[np.uint8], used: int) -> bool:
@@ -107,7 +107,7 @@ class VideoColumn(_Pictures):
         return {}
 
     def summary(self) -> MediaSummary:
-        """What the dataset must know of it."""
+        """Return the summary for the dataset."""
         return MediaSummary("video", self.key, self.shape, histogram=self.total)
 
     def close(self, *, complete: bool) -> None:
@@ -136,7 +136,7 @@ class ImageColumn(_Pictures):
         return {self.key: pyarrow.array(files, kind)}
 
     def summary(self) -> MediaSummary:
-        """What the dataset must know of it."""
+        """Return the summary for the dataset."""
         return MediaSummary("image", self.key, self.shape, histogram=self.total)
 
     def close(self, *, complete: bool) -> None:
