@@ -1,8 +1,8 @@
 """Joins a depth image with its camera_info and, where declared, with the colour image registered to it.
 
-The pairs are a function of the messages in the order of their arrival, so a recording pairs as the robot did. A depth
-image is paired with the colour image of the nearest stamp, within `pair_ms`. It waits until a colour image of its stamp
-or a later one has arrived, as no later message can be nearer. The newest intrinsics count.
+The pairs depend only on the messages and the order of their arrival, so a recording gives the same pairs as the robot.
+A depth image is paired with the colour image of the nearest stamp, within `pair_ms`. It waits until a colour image with
+its stamp or a later one has arrived, because no later message can be nearer. The newest intrinsics are used.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
 
-WAITING = 8  # images that are kept, of depth and of color each
+WAITING = 8  # maximum number of images kept, for depth and for color each
 COLOR_ALIGNMENT = 16
 
 
 class DepthSynchronizer:
     """Pairs the images of one depth stream.
 
-    `counters`: `unpaired`, depth images that were dropped, and `unpaired:<key>` by the missing part.
+    `counters`: `unpaired` counts dropped depth images, and `unpaired:<key>` counts them by the missing part.
 
     Args:
         stream: the depth stream.
-        live: decompress in a thread of its own, and drop an image that takes longer than a tick may wait.
+        live: decompress in a separate thread, and drop an image that takes longer than a tick may wait.
     """
 
     def __init__(self, stream: StreamSpec, *, live: bool = False) -> None:
@@ -50,19 +50,19 @@ class DepthSynchronizer:
             warm_up(decode_compressed)
 
     def accepts_unstamped(self, sample: Sample) -> bool:
-        """Whether a message without a header stamp is of use: intrinsics, or depth by receive time without colour."""
+        """Whether a message without a header stamp can be used: intrinsics, or depth by receive time without colour."""
         by_arrival = self._stream.stamp in ("receive", "header_or_receive")
         return isinstance(sample.value, CameraPayload) or (by_arrival and not self._stream.color)
 
     def add(self, feed: str, sample: Sample) -> Iterator[Sample]:
-        """Add a message; yields the samples that are complete now.
+        """Add a message; yields the samples that are now complete.
 
         Args:
             feed: name of the stream or of its companion.
             sample: the decoded message.
 
         Raises:
-            DecodeError: while iterating, where the sizes of images and camera differ or an image is corrupt.
+            DecodeError: during iteration, if the sizes of images and camera differ or an image is corrupt.
         """
         value: Any = sample.value
         stamp_ns = sample.stamp_ns
@@ -87,7 +87,7 @@ class DepthSynchronizer:
             if self._stream.color:
                 stamp_ns = depth.stamp_ns or 0
                 if all(stamp < stamp_ns for stamp, _ in self._color):
-                    continue  # a nearer one may arrive
+                    continue  # a nearer image may arrive
                 nearest, color = min(self._color, key=lambda one: (abs(one[0] - stamp_ns), one[0]))
                 if abs(nearest - stamp_ns) > self._stream.pair_ns:
                     self._depth.remove(depth)
@@ -100,7 +100,7 @@ class DepthSynchronizer:
     def _decoded(self, image: Any) -> ImagePayload:
         if self._thread is None:
             return decode_compressed(image)
-        self._thread.end_tick()  # each image has the time of a tick
+        self._thread.end_tick()  # each image may take as long as a tick may wait
         job = self._thread.submit(image)
         try:
             found: ImagePayload = self._thread.result(job)
@@ -110,7 +110,7 @@ class DepthSynchronizer:
         return found
 
     def _restart(self) -> None:
-        """Drop all that waits: it is of the time before the clock jumped back."""
+        """Drop all waiting images: they are from before the clock jumped back."""
         while self._depth:
             self._drop(self._depth.popleft())
         self._color.clear()

@@ -1,13 +1,13 @@
-"""Stamps of a device with its own clock, translated to the host's clock from the sequence of (stamp, arrival) alone.
+"""Translates stamps of a device with its own clock to the host's clock, from the sequence of (stamp, arrival) alone.
 
-A message arrives after its stamp by the offset of the clocks and a delay that is never negative. The fastest messages
-are therefore on the lower convex hull of the points (stamp, arrival), and the line through the hull's edge at the
-middle of the observed time gives offset and skew:
+A message arrives after its stamp by the offset between the clocks and a delay that is never negative. The fastest
+messages are therefore on the lower convex hull of the points (stamp, arrival). The line through the edge of the hull at
+the middle of the observed time gives the offset and the skew:
 
     Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements. INFOCOM 1999.
 
-The least delay of the connection cannot be observed: it is part of the offset. `latency_ms` accounts for it.
-All arithmetic is in integers, so that the result is the same on every machine.
+The minimum delay of the connection cannot be observed: it is part of the offset. `latency_ms` accounts for it.
+All arithmetic uses integers, so that the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import NamedTuple
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 JUMP_NS = NS_PER_S // 2  # a larger step of a clock is a jump; a smaller one is forgotten with the samples before it
-SPAN_NS = 60 * NS_PER_S  # samples of one to two spans determine a translation: temperature changes the skew in minutes
-QUARTZ_PPM = 200  # the clocks of devices differ by less;
-EVIDENCE_NS = 10 * NS_PER_MS  # a larger skew counts once it has moved the clock by this much: simulated time
-MOST_RATE = 8  # a clock that runs more than so many times faster or slower than the host's is followed to that rate
-SLOW_NS = 2 * NS_PER_S  # for so long every arrival may be JUMP_NS behind the translation before it starts anew
-OVERTAKEN_NS = 10 * NS_PER_S  # a stamp that is further behind the newest one is no late message
-ODD = 3  # samples in a row beyond a jump that confirm it; one or two are damaged, or were overtaken
+SPAN_NS = 60 * NS_PER_S  # a translation uses one to two spans of samples: temperature changes the skew in minutes
+QUARTZ_PPM = 200  # the clocks of devices differ by less
+EVIDENCE_NS = 10 * NS_PER_MS  # a larger skew is used once it has moved the clock by this much: simulated time
+MOST_RATE = 8  # maximum ratio between the rates of the device's clock and the host's, in either direction
+SLOW_NS = 2 * NS_PER_S  # the translation restarts if every arrival is more than JUMP_NS behind it for this long
+OVERTAKEN_NS = 10 * NS_PER_S  # a stamp that is further behind the newest one is not a late message
+ODD = 3  # samples in a row beyond a jump that confirm it; one or two are damaged or out of order
 MOST_VERTICES = 512
 
 Point = tuple[int, int]  # stamp and arrival in ns
 
 
 class Line(NamedTuple):
-    """Arrivals of messages without delay: through (x, y), with a rise of dy over dx > 0."""
+    """Arrivals of messages without delay: a line through (x, y), with a rise of dy over dx > 0."""
 
     x: int
     y: int
@@ -44,12 +44,12 @@ class Line(NamedTuple):
 
     @property
     def skew_ppm(self) -> float:
-        """By how much the host's clock runs faster than the device's."""
+        """How much faster the host's clock runs than the device's."""
         return 1e6 * (self.dy - self.dx) / self.dx
 
 
 class LowerHull:
-    """The lower convex hull of points of rising stamps: amortized O(1) for a point, O(log n) for its line."""
+    """The lower convex hull of points with increasing stamps: amortized O(1) for a point, O(log n) for its line."""
 
     def __init__(self) -> None:
         self._points: list[Point] = []
@@ -59,7 +59,7 @@ class LowerHull:
 
     @property
     def span_ns(self) -> int:
-        """From the first to the last stamp."""
+        """Time from the first stamp to the last."""
         return self._points[-1][0] - self._points[0][0] if self._points else 0
 
     def add(self, stamp_ns: int, arrival_ns: int) -> None:
@@ -75,16 +75,16 @@ class LowerHull:
             del points[1:-2:2]
 
     def line(self) -> Line:
-        """The line below all points with the least mean distance to them, of a skew that is plausible.
+        """The line below all points with the smallest mean distance to them and a plausible skew.
 
-        That is the edge at the middle of the span. Where its skew is that of no quartz and not yet evident, the line is
-        the closest one below all points with the largest plausible skew.
+        It is the edge at the middle of the span. If its skew is too large for a quartz clock and not yet evident, the
+        line is the closest one below all points with the largest plausible skew.
         """
         points = self._points
         low, high = 0, len(points) - 1
         if low == high:
             return Line(*points[0], 1, 1)
-        middle = points[0][0] + points[-1][0]  # twice
+        middle = points[0][0] + points[-1][0]  # twice the middle
         while high - low > 1:
             at = (low + high) // 2
             low, high = (at, high) if 2 * points[at][0] <= middle else (low, at)
@@ -102,7 +102,7 @@ class LowerHull:
         return Line(x0, y0, dx, dy)
 
     def _touching(self, dx: int, dy: int) -> Line:
-        """The highest line of a slope below all points: through the vertex between edges of smaller and larger one."""
+        """The highest line of a slope below all points: through the vertex between flatter and steeper edges."""
         points = self._points
         low, high = 0, len(points) - 1
         while low < high:
@@ -114,49 +114,49 @@ class LowerHull:
 
 @dataclass
 class DeviceClock:
-    """Translates the stamps of one stream, each when it arrives; a function of the samples so far.
+    """Translates the stamps of one stream as they arrive; the result depends only on the samples so far.
 
-    A translated stamp is not after the arrival, and rises where the stamps rise as far as the arrivals allow it. Memory
-    is bounded. After a jump of either clock (a device restarts, a simulation resets) the translation starts anew, from
-    the first sample after it.
+    A translated stamp is never after its arrival. Translated stamps increase where the stamps increase, as far as the
+    arrivals allow it. Memory is bounded. After a jump of either clock (a device restarts, a simulation resets), the
+    translation restarts from the first sample after the jump.
 
     Attributes:
-        jumps: of the device's clock, and of its translation by more than 0.5 s.
-        line: from the device's clock to the host's, by the samples so far; None before the first.
-        newest_ns: the newest sample's stamp by the host's clock.
+        jumps: number of jumps of the device's clock, or of its translation by more than 0.5 s.
+        line: from the device's clock to the host's, by the samples so far; None before the first sample.
+        newest_ns: stamp of the newest sample on the host's clock.
     """
 
     jumps: int = 0
     line: Line | None = None
     newest_ns: int = 0
     _hull: LowerHull = field(default_factory=LowerHull)
-    _next: LowerHull = field(default_factory=LowerHull)  # begins when the hull spans SPAN_NS, replaces it at twice that
+    _next: LowerHull = field(default_factory=LowerHull)  # starts when the hull spans SPAN_NS, replaces it at twice that
     _last: Point | None = None  # stamp and arrival of the newest sample
-    _slow_ns: int | None = None  # arrival since which every sample was late by more than JUMP_NS
-    _odd: int = 0  # samples in a row that are beyond a jump
+    _slow_ns: int | None = None  # since this arrival, every sample was late by more than JUMP_NS
+    _odd: int = 0  # samples in a row beyond a jump
 
     @property
     def offset_ns(self) -> int | None:
-        """The host's time less the device's, at the newest sample; None before the first."""
+        """The host's time minus the device's time, at the newest sample; None before the first sample."""
         return self.line.at(self._last[0]) - self._last[0] if self.line and self._last else None
 
     @property
     def skew_ppm(self) -> float:
-        """By how much the host's clock runs faster than the device's."""
+        """How much faster the host's clock runs than the device's."""
         return self.line.skew_ppm if self.line else 0.0
 
     def restart(self) -> None:
-        """Forget all samples: the host's clock has jumped."""
+        """Discard all samples: the host's clock has jumped."""
         self._hull, self._next = LowerHull(), LowerHull()
         self.line = self._last = self._slow_ns = None
         self._odd = 0
 
     def translate(self, stamp_ns: int, arrival_ns: int) -> int:
-        """The host's time of a stamp, from this sample and those before it.
+        """The host's time of a stamp, from this sample and the earlier ones.
 
         Args:
-            stamp_ns: by the device's clock.
-            arrival_ns: by the host's clock, in the order of arrival.
+            stamp_ns: on the device's clock.
+            arrival_ns: on the host's clock, in the order of arrival.
         """
         if self._last and self._jumped(stamp_ns, arrival_ns):
             self.jumps += 1
@@ -166,7 +166,7 @@ class DeviceClock:
                 return arrival_ns
             older = self.line.at(stamp_ns) if stamp_ns < self._last[0] else self.newest_ns
             return min(older, self.newest_ns, arrival_ns)
-        if self.line is None or self._slow_ns is None:  # a slow sample tells nothing, or the clocks of the next ones
+        if self.line is None or self._slow_ns is None:  # a slow sample is delayed, or the first ones after a jump
             self._add(stamp_ns, arrival_ns)
             self.line = self._hull.line()
         found = self.line.at(stamp_ns)
@@ -184,7 +184,7 @@ class DeviceClock:
             self._next.add(stamp_ns, arrival_ns)
 
     def _jumped(self, stamp_ns: int, arrival_ns: int) -> bool:
-        """Whether one of the clocks has jumped before this sample; counts the samples that suggest it."""
+        """Whether one of the clocks jumped before this sample; counts the samples that indicate a jump."""
         assert self._last
         assert self.line
         late_ns = arrival_ns - self.line.at(stamp_ns)

@@ -1,4 +1,4 @@
-"""The fusion engine: samples in, frames on the tick grid out; the same for a robot, a bag and a dataset."""
+"""The fusion engine: takes samples and computes frames on the tick grid, for a robot, a bag and a dataset alike."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Outcome(enum.Enum):
     """What the engine did with a sample; each is a counter in the diagnostics."""
 
     ACCEPTED = "accepted"
-    LATE = "late"  # its tick was already out; later ticks may still use it
-    DUPLICATE = "duplicate"  # there is a sample of this stamp; the first one stays
+    LATE = "late"  # its tick is already published; later ticks may still use it
+    DUPLICATE = "duplicate"  # the stream has a sample with this stamp; the first one is kept
     SKEWED = "skewed"  # its stamp is too far from its arrival
     UNSTAMPED = "unstamped"  # the stream uses header stamps, and the message has none or an unset one (0, 0)
     DROPPED = "dropped"  # it cannot be decoded
@@ -42,21 +42,21 @@ class Outcome(enum.Enum):
 class FusionEngine:
     """Aligns and fuses streams on the tick grid.
 
-    A frame is a function of the sequence of `(stamp, arrival, value)` alone: a tick is published at its emission time
-    and uses exactly what had arrived by then, however late the caller asks for it.
+    A frame depends only on the sequence of `(stamp, arrival, value)`: a tick is published at its emission time and uses
+    exactly the samples that arrived by then, however late the caller asks for it.
 
     Args:
         spec: the streams and the timeline.
-        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU where one works, else the CPU (logged). Both give the same.
+        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU (logged). Results are the same.
         unbounded: keep every sample until `prune` (recordings, on the CPU) instead of a fixed number (robots).
-        normalized: give images as float32, normalised as their spec declares; else 8-bit images as uint8.
-        jpeg: where jpeg images are decoded: `cpu`, by the decoder that recordings use too; or `gpu`, by nvJPEG (needs
+        normalized: return images as float32, normalised as the spec declares; else 8-bit images are uint8.
+        jpeg: where jpeg images are decoded: `cpu` uses the same decoder as recordings; `gpu` uses nvJPEG (needs
             torchvision), which is faster and differs by a few counts.
-        payload_bytes: bytes of the largest image or cloud of a stream, to allocate GPU memory before the first one
+        payload_bytes: size of the largest image or cloud of a stream, to allocate GPU memory before the first one
             arrives and shows its size.
 
     Raises:
-        RoboCacheError: a device that does not exist or has too little memory free.
+        RoboCacheError: the device does not exist or does not have enough free memory.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FusionEngine:
         self._cut_ns = spec.cut_ns
         self._period_ns = -(-NS_PER_S // spec.rate_hz)
         self._next: int | None = None  # index of the next tick
-        self._out_ns: int | None = None  # time of the tick before it
+        self._out_ns: int | None = None  # time of the tick before `_next`
         self._now_ns: int | None = None
 
     def push(self, stream: str, stamp_ns: int | None, arrival_ns: int, value: Any) -> Outcome:
@@ -90,9 +90,9 @@ class FusionEngine:
 
         Args:
             stream: name of its stream.
-            stamp_ns: the header's stamp, as it came; None where the message has none, 0 where it was not set.
-            arrival_ns: when it was received, on the clock of `advance`.
-            value: (D,) float32 values, an image or cloud payload, or a transform (DecodeError: one frame too many).
+            stamp_ns: the header's stamp, as received; None if the message has none, 0 if it was not set.
+            arrival_ns: time at which it was received, on the clock of `advance`.
+            value: (D,) float32 values, an image or cloud payload, or a transform (DecodeError: too many frames).
         """
         if self._now_ns is not None and arrival_ns < self._now_ns - JUMP_BACK_NS:
             self.reset(f"the clock jumped back by {(self._now_ns - arrival_ns) / 1e9:.3f} s")
@@ -105,11 +105,11 @@ class FusionEngine:
             return Outcome.SKEWED
         stamp_ns -= entry.latency_ns
         late = self._out_ns is not None and stamp_ns <= self._out_ns
-        if not late and arrival_ns - stamp_ns > self._cut_ns:  # else it arrived before its tick is made
+        if not late and arrival_ns - stamp_ns > self._cut_ns:  # else it arrived before its tick is computed
             tick = tick_grid.first_at_or_after(stamp_ns, self.spec.rate_hz)
             late = arrival_ns > tick_grid.tick_ns(tick, self.spec.rate_hz) + self._cut_ns
         if late and self._out_ns is not None and stamp_ns <= self._out_ns - entry.reach_ns - self._period_ns:
-            return Outcome.LATE  # no later tick looks back that far
+            return Outcome.LATE  # no later tick can use it
         if not entry.add(self._backend, stamp_ns, arrival_ns, value):
             return Outcome.DUPLICATE
         return Outcome.LATE if late else Outcome.ACCEPTED
@@ -117,16 +117,16 @@ class FusionEngine:
     def extend(
         self, stream: str, stamps_ns: Int64 | None, arrivals_ns: Int64, values: NDArray[np.float32]
     ) -> tuple[int, int]:
-        """Add the leading samples of a vector stream of a recording that `push` accepts, or counts as late.
+        """Add the leading samples of a recorded vector stream that `push` accepts or counts as late.
 
         Args:
-            stream: its name.
-            stamps_ns: (M,) as in `push`; None where the messages have none.
+            stream: name of the stream.
+            stamps_ns: (M,) as in `push`; None if the messages have none.
             arrivals_ns: (M,).
             values: (M, D) float32.
 
         Returns:
-            How many were added, M or fewer, and how many of them are late. The first that was not is for `push`.
+            The number of samples added (at most M), and how many of them are late. Pass the next one to `push`.
         """
         entry = self._streams[stream]
         known = arrivals_ns if stamps_ns is None else stamps_ns
@@ -138,17 +138,17 @@ class FusionEngine:
         return len(slots), late
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
-        """At least `nbytes` uint8 for a message of a feed, to be filled before `push`.
+        """Memory of at least `nbytes` uint8 for a message of a feed, to fill before `push`.
 
-        It is in use as long as anything refers to it. A GPU engine copies an image or a cloud from there without
+        The memory is in use while any object refers to it. A GPU engine copies an image or a cloud from it without
         another copy on the host.
         """
         return self._backend.buffer(feed, nbytes)
 
     def advance(self, now_ns: int, limit: int | None = None) -> Frames:
-        """The ticks that are due by `now_ns` and not yet out, T >= 0; all samples that arrived by then are pushed.
+        """Compute the ticks that are due by `now_ns`, T >= 0; push all samples that arrived by then first.
 
-        `limit`: at most this many ticks; a GPU engine allocates nothing where it is 1.
+        `limit`: maximum number of ticks; with 1, a GPU engine allocates nothing.
         """
         rate_hz = self.spec.rate_hz
         if self._now_ns is not None and now_ns < self._now_ns - JUMP_BACK_NS:
@@ -172,7 +172,7 @@ class FusionEngine:
 
     @property
     def next_due_ns(self) -> int | None:
-        """The latest time at which the next tick is made; None before the first `advance`."""
+        """The latest time at which the next tick is computed; None before the first `advance`."""
         return None if self._next is None else tick_grid.tick_ns(self._next, self.spec.rate_hz) + self._cut_ns
 
     @property
@@ -181,7 +181,7 @@ class FusionEngine:
         return None if self._out_ns is None else self._out_ns + self._cut_ns
 
     def deadlines(self, ticks_ns: Int64) -> Int64:
-        """(T,) int64 times at which ticks are made, given all pushed samples: a tick sees what arrived by then."""
+        """(T,) int64 deadlines of ticks, given all pushed samples; a tick uses samples that arrived by its deadline."""
         fixed = ticks_ns + self._cut_ns
         if self.spec.emit == "fixed" or not len(ticks_ns):
             return fixed
@@ -189,11 +189,11 @@ class FusionEngine:
         return np.asarray(np.minimum(fixed, shown))
 
     def resolve(self, ticks_ns: Int64, deadlines_ns: Int64 | None = None) -> Frames:
-        """The frames of any ticks.
+        """Compute the frames of any ticks.
 
         Args:
             ticks_ns: (T,) int64.
-            deadlines_ns: (T,) int64; a tick sees the samples that arrived by its deadline. None: all pushed samples.
+            deadlines_ns: (T,) int64; a tick uses samples that arrived by its deadline. None: all pushed samples.
         """
         selections = Selections.empty(len(ticks_ns), len(self._streams), self.layout.ages)
         if len(ticks_ns):
@@ -207,7 +207,7 @@ class FusionEngine:
             stream.prune(self._backend, next_tick_ns)
 
     def reset(self, reason: str) -> None:
-        """Drop every sample and start the timeline anew; `reason` is logged."""
+        """Drop every sample and restart the timeline; `reason` is logged."""
         log.warning("the timeline starts anew: %s", reason)
         self.clock_jumps += 1
         self._next = self._now_ns = self._out_ns = None
@@ -216,19 +216,19 @@ class FusionEngine:
         self._backend.restart()
 
     def lost(self, stream: str) -> dict[str, int]:
-        """Samples of a stream that were accepted and lost later, by cause; see `StreamSamples.lost`."""
+        """Samples of a stream that were accepted but lost later, by cause; see `StreamSamples.lost`."""
         return self._streams[stream].lost
 
     def missing(self, stream: str) -> dict[str, int]:
-        """Why ticks lack the pose of a stream from /tf, and how many of them; the newest reason last."""
+        """Why ticks have no pose from /tf for a stream, with the number of ticks; the newest reason is last."""
         return self._streams[stream].missing
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held, by stream and purpose."""
+        """The memory in use, by stream and purpose."""
         return self._backend.memory()
 
     def counters(self) -> dict[str, int]:
-        """Events of the GPU's memory and copies: `stalls`, `reallocations`, `captures`; none on the CPU."""
+        """Events of the GPU's memory and copies: `stalls`, `reallocations`, `captures`; empty on the CPU."""
         return self._backend.counters()
 
     def _start_at(self, index: int) -> None:
@@ -236,7 +236,7 @@ class FusionEngine:
         self._out_ns = tick_grid.tick_ns(index - 1, self.spec.rate_hz)
 
     def _candidates(self, now_ns: int) -> int:
-        """Index past the last tick that can be due."""
+        """One past the index of the last tick that can be due."""
         past = tick_grid.last_at_or_before(now_ns - self._cut_ns, self.spec.rate_hz) + 1
         if self.spec.emit == "fixed":
             return past

@@ -19,15 +19,15 @@ class Frames:
 
     ticks_ns: NDArray[np.int64]  # (T,)
     fused: Tensor  # (T, D) float32, columns as in Layout
-    valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
-    age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it, or of a window's newest; 0 for none
+    valid: NDArray[np.uint8]  # (T, N) 0 invalid, 1 aligned, 2 held
+    age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it, or of a window's newest; 0 if none
     media: dict[str, Tensor]  # images (T, C, H, W) uint8 or float32; voxels (T, X, Y, Z), (T, F, X, Y, Z)
-    # Set for a single tick on the GPU, whose tensors are views of rings that later ticks overwrite:
+    # Set only for a single tick on the GPU, whose tensors are views of rings that later ticks overwrite:
     window: Tensor | None = None  # (horizon, D + 2 N + W) float32, `rows()` of the last ticks up to this one
     host: Tensor | None = None  # (1, D) float32, `fused` in pinned memory, complete after `done`
-    done: Any = None  # torch.cuda.Event behind the tick; later work on the same CUDA stream need not wait for it
+    done: Any = None  # torch.cuda.Event after the tick; later work on the same CUDA stream need not wait for it
 
-    sample_age_ms: NDArray[np.float32] | None = None  # (T, W) tick - stamp of each sample of the windows, -1 for none
+    sample_age_ms: NDArray[np.float32] | None = None  # (T, W) tick - stamp of each sample of the windows, -1 if none
 
     def __len__(self) -> int:
         return len(self.ticks_ns)
@@ -42,11 +42,11 @@ class Frames:
 
     @property
     def stamps_ns(self) -> NDArray[np.int64]:
-        """(T, N) int64 stamp of the sample that is used (the earlier of two); 0 where there is none."""
+        """(T, N) int64 stamp of the sample used (the earlier of two); 0 if there is none."""
         return np.where(self.valid > 0, self.ticks_ns[:, None] - self.age_ns, 0)
 
     def rows(self) -> Tensor:
-        """(T, D + 2 N + W) float32 on the host: values, `valid`, ages in ms, samples' ages, as Layout names them.
+        """(T, D + 2 N + W) float32 on the host: values, `valid`, ages in ms, sample ages; columns as in Layout.
 
         Waits for a tick on the GPU.
         """
@@ -60,9 +60,9 @@ class Frames:
 def status_columns(
     valid: NDArray[np.uint8], age_ns: NDArray[np.int64], sample_age_ms: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    """(T, 2 N + W) float32 columns of a row behind its values.
+    """(T, 2 N + W) float32 columns of a row after its values.
 
-    One division in float64 and one rounding: every writer gives float32(age_ns / 1e6).
+    Each age is divided once in float64 and rounded once, so that every writer gives float32(age_ns / 1e6).
     """
     status = np.concatenate([valid, age_ns / NS_PER_MS], axis=1).astype(np.float32)
     return status if sample_age_ms is None else np.concatenate([status, sample_age_ms], axis=1)

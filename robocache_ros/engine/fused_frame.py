@@ -13,15 +13,15 @@ from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 @dataclass(frozen=True)
 class FusedFrame:
-    """A tick, and the window of H ticks that ends with it.
+    """A tick, and the window of H ticks that ends with this tick.
 
     Attributes:
         tick_ns: time of the tick, ns since the epoch.
         ticks_ns: (H,) int64, times of the window's ticks.
         tensors: by stream: vectors (H, D) and windows (H, n, D) float32; images (C, H, W) and voxels of the newest
-            tick, where asked for.
-        valid: by stream (H,) uint8: 0 invalid, 1 aligned, 2 held past its neighbour.
-        age_ns: by stream (H,) int64; from a message to the precision of float32 in ms.
+            tick, if requested.
+        valid: by stream (H,) uint8: 0 invalid, 1 aligned, 2 held.
+        age_ns: by stream (H,) int64; ages from a message have the precision of float32 in ms.
         sample_age_ms: by window (H, n) float32, the age of each sample; -1 for padding.
     """
 
@@ -33,7 +33,7 @@ class FusedFrame:
     sample_age_ms: dict[str, Tensor] = field(default_factory=dict)
 
     def mask(self, window: str) -> Tensor:
-        """(H, n) bool: which rows of a window are samples, and not padding."""
+        """(H, n) bool: True for rows of a window that are samples, False for padding."""
         return self.sample_age_ms[window] >= 0
 
     def __getitem__(self, stream: str) -> Tensor:
@@ -51,7 +51,7 @@ class FusedFrame:
 
 
 def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
-    """The frame of an (H, D + 2 N + W) float32 window that ends with a tick, as Layout names its columns."""
+    """Split an (H, D + 2 N + W) float32 window that ends with a tick into a frame; columns as in Layout."""
     rate_hz = layout.spec.rate_hz
     newest = -(-tick_ns * rate_hz // NS_PER_S)
     horizon = len(window)
@@ -71,14 +71,14 @@ def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
 
 
 def sample_ages(layout: Layout, window: Tensor) -> dict[str, Tensor]:
-    """The (H, n) ages of every window stream's samples in the rows of a window, as views."""
+    """The (H, n) sample ages of every window stream in the rows of a window, as views."""
     ages = window[:, window.shape[1] - layout.ages :]
     return {name: ages[:, slot] for name, slot in layout.sample_ages.items()}
 
 
 def stream_values(layout: Layout, window: Tensor) -> dict[str, Tensor]:
-    """The values of every vector stream in the rows of a window, as views: (H, D), or (H, n, D) of a window stream."""
-    # One call: slices take longer.
+    """The values of every vector stream in the rows of a window, as views: (H, D), or (H, n, D) for a window stream."""
+    # One split is faster than several slices.
     values = torch.split(window, [*layout.widths, window.shape[1] - layout.width], dim=1)
     return {
         stream.name: value.view(len(window), stream.rows, stream.dim) if stream.rows else value

@@ -1,4 +1,4 @@
-"""Messages into the engine, live and recorded alike; bad input is counted and dropped, never raised."""
+"""Decodes live and recorded messages and pushes them into the engine; counts and drops bad input, never raises."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from robocache_ros.spec import TF, FusionSpec
 log = logging.getLogger(__name__)
 
 
-ALIKE = 512  # messages that are compared with one at once
-_FEW = 16  # where fewer than these are alike,
-_ALONE = 64  # so many of the next ones are decoded one by one
+ALIKE = 512  # maximum number of messages that are compared with one message at once
+_FEW = 16  # if fewer messages than this are alike,
+_ALONE = 64  # this many of the next messages are decoded one by one
 
 
 class Ingest:
     """Decodes messages by stream and pushes them into an engine.
 
     `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, `dropped:<cause>` for each cause,
-    `unmatched` messages (with joints that the spec does not name) and `joint_sets_changed` (messages whose joints are
-    others than those before). A depth image, its colour image and its camera_info are received by the names of
-    `FusionSpec.feeds`; the outcomes are counted with the stream, and so are `unpaired` depth images and, by
-    `unpaired:<key>`, the part that was missing.
-    A cloud that no transform connects to `voxels.frame` in time is `dropped:no_transform`. A message that a
-    stream by header stamps cannot use is `unstamped` (its stamp is not set) or `skewed` (too far from its arrival);
-    `by_arrival` counts the unset ones of `stamp: header_or_receive`, `device_jumps` the jumps of a device's clock.
+    `unmatched` messages (with joints that the spec does not name) and `joint_sets_changed` (messages whose joints
+    differ from those of the previous message). A depth image, its colour image and its camera_info are received under
+    the names in `FusionSpec.feeds`. Their outcomes are counted with the stream, and so are `unpaired` depth images and,
+    as `unpaired:<key>`, the missing part.
+    `dropped:no_transform` counts clouds that no transform connects to `voxels.frame` in time. In streams with header
+    stamps, `unstamped` counts messages whose stamp is not set, and `skewed` those whose stamp is too far from their
+    arrival. `by_arrival` counts unset stamps with `stamp: header_or_receive`, and `device_jumps` jumps of a device's
+    clock.
 
     Args:
         spec: the streams.
         engine: receives the samples.
-        definitions: message definitions by type, for types that are not built in (a bag contains them).
-        live: drop a compressed depth image that takes longer to decode than a tick may wait, as `dropped:too_slow`.
+        definitions: message definitions by type, for types that are not built in (bags contain them).
+        live: drop compressed depth images that take longer to decode than a tick may wait, as `dropped:too_slow`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Ingest:
     ) -> None:
         self.engine = engine
         self.counters: dict[str, Counter[str]] = {feed.name: Counter() for feed in spec.feeds}
-        self.stamps_ns: dict[str, int | None] = {}  # of the newest decoded message, by feed
+        self.stamps_ns: dict[str, int | None] = {}  # stamp of the newest decoded message, by feed
         self._decoders = {f.name: make_decoder(f, definitions) for f in spec.feeds if not f.is_transform}
         self.transforms = engine.static_transforms
         self._tf = TransformIngest(engine, self.counters, self._count_pushed, self._dropped)
@@ -68,7 +69,7 @@ class Ingest:
                 self._synchronizers |= {feed.name: synchronizer for feed in (stream, *stream.companions)}
 
     def serialized(self, stream: str, data: bytes | memoryview, arrival_ns: int) -> Outcome:
-        """Decode and push the CDR bytes of a message; those of an image or a cloud are kept without a copy."""
+        """Decode and push the CDR bytes of a message; an image or a cloud refers to them without a copy."""
         if stream in self._tf:
             outcome, self.stamps_ns[stream] = self._tf.message(stream, data, arrival_ns)
             return outcome
@@ -78,7 +79,7 @@ class Ingest:
 
     @property
     def vectors(self) -> frozenset[str]:
-        """The feeds for `serialized_run`: those of vectors, which wait for no other feed."""
+        """The feeds for `serialized_run`: vector feeds, which do not wait for other feeds."""
         return frozenset(
             name
             for name, decoder in self._decoders.items()
@@ -86,7 +87,7 @@ class Ingest:
         )
 
     def serialized_run(self, stream: str, data: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
-        """`serialized` of messages of one stream of a recording, in order; those of one structure go together."""
+        """Push recorded messages of one stream in order; messages with the same structure are decoded together."""
         decoder = self._decoders[stream]
         at = alone = 0
         while at < len(data):
@@ -103,10 +104,10 @@ class Ingest:
     def _push_alike(
         self, stream: str, decoder: VectorDecoder, first: bytes, data: Sequence[bytes], arrivals_ns: Sequence[int]
     ) -> int:
-        """Decode and push the leading messages that are as `first` was; returns how many."""
+        """Decode and push the leading messages with the same structure as `first`; returns their number."""
         try:
             alike = decoder.decode_alike(first, data)
-        except DecodeError:  # `first` has been dropped
+        except DecodeError:  # `first` was dropped
             return 0
         if alike is None or not len(alike.values):
             return 0
@@ -126,7 +127,7 @@ class Ingest:
         return count
 
     def static_transforms(self, data: bytes) -> None:
-        """Add the transforms in the CDR bytes of a message of /tf_static."""
+        """Add the transforms of a serialized message of /tf_static."""
         try:
             for transform in read_transforms(data):
                 self.transforms.add(transform)
@@ -134,7 +135,7 @@ class Ingest:
             log.warning("/tf_static: a message is dropped: %s", error)
 
     def _take_transforms(self, data: bytes | memoryview, arrival_ns: int) -> Outcome:
-        """Add the transforms of a message for the clouds of sensors that move, and push those that waited for it."""
+        """Add the transforms of a message for clouds of moving sensors, and push the clouds that waited for them."""
         self.counters[TF]["received"] += 1
         try:
             usable = [transform for transform, error in self._tf.decode(data) if error is None]
@@ -168,7 +169,7 @@ class Ingest:
                 outcome = self._push(synchronizer.name, complete, arrival_ns)
         except DecodeError as error:
             outcome = self._dropped(synchronizer.name, error)
-        self.counters[synchronizer.name] |= synchronizer.counters  # the larger of each, as both only grow
+        self.counters[synchronizer.name] |= synchronizer.counters  # the larger of each: both only increase
         return outcome
 
     def _push(self, stream: str, sample: Sample, arrival_ns: int) -> Outcome:
@@ -178,7 +179,7 @@ class Ingest:
         return self._push_placed(placed, arrival_ns).get(stream, Outcome.WAITING)
 
     def _push_placed(self, placed: Iterable[Placed], arrival_ns: int) -> dict[str, Outcome]:
-        """Push the clouds whose sensor's pose is known now; returns the last outcome by stream."""
+        """Push the clouds whose sensor pose is now known; returns the last outcome by stream."""
         outcomes = {}
         for name, sample, pose in placed:
             if isinstance(pose, DecodeError):
@@ -201,7 +202,7 @@ class Ingest:
         return outcome
 
     def _count_clock(self, stream: str, sample: Sample) -> None:
-        """Count what concerns the time of a sample that was pushed."""
+        """Count events that concern the time of a pushed sample."""
         counters = self.counters[stream]
         if not sample.stamp_ns and stream in self._or_receive:
             counters["by_arrival"] += 1
@@ -214,7 +215,7 @@ class Ingest:
     def _count(self, feed: str, outcome: Outcome, sample: Sample, arrival_ns: int) -> Outcome:
         counters = self.counters[feed]
         counters[outcome.value] += 1
-        if counters[outcome.value] > 1:  # once per cause: at 500 Hz a line for each message hides the others
+        if counters[outcome.value] > 1:  # log once per cause: at 500 Hz, one line per message would hide the others
             return outcome
         if outcome is Outcome.UNSTAMPED:
             log.warning(
@@ -235,7 +236,7 @@ class Ingest:
 
     def _dropped(self, feed: str, error: DecodeError) -> Outcome:
         counters, cause = self.counters[feed], f"dropped:{error.cause}"
-        if not counters[cause]:  # once per cause: at 500 Hz a line for each message hides the others
+        if not counters[cause]:  # log once per cause: at 500 Hz, one line per message would hide the others
             log.warning("%s: a message is dropped: %s", feed, error)
         counters[cause] += 1
         counters[Outcome.DROPPED.value] += 1

@@ -1,4 +1,4 @@
-"""A recording through the engine: the frames that a robot would have seen (`deployed`), or could have (`ideal`)."""
+"""Runs a recording through the engine: the frames that a robot would have seen (`deployed`) or could have (`ideal`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robocache_ros.engine.ingest import Ingest
 from robocache_ros.engine.transforms.cloud_placement import WAIT_NS
 from robocache_ros.errors import RoboCacheError
 
-RUN_BYTES = 1 << 20  # of vectors' messages that are collected at most, to be decoded together
+RUN_BYTES = 1 << 20  # maximum size of the vector messages that are collected and decoded together
 
 Int64 = NDArray[np.int64]
 
@@ -33,22 +33,22 @@ def run(
     chunk: int = 256,
     chunk_bytes: int = 64 << 20,
 ) -> Iterator[Frames]:
-    """Fuse a recording on every tick of [first_ns, last_ns], some ticks at a time.
+    """Fuse a recording on every tick of [first_ns, last_ns], in chunks of ticks.
 
-    Memory holds only the samples that pending ticks can use, however long the recording is.
+    Memory holds only the samples that pending ticks can use, whatever the length of the recording.
 
     Args:
         messages: (stream name, log time in ns, CDR bytes), in the order of the log; the log time is the arrival.
         ingest: decodes and counts; its engine is unbounded.
         first_ns: the first tick is at or after it.
         last_ns: the last tick is at or before it.
-        visibility: `ideal`: a tick sees every sample of the recording; `deployed`: those that had arrived when the
-            robot made it.
-        chunk: ticks of each `Frames`, at most.
-        chunk_bytes: of the images and voxels of each `Frames`, at most, where one tick has no more.
+        visibility: `ideal`: a tick uses every sample of the recording; `deployed`: only samples that had arrived when
+            the robot computed it.
+        chunk: maximum number of ticks in each `Frames`.
+        chunk_bytes: maximum size of the images and voxels in each `Frames`, unless a single tick exceeds it.
 
     Raises:
-        RoboCacheError: another visibility.
+        RoboCacheError: the visibility is unknown.
     """
     if visibility not in VISIBILITIES:
         raise RoboCacheError(f"visibility: {visibility!r} is not one of {', '.join(VISIBILITIES)}")
@@ -58,7 +58,7 @@ def run(
     end = tick_grid.last_at_or_before(last_ns, rate_hz) + 1
     awaited_ns = _awaited_ns(engine)
 
-    frames = engine.resolve(np.empty(0, np.int64))  # the newest: shows the sizes of images as far as they are known
+    frames = engine.resolve(np.empty(0, np.int64))  # the newest frames: they show the sizes of images, if known
 
     def resolve(ticks: Int64) -> Frames:
         return engine.resolve(ticks, engine.deadlines(ticks) if visibility == "deployed" else None)
@@ -81,7 +81,7 @@ def run(
             yield frames
 
     enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
-    # Streams do not depend on each other here, so that the messages of each may be pushed together.
+    # Streams do not depend on each other here, so that the messages of each stream can be pushed together.
     runs: defaultdict[str, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
     vectors, collected = ingest.vectors, 0
 
@@ -111,7 +111,7 @@ def run(
 
 
 def _image_awaits_size(engine: FusionEngine, frames: Frames) -> bool:
-    """Whether an image has come whose size the spec does not declare and no tick has shown yet."""
+    """Whether an image has arrived whose size the spec does not declare and no tick has shown yet."""
     unknown = {name for name, tensor in frames.media.items() if not tensor.shape[1:].numel()}
     return bool(unknown) and any(row.total_bytes for row in engine.memory() if row.stream in unknown)
 

@@ -1,4 +1,4 @@
-"""The index of one stream's samples: stamps in order, when each arrived, and the slot that holds its payload."""
+"""The index of one stream's samples: stamps in order, arrivals, and the slots that hold the payloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SampleIndex:
     def __init__(self, capacity: int, *, growing: bool = False) -> None:
         self.capacity = capacity
         self.growing = growing
-        # Stamps, arrivals and slots; twice as long as needed, so that rows are seldom moved.
+        # Stamps, arrivals and slots; twice as long as needed, so that rows are rarely moved.
         self._rows = np.empty((3, 2 * capacity), np.int64)
         self.clear()
 
@@ -34,7 +34,7 @@ class SampleIndex:
 
     @property
     def stamps_ns(self) -> Int64:
-        """(S,) int64, strictly rising."""
+        """(S,) int64, strictly increasing."""
         return self._rows[0, self._start : self._stop]
 
     @property
@@ -59,7 +59,7 @@ class SampleIndex:
         return row < len(self) and int(self.stamps_ns[row]) == stamp_ns
 
     def insert(self, stamp_ns: int, arrival_ns: int) -> int:
-        """Add a sample of a new stamp; returns the slot for its payload."""
+        """Add a sample with a new stamp; returns the slot for its payload."""
         if not self._free:
             if self.growing:
                 self._free = list(range(2 * self.capacity - 1, self.capacity - 1, -1))
@@ -80,7 +80,7 @@ class SampleIndex:
         return slot
 
     def extend(self, stamps_ns: Int64, arrivals_ns: Int64) -> Int64:
-        """Add (M,) samples of rising stamps, each newer than all before, to a growing index; returns their slots."""
+        """Add (M,) samples with increasing stamps, newer than all others, to a growing index; returns their slots."""
         count = len(stamps_ns)
         while len(self._free) < count:
             self._free = [*range(2 * self.capacity - 1, self.capacity - 1, -1), *self._free]
@@ -98,11 +98,11 @@ class SampleIndex:
 
     @property
     def newest_ns(self) -> int:
-        """The newest stamp; less than any where there is none."""
+        """The newest stamp; a value below any stamp if there are no samples."""
         return self._newest
 
     def drop(self, row: int) -> int:
-        """Drop one sample; returns the slot that is free now."""
+        """Drop one sample; returns the freed slot."""
         at = self._start + row
         slot = int(self._rows[2, at])
         self._free.append(slot)
@@ -115,7 +115,7 @@ class SampleIndex:
         return slot
 
     def prune(self, before_ns: int) -> list[int]:
-        """Drop every sample older than `before_ns`; returns the slots that are free now."""
+        """Drop every sample older than `before_ns`; returns the freed slots."""
         if not len(self) or self._rows[0, self._start] >= before_ns:
             return []
         count = int(np.searchsorted(self.stamps_ns, before_ns))

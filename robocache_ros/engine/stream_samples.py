@@ -1,4 +1,4 @@
-"""The samples of one stream: which there are, which of them each tick uses, and how many were lost."""
+"""The samples of one stream: keeps them in order, selects the ones that each tick uses, and counts losses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 
 Int64 = NDArray[np.int64]
 
-DEFAULT_RATE_HZ = {"vector": 1000.0, "image": 60.0, "cloud": 30.0}  # for the number of slots where none is declared
+DEFAULT_RATE_HZ = {"vector": 1000.0, "image": 60.0, "cloud": 30.0}  # assumed if the spec declares no rate
 
 
 def slots_for(spec: StreamSpec, fusion: FusionSpec) -> int:
-    """Slots that a stream needs: its rate over its reach and the delay, with some time for a tick that is late."""
-    if spec.is_transform:  # a pose for each of the ticks that are made at once
+    """Number of slots for a stream: its rate times its reach and the delay, with a margin for late ticks."""
+    if spec.is_transform:  # one pose for each tick of a call
         return math.ceil((JUMP_AHEAD_NS + fusion.delay_ns) * fusion.rate_hz / NS_PER_S)
     rate = spec.rate_hz or DEFAULT_RATE_HZ[spec.kind]
     reach_ns = max(_reach_ns(spec), tick_grid.period_ns(fusion.rate_hz) if spec.samples else 0)
     span_s = (reach_ns + fusion.delay_ns) / NS_PER_S
     if spec.kind == "vector":
         return math.ceil(2 * rate * (span_s + 0.5)) + 16
-    return math.ceil(1.25 * rate * (span_s + 0.1)) + 4  # each of them takes megabytes
+    return math.ceil(1.25 * rate * (span_s + 0.1)) + 4  # each slot takes megabytes
 
 
 class StreamSamples:
@@ -44,7 +44,7 @@ class StreamSamples:
 
     Args:
         spec: the stream.
-        slots: samples that are kept.
+        slots: number of samples to keep.
         unbounded: add slots when all are in use instead of dropping the oldest sample.
     """
 
@@ -60,20 +60,20 @@ class StreamSamples:
         self.overrun = 0
         self.corrupt = 0
         self.too_slow = 0
-        self.missing: dict[str, int] = {}  # why ticks have no pose, and how many; the newest reason last
+        self.missing: dict[str, int] = {}  # reasons for missing poses, with their ticks; the newest is last
 
     @property
     def lost(self) -> dict[str, int]:
-        """Samples that were accepted and lost later, by cause.
+        """Samples that were accepted but lost later, by cause.
 
         `overrun`: no slot was free. `corrupt`: the payload cannot be decoded. `too_slow`: decoding takes longer than a
-        tick may wait, on a robot only.
+        tick may wait (on a robot only).
         """
         return {"overrun": self.overrun, "corrupt": self.corrupt, "too_slow": self.too_slow}
 
     def time_ns(self, stamp_ns: int | None, arrival_ns: int) -> int | None:
-        """A sample's time by the spec's `stamp`, before `latency_ms`; None where its stamp is needed and not set."""
-        # Time zero is how ROS marks a stamp that was never set.
+        """A sample's time by the spec's `stamp`, before `latency_ms`; None if a required stamp is not set."""
+        # ROS marks a stamp that was never set with time zero.
         if self.by_arrival or (not stamp_ns and self.spec.stamp == "header_or_receive"):
             return arrival_ns
         if not stamp_ns:
@@ -81,7 +81,7 @@ class StreamSamples:
         return self.clock.translate(stamp_ns, arrival_ns) if self.clock else stamp_ns
 
     def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Any) -> bool:
-        """Add a sample; False where there is one of this stamp: the first one stays."""
+        """Add a sample; returns False if a sample with this stamp exists (the first one is kept)."""
         if stamp_ns in self.index:
             return False
         backend.put(self.spec.name, self.insert(stamp_ns, arrival_ns), value)
@@ -94,20 +94,20 @@ class StreamSamples:
         return self.index.insert(stamp_ns, arrival_ns)
 
     def newest_ns(self, _now_ns: int) -> int:
-        """The newest stamp; 0 where there is none."""
+        """The newest stamp, or 0 if there are no samples."""
         return int(self.index.stamps_ns[-1]) if len(self.index) else 0
 
     def extend(self, stamps_ns: Int64, arrivals_ns: Int64, cut_ns: int, rate_hz: int) -> tuple[Int64, int]:
-        """Add the leading samples of a recording that are neither unset nor skewed, doubled nor out of order.
+        """Add the leading samples of a recording, up to the first one that is unset, skewed, duplicate or out of order.
 
         Args:
-            stamps_ns: (M,) as the messages had them, of a stream by header stamps.
+            stamps_ns: (M,) header stamps from the messages; not used if the stream uses arrival times.
             arrivals_ns: (M,).
-            cut_ns: how long after its time a tick is made.
-            rate_hz: ticks a second.
+            cut_ns: time from a tick until the tick is computed.
+            rate_hz: ticks per second.
 
         Returns:
-            Their slots, and how many of them are late.
+            The slots of the added samples, and the number of late samples among them.
         """
         stamps = arrivals_ns if self.by_arrival else stamps_ns
         good = np.abs(stamps - arrivals_ns) <= self.skew_ns
@@ -117,14 +117,14 @@ class StreamSamples:
         good &= np.diff(stamps, prepend=self.index.newest_ns if len(self.index) else stamps[0] - 1) > 0
         count = len(good) if good.all() else int(good.argmin())
         stamps, arrivals = stamps[:count], arrivals_ns[:count]
-        # The first tick at or after each stamp: tick_grid's, within its second, so that nothing exceeds int64.
+        # The first tick at or after each stamp, as in tick_grid; computed within each second to avoid int64 overflow.
         seconds, rest = np.divmod(stamps, NS_PER_S)
         ticks = seconds * NS_PER_S + -(-rest * rate_hz // NS_PER_S) * NS_PER_S // rate_hz
         late = (arrivals - stamps > cut_ns) & (arrivals > ticks + cut_ns)
         return self.index.extend(stamps, arrivals), int(np.count_nonzero(late))
 
     def clear(self, backend: Backend) -> None:
-        """Drop every sample: the timeline starts anew."""
+        """Drop every sample and restart the timeline."""
         backend.drop(self.spec.name, self.index.slots.tolist())
         self.index.clear()
         if self.clock:
@@ -133,7 +133,7 @@ class StreamSamples:
     def select(
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int
     ) -> None:
-        """Fill column `number` of the selections; an unusable payload is dropped and the selection repeated."""
+        """Fill column `number` of the selections; if a payload is unusable, drop it and select again."""
         index = self.index
         while True:
             if len(ticks) == 1:
@@ -154,7 +154,7 @@ class StreamSamples:
             backend.drop(self.spec.name, slots)
 
     def shown_ns(self, ticks: Int64) -> Int64:
-        """When the first sample at or after each tick arrived; the largest int64 where there is none."""
+        """(T,) earliest arrival of a sample at or after each tick; the largest int64 if there is none."""
         first_arrival = np.full(len(self.index) + 1, np.iinfo(np.int64).max)
         first_arrival[:-1] = np.minimum.accumulate(self.index.arrivals_ns[::-1])[::-1]
         shown: Int64 = first_arrival[np.searchsorted(self.index.stamps_ns, ticks)]
@@ -175,9 +175,9 @@ class StreamSamples:
 
 
 def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
-    """Drop the samples older than that; returns the slots that are free now.
+    """Drop samples older than `before_ns`; returns the freed slots.
 
-    holds: keep the newest one that every later tick sees, which is used without a limit on its age.
+    holds: keep the newest sample that every later tick sees; it is used without a limit on its age.
     """
     if holds:
         arrived = np.flatnonzero(index.arrivals_ns <= before_ns)
@@ -186,5 +186,5 @@ def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
 
 
 def _reach_ns(spec: StreamSpec) -> int:
-    """No tick looks further back than this."""
+    """How far back a tick can look."""
     return max(spec.max_gap_ns, spec.max_age_ns)

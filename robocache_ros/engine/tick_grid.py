@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.units import NS_PER_S
 
-JUMP_BACK_NS = NS_PER_S // 2  # a smaller step back is not a reset: a slewed clock, or messages of two topics crossed
-JUMP_AHEAD_NS = 10 * NS_PER_S  # after a larger step of the clock the ticks in between are not made
+JUMP_BACK_NS = NS_PER_S // 2  # a smaller step back is a slewed clock or reordered messages of two topics, not a reset
+JUMP_AHEAD_NS = 10 * NS_PER_S  # after a larger step of the clock, the ticks in between are not computed
 
 
 def tick_ns(index: int, rate_hz: int) -> int:
@@ -34,12 +34,12 @@ def period_ns(rate_hz: int) -> int:
 
 def ticks_before(ticks_ns: NDArray[np.int64], rate_hz: int) -> NDArray[np.int64]:
     """(T,) int64 time of the tick before each tick."""
-    seconds, rest = np.divmod(ticks_ns, NS_PER_S)  # within its second, because k * 1e9 exceeds int64
+    seconds, rest = np.divmod(ticks_ns, NS_PER_S)  # within each second, because k * 1e9 overflows int64
     before: NDArray[np.int64] = seconds * NS_PER_S + (-(-rest * rate_hz // NS_PER_S) - 1) * NS_PER_S // rate_hz
     return before
 
 
 def ticks_ns(first: int, count: int, rate_hz: int) -> NDArray[np.int64]:
     """(count,) int64 times of the ticks from index `first` on."""
-    start, rest = divmod(first * NS_PER_S, rate_hz)  # in Python's integers: k * 1e9 exceeds int64
+    start, rest = divmod(first * NS_PER_S, rate_hz)  # Python integers, because k * 1e9 overflows int64
     return start + (rest + np.arange(count, dtype=np.int64) * NS_PER_S) // rate_hz

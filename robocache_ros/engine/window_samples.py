@@ -1,4 +1,4 @@
-"""The samples of a stream that is faster than the ticks: each tick uses all of them since the last one."""
+"""The samples of a stream that is faster than the ticks: each tick uses all samples since the previous tick."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class WindowSamples(StreamSamples):
 
     Args:
         spec: the stream.
-        slots: samples that are kept.
+        slots: number of samples to keep.
         unbounded: add slots when all are in use instead of dropping the oldest sample.
-        rate_hz: ticks a second.
-        ages: columns of its samples' ages, among those of all windows.
+        rate_hz: ticks per second.
+        ages: columns of this window's sample ages, among those of all windows.
 
     Attributes:
-        window_overflow: samples since the last tick that are not among the newest that a window uses.
+        window_overflow: samples since the previous tick that exceed the size of the window, which uses the newest ones.
     """
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool, rate_hz: int, ages: slice) -> None:
@@ -31,13 +31,13 @@ class WindowSamples(StreamSamples):
 
     @property
     def lost(self) -> dict[str, int]:
-        """As of any stream, and `window_overflow`."""
+        """The losses of any stream, and `window_overflow`."""
         return {**super().lost, "window_overflow": self.window_overflow}
 
     def select(
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int
     ) -> None:
-        """Fill column `number` of the selections, and its window."""
+        """Fill column `number` of the selections, and the stream's window."""
         starts = tick_grid.ticks_before(ticks, self._rate_hz)
         limits = (self.spec.samples, self.index.arrivals_ns, deadlines)
         window = select_window(self.index.stamps_ns, starts, ticks, *limits)

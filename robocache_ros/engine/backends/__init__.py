@@ -1,1 +1,1 @@
-"""What keeps the payloads of samples and makes frames of them: one interface, a CPU and a GPU backend."""
+"""Backends keep the payloads of samples and compute frames from them: one interface, a CPU and a GPU backend."""

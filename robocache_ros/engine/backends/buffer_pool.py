@@ -1,4 +1,4 @@
-"""Memory for large messages, used again as soon as nothing refers to the message in it."""
+"""Memory for large messages, reused as soon as nothing refers to the message in it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-HOST_BLOCKS = 16  # of a feed: its messages are kept while a tick may need one
+HOST_BLOCKS = 16  # for a feed: a message is kept while a tick may need it
 
 
 def buffer_for(nbytes: int) -> int:
-    """Bytes of a buffer for messages of about `nbytes`: clouds and compressed images vary in size."""
+    """Size of a buffer for messages of about `nbytes`; clouds and compressed images vary in size."""
     return nbytes + nbytes // 8 + 4096
 
 
 class BufferPool:
-    """Blocks of memory, given out as arrays.
+    """Blocks of memory, returned as arrays.
 
-    A block is in use as long as the array, or any view of it, exists: a payload that is kept keeps its message, and no
-    call returns a block.
+    A block is in use while its array, or any view of the array, exists. A payload therefore keeps its message, and no
+    call is needed to return a block.
 
     Args:
-        make: (nbytes,) uint8 of new memory.
-        most: blocks that are kept; where all are in use, `acquire` returns new memory that is not kept.
+        make: allocates (nbytes,) uint8 of new memory.
+        most: maximum number of blocks; if all are in use, `acquire` returns new memory that the pool does not keep.
     """
 
     def __init__(self, make: Callable[[int], Bytes], most: int) -> None:
@@ -36,11 +36,11 @@ class BufferPool:
 
     @property
     def nbytes(self) -> tuple[int, ...]:
-        """Bytes of each block."""
+        """Size of each block in bytes."""
         return tuple([len(block.memory) for block in self._blocks])
 
     def reserve(self, nbytes: int) -> None:
-        """Allocate all blocks, of at least `nbytes`; smaller ones are released as soon as they are free."""
+        """Allocate all blocks, with at least `nbytes` each; smaller blocks are released as soon as they are free."""
         self._blocks = [block for block in self._blocks if len(block.memory) >= nbytes or block.in_use]
         while len(self._blocks) < self._most:
             self._blocks.append(_Block(self._make(nbytes)))
@@ -57,7 +57,7 @@ class BufferPool:
         return self._blocks[-1].acquire()
 
     def address(self, data: Bytes) -> int | None:
-        """The address of `data` if it is in one of the blocks."""
+        """The address of `data` if it is in one of the blocks, else None."""
         start = int(data.__array_interface__["data"][0])
         inside = any(block.start <= start and start + data.nbytes <= block.stop for block in self._blocks)
         return start if inside else None
@@ -75,7 +75,7 @@ class _Block:
         return self._array is not None and self._array() is not None
 
     def acquire(self) -> Bytes:
-        # Over a memoryview: views of the array then refer to the array, not to the memory behind it.
+        # Through a memoryview, so that views of the array refer to the array and not to the memory behind it.
         array = np.frombuffer(self.memory.data, np.uint8)
         self._array = weakref.ref(array)
         return array

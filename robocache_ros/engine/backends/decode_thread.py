@@ -1,11 +1,12 @@
-"""Decoding of compressed images in a thread of their stream, so that one image cannot hold up the ticks.
+"""Decodes the compressed images of a stream in a separate thread, so that one image cannot block the ticks.
 
-Decoding starts when an image arrives, and a tick that selects the image waits until it is done: a frame stays a
-function of the messages alone. The wait is limited, so that no image silences the node: after `WAIT_S` an image is
-dropped and counted as `too_slow`, and so is one that waits behind it. The limit applies only once the thread has used
-`PROCESSOR_S` of processor time in this tick: a busy machine alone does not change which images are used, up to the size
-that is decoded in that time. Within the limits of `decode_compressed` on pixels and scans only images of many
-megapixels take longer. A recording is fused without a thread and without a limit: no one waits for it.
+Decoding starts when an image arrives. A tick that selects the image waits until it is decoded, so that a frame depends
+on the messages alone. The wait is limited, so that no image can stop the output of the node: after `WAIT_S`, the image
+is dropped and counted as `too_slow`, and so is an image that waits behind it. The limit applies only after the thread
+has used `PROCESSOR_S` of processor time in this tick. The load of the machine alone therefore does not change which
+images are used, up to the size that is decoded in that time. Within the limits of `decode_compressed` on pixels and
+scans, only images of many megapixels take longer. A recording is fused without a thread and without a limit, because
+no robot waits for it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import numpy as np
 from robocache_ros.decode import ImagePayload
 from robocache_ros.engine.backends.interface import TooSlowError
 
-WAIT_S = 0.05  # per tick; with a period of 20 ms the silence stays well under 100 ms
+WAIT_S = 0.05  # per tick; with a period of 20 ms, the output pauses for well under 100 ms
 PROCESSOR_S = 0.02  # enough for a 1080p jpeg
-AHEAD_BYTES = 64 * 2**20  # of decoded images that no tick has used yet; past it, images wait until one selects them
+AHEAD_BYTES = 64 * 2**20  # of decoded images not used yet; beyond it, images wait until a tick selects them
 POLL_S = 0.005
 
 
 class Job:
-    """One image on its way through the thread."""
+    """One image in the queue of the thread."""
 
     def __init__(self, payload: ImagePayload) -> None:
         self.payload: ImagePayload | None = payload  # None once it is decoded
@@ -42,7 +43,7 @@ class Job:
 
 
 class _Queue:
-    """What the thread shares with its owner; the owner can go while the thread is still busy."""
+    """State that the thread shares with its owner; the owner can be released while the thread is busy."""
 
     def __init__(self) -> None:
         self.jobs: deque[Job] = deque()
@@ -60,9 +61,9 @@ class DecodeThread:
     """Decodes the images of one stream; the thread ends when this object is released.
 
     Args:
-        name: of the stream.
-        decode: image payload -> what a tick uses; ValueError where it is corrupt.
-        nbytes: bytes of what `decode` returns.
+        name: name of the stream.
+        decode: converts an image payload to what a tick uses; raises ValueError if it is corrupt.
+        nbytes: returns the size of a result of `decode` in bytes.
     """
 
     def __init__(self, name: str, decode: Callable[[ImagePayload], Any], nbytes: Callable[[Any], int]) -> None:
@@ -70,18 +71,18 @@ class DecodeThread:
         self._decode = decode
         self._nbytes = nbytes
         self._queue = _Queue()
-        self._clock: int | None = None  # of the thread's processor time; None until the first image
-        self._waited_s = self._used_s = 0.0  # in the present tick: by the tick, and by the thread meanwhile
+        self._clock: int | None = None  # clock of the thread's processor time; None until the first image
+        self._waited_s = self._used_s = 0.0  # in this tick: wait of the tick, processor time of the thread meanwhile
         self._unused: set[Job] = set()
         weakref.finalize(self, self._queue.stop)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the decoded images that no tick has used yet."""
+        """Size of the decoded images that no tick has used yet, in bytes."""
         return sum(self._nbytes(job.result) for job in self._unused if job.done.is_set() and job.error is None)
 
     def submit(self, payload: ImagePayload) -> Job:
-        """Start to decode an image, unless enough of them are decoded ahead of their use."""
+        """Start decoding an image, unless enough decoded images are not used yet."""
         job = Job(payload)
         if self.nbytes < AHEAD_BYTES:
             self._enqueue(job)
@@ -89,7 +90,7 @@ class DecodeThread:
         return job
 
     def result(self, job: Job) -> Any:
-        """What became of an image; its ValueError where it is corrupt, TooSlowError past the limit of a tick."""
+        """The decoded image; raises ValueError if it is corrupt, TooSlowError past the limit of a tick."""
         if not job.done.is_set():
             self._wait(job)
         self._unused.discard(job)
@@ -98,14 +99,14 @@ class DecodeThread:
         return job.result
 
     def discard(self, job: Job) -> None:
-        """Forget an image; it is not decoded if that has not begun."""
+        """Discard an image; it is not decoded if its decoding has not started."""
         self._unused.discard(job)
         with self._queue.changed:
             if job in self._queue.jobs:
                 self._queue.jobs.remove(job)
 
     def end_tick(self) -> None:
-        """Begin the wait of the next tick at zero."""
+        """Reset the wait to zero for the next tick."""
         self._waited_s = self._used_s = 0.0
 
     def _wait(self, job: Job) -> None:
@@ -113,7 +114,7 @@ class DecodeThread:
             waiting = not job.begun
             if job in self._queue.jobs:
                 self._queue.jobs.remove(job)
-        if waiting:  # in front of the others, which may never be selected
+        if waiting:  # before the other images, which may never be selected
             self._enqueue(job, first=True)
         waited_s, used_s = self._waited_s, self._used_s
         begin_s, processor_s = time.monotonic(), self._processor_s()
@@ -142,15 +143,15 @@ class DecodeThread:
 
 
 def warm_up(decode: Callable[[ImagePayload], Any]) -> None:
-    """Decode small images, so that the first image of a stream does not pay for the import of the decoders."""
+    """Decode small images, so that the first image of a stream does not wait for the import of the decoders."""
     try:
         from PIL import Image
     except ImportError:
-        return  # the first image of the stream is dropped with the way to install it
+        return  # the first image of the stream is dropped, with a hint how to install the decoder
     for encoding in ("jpeg", "png"):
         file = io.BytesIO()
         Image.new("RGB", (64, 64)).save(file, encoding.upper())
-        with suppress(ValueError):  # a crop of the stream may be outside of so small an image
+        with suppress(ValueError):  # the stream's crop may be outside of such a small image
             decode(ImagePayload(np.frombuffer(file.getvalue(), np.uint8), encoding))
 
 
@@ -166,8 +167,8 @@ def _run(queue: _Queue, decode: Callable[[ImagePayload], Any]) -> None:
         assert job.payload is not None
         try:
             job.result = decode(job.payload)
-        except Exception as error:  # raised again where the result is asked for
+        except Exception as error:  # raised again when the result is requested
             job.error = error
         job.payload = None
         job.done.set()
-        del job  # what it holds must not live until the next image
+        del job  # its data must not stay alive until the next image

@@ -1,4 +1,4 @@
-"""The backend of an engine: by the name of its device, or selected once for `auto`."""
+"""Creates the backend of an engine: by the name of its device, or selected once for `auto`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def make_backend(
     layout: Layout, capacities: Mapping[str, int], device: str, unbounded: bool, options: Options
 ) -> Backend:
-    """The backend of a device; `capacities` are slots by stream, the other arguments are those of FusionEngine."""
+    """The backend of a device; `capacities` maps streams to slots, the other arguments are those of FusionEngine."""
     media = [stream.name for stream in layout.spec.media]
     for name in options.payload_bytes:
         if name not in media:
@@ -42,10 +42,10 @@ def make_backend(
 
 
 def resolve_device(device: str) -> torch.device:
-    """The torch device of a name; `auto` is the GPU where one works, else the CPU, which is logged.
+    """The torch device of a name; `auto` is the GPU if one works, else the CPU; the choice is logged.
 
     Raises:
-        RoboCacheError: an unknown name, or a GPU that is not available.
+        RoboCacheError: the name is unknown, or the GPU is not available.
     """
     if device == "auto":
         missing = missing_for_cuda()

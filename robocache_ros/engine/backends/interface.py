@@ -1,4 +1,4 @@
-"""The interface between the selection of samples on the host and a backend, which makes tensors of them."""
+"""The interface between the selection of samples on the host and a backend, which computes tensors from them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Selections:
-    """The samples selected for T ticks of N streams, in the order of the spec, as slots of a backend."""
+    """The samples selected for T ticks of N streams, as slots of a backend; streams are in the order of the spec."""
 
-    lower: Int64  # (T, N) slot of the sample before the tick (of the only one used), -1 where there is none
-    upper: Int64  # (T, N) slot of the sample after it; `lower` where nothing is blended
+    lower: Int64  # (T, N) slot of the sample before the tick, or of the only one used; -1 if there is none
+    upper: Int64  # (T, N) slot of the sample after the tick; `lower` if nothing is blended
     weight: NDArray[np.float32]  # (T, N) share of `upper`
-    valid: NDArray[np.uint8]  # (T, N) 0 none, 1 aligned, 2 held past its neighbour
+    valid: NDArray[np.uint8]  # (T, N) 0 invalid, 1 aligned, 2 held
     age_ns: Int64  # (T, N)
-    sample_age_ms: NDArray[np.float32]  # (T, W) of the samples of windows, -1 where there is none
-    windows: dict[int, WindowSelection] = field(default_factory=dict)  # by number of the stream
+    sample_age_ms: NDArray[np.float32]  # (T, W) ages of the samples of windows, -1 if there is none
+    windows: dict[int, WindowSelection] = field(default_factory=dict)  # by the number of the stream
 
     @classmethod
     def empty(cls, ticks: int, streams: int, sample_ages: int) -> Selections:
@@ -47,7 +47,7 @@ class Selections:
         self.age_ns[:, stream] = selected.age_ns
 
     def set_window(self, stream: int, selected: WindowSelection, slots: Int64, ages: slice) -> None:
-        """Fill the column of a window, and the columns `ages` of its samples' ages."""
+        """Fill the column of a window, and the columns `ages` with the ages of its samples."""
         ticks, found = np.arange(len(selected.counts)), selected.counts > 0
         newest = np.maximum(selected.counts - 1, 0)
         rows = np.where(selected.rows >= 0, slots[selected.rows], -1) if len(slots) else selected.rows
@@ -60,7 +60,7 @@ class Selections:
         self.windows[stream] = replace(selected, rows=rows)
 
     def set_one(self, stream: int, selected: TickSelection, slots: Int64) -> None:
-        """The same where there is only one tick."""
+        """Like `set`, for a single tick."""
         self.lower[0, stream] = slots[selected.lower] if selected.lower >= 0 else -1
         self.upper[0, stream] = slots[selected.upper] if selected.upper >= 0 else -1
         self.weight[0, stream] = selected.weight
@@ -70,7 +70,7 @@ class Selections:
 
 @dataclass(frozen=True)
 class Options:
-    """How frames are made; see FusionEngine."""
+    """How frames are computed; see FusionEngine."""
 
     normalized: bool = False
     jpeg: str = "cpu"
@@ -78,7 +78,7 @@ class Options:
 
 
 class TensorFormat:
-    """The shape and dtype of a stream's tensors: as the spec declares them, then as the first tensor fixes them."""
+    """The shape and dtype of a stream's tensors: as the spec declares them, or as the first tensor fixes them."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.shape = shape
@@ -86,7 +86,7 @@ class TensorFormat:
         self._fixed = False
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Fix the format at the first tensor; ValueError where a later one differs from it."""
+        """Fix the format at the first tensor; raises ValueError if a later tensor differs."""
         if self._fixed and (shape, dtype) != (self.shape, self.dtype):
             raise ValueError(
                 f"is {shape} {dtype} where it was {self.shape} {self.dtype}; give the stream an image size"
@@ -102,11 +102,11 @@ class TooSlowError(ValueError):
 class MemoryRow:
     """Memory that the engine holds for one purpose."""
 
-    stream: str  # empty where it serves all of them
+    stream: str  # empty if all streams share it
     purpose: str  # samples, frames, staging, plan
     place: str  # host, pinned or gpu
     slots: int
-    slot_bytes: int  # 0 until the first sample shows it
+    slot_bytes: int  # 0 until the first sample determines it
 
     @property
     def total_bytes(self) -> int:
@@ -115,36 +115,36 @@ class MemoryRow:
 
 
 class Backend(Protocol):
-    """Keeps the payloads of all streams by slot, and makes frames of those that are selected."""
+    """Keeps the payloads of all streams by slot, and computes frames from the selected ones."""
 
     device: torch.device
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
-        """At least `nbytes` uint8 for a message of a feed; in use as long as anything refers to it."""
+        """Memory of at least `nbytes` uint8 for a message of a feed; in use while any object refers to it."""
 
     def put(self, stream: str, slot: int, value: Any) -> None:
         """Keep the payload of a sample."""
 
     def put_rows(self, stream: str, slots: Int64, values: NDArray[np.float32]) -> None:
-        """Keep the values of (M,) samples of a vector stream, (M, D)."""
+        """Keep the (M, D) values of M samples of a vector stream."""
 
     def drop(self, stream: str, slots: Sequence[int]) -> None:
-        """Forget the samples of these slots."""
+        """Discard the samples in these slots."""
 
     def check(self, stream: str, slot: int) -> None:
-        """Convert or decode the payload of an image or a cloud as far as it takes to know that it is usable.
+        """Convert or decode the payload of an image or a cloud as far as needed to know that it is usable.
 
-        ValueError where it is corrupt, TooSlowError where a tick cannot wait for it.
+        Raises ValueError if it is corrupt, TooSlowError if a tick cannot wait for it.
         """
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
-        """The frames of T ticks; every selected slot has been checked."""
+        """Compute the frames of T ticks; every selected slot has been checked."""
 
     def restart(self) -> None:
-        """Start the timeline anew, with no samples."""
+        """Discard all samples and restart the timeline."""
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held, by purpose."""
+        """The memory in use, by purpose."""
 
     def counters(self) -> dict[str, int]:
         """Events of the device's memory and copies, by name."""

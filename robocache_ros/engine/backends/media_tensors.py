@@ -1,4 +1,4 @@
-"""From the payload of an image or a cloud to the tensor that its stream declares."""
+"""Converts the payload of an image or a cloud to the tensor that its stream declares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload
 
 
 def converter(stream: StreamSpec, normalized: bool = False) -> Callable[[Any], Tensor]:
-    """Payload -> tensor, for an image or cloud stream."""
+    """The function from payload to tensor for an image or cloud stream."""
     if stream.kind == "image":
         return lambda payload: image_tensor(payload, stream, normalized)
     return lambda payload: voxel_tensor(payload, stream)
@@ -48,16 +48,16 @@ def tensor_format(stream: StreamSpec, normalized: bool = False) -> TensorFormat:
 
 
 def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = False) -> Tensor:
-    """(C, H, W): uint8 of 8-bit encodings, not yet normalised; float32 of depth, in the message's units.
+    """(C, H, W): uint8 for 8-bit encodings, not normalised; float32 for depth, in the message's units.
 
-    `normalized`: float32 of all, as `ops.normalize_image` makes it of the uint8 ones.
+    `normalized`: always float32; uint8 images are normalised as by `ops.normalize_image`.
     """
     raw = decode_compressed(payload)
     return convert_layout(borrow(raw.data), raw.layout, image_options(stream, normalized))
 
 
 def image_options(stream: StreamSpec, normalized: bool) -> ImageOptions:
-    """How an image stream's images become tensors; `normalized` as in `image_tensor`."""
+    """How the images of a stream are converted to tensors; `normalized` as in `image_tensor`."""
     image = stream.image
     assert image is not None
     normalize, dtype = (image.normalize, torch.float32) if normalized else (None, None)
@@ -65,7 +65,7 @@ def image_options(stream: StreamSpec, normalized: bool) -> ImageOptions:
 
 
 def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:
-    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 of reduced features."""
+    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 for reduced features."""
     data, placed = borrow(payload.data), payload.layout
     pose, voxelization = sensor_pose(placed.transform, stream), voxelization_of(stream)
     if isinstance(placed.layout, DepthImageLayout):
@@ -82,7 +82,7 @@ def voxelization_of(stream: StreamSpec) -> Voxelization:
 
 
 def sensor_pose(transform: Matrix | None, stream: StreamSpec) -> Tensor | None:
-    """(3, 4) float32 T_grid_sensor: the spec's, or the one that came with the sample; None where they are one frame."""
+    """(3, 4) float32 T_grid_sensor: from the spec, or from the sample; None if both frames are the same."""
     grid = stream.voxels
     assert grid is not None
     matrix = grid.extrinsic.matrix if grid.extrinsic else transform
@@ -90,7 +90,7 @@ def sensor_pose(transform: Matrix | None, stream: StreamSpec) -> Tensor | None:
 
 
 def borrow(data: NDArray[np.uint8]) -> Tensor:
-    """A tensor over bytes that are only read, without a copy; torch warns about read-only arrays."""
+    """A tensor that shares bytes that are only read, without a copy; torch warns about read-only arrays."""
     if data.flags.writeable:
         return torch.from_numpy(data)
     memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)

@@ -1,8 +1,9 @@
-"""Clouds and depth images of sensors that move: each waits for the transforms of its stamp.
+"""Clouds and depth images of moving sensors: each one waits for the transforms at its stamp.
 
-A cloud is placed once every transform between its frame and the grid's has a sample at or after the cloud's stamp, so
-that all are interpolated and none is extrapolated. What is placed when is a function of the messages in the order of
-their arrival alone, so a recording places as the robot did. A cloud arrives when the last of its transforms does.
+A cloud is placed once every transform between its frame and the grid's frame has a sample at or after the cloud's
+stamp. All transforms are then interpolated, and none is extrapolated. The placement depends only on the messages and
+the order of their arrival, so a recording gives the same placement as the robot. A cloud counts as arrived when the
+last of its transforms arrives.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from robocache_ros.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 
-WAIT_NS = NS_PER_S // 2  # from a cloud's arrival; then it is dropped
-WAITING = 8  # clouds of a stream that wait at once
-HISTORY_NS = 2 * NS_PER_S  # of transforms, before the newest one of each frame
-MOST = 1024  # transforms of a frame that are kept
+WAIT_NS = NS_PER_S // 2  # after the arrival of a cloud; the cloud is then dropped
+WAITING = 8  # maximum number of waiting clouds of a stream
+HISTORY_NS = 2 * NS_PER_S  # transforms are kept for this long before the newest one of each frame
+MOST = 1024  # maximum number of transforms kept for a frame
 
 
 class Placed(NamedTuple):
-    """A cloud that waits no longer."""
+    """A cloud that no longer waits."""
 
     stream: str
     sample: Sample
-    pose: Matrix | DecodeError | None  # T_grid_sensor, or why there is none; None of a cloud without a stamp
+    pose: Matrix | DecodeError | None  # T_grid_sensor, or the error if there is none; None for a cloud without a stamp
 
 
 class _Waiting(NamedTuple):
@@ -47,7 +48,7 @@ class _Waiting(NamedTuple):
 
 
 class CloudPlacement:
-    """The clouds of all streams with a `voxels.frame` that wait, and the transforms that they wait for.
+    """The waiting clouds of all streams with a `voxels.frame`, and the transforms that they wait for.
 
     Args:
         spec: the streams.
@@ -60,19 +61,19 @@ class CloudPlacement:
         self._streams = {s.name: s for s in spec.framed}
         self._frames = {s.name: s.voxels.frame for s in spec.framed if s.voxels}
         self._waiting: list[_Waiting] = []
-        self._full = False  # a frame was refused because there are too many, and this was logged
+        self._full = False  # a frame was refused because there are too many, and the warning was logged
 
     def __contains__(self, stream: str) -> bool:
         return stream in self._frames
 
     def add_transforms(self, transforms: Iterable[Transform], arrival_ns: int) -> Iterator[Placed]:
-        """Add the transforms of a message, by the stamps of their headers; yields the clouds that waited for them."""
+        """Add the transforms of a message by their header stamps; yields the clouds that waited for them."""
         for transform in transforms:
             child, stamp_ns = transform.child, transform.stamp_ns
             if not stamp_ns:
                 continue
             newest_ns = self._tree.newest_ns(child)
-            if stamp_ns < newest_ns - JUMP_BACK_NS:  # the clock jumped back: what there is belongs to the time before
+            if stamp_ns < newest_ns - JUMP_BACK_NS:  # the clock jumped back: drop the samples from before the jump
                 self._tree.prune(NEVER, child)
             try:
                 self._tree.add(transform, stamp_ns, arrival_ns)
@@ -85,7 +86,7 @@ class CloudPlacement:
         yield from self._ready(arrival_ns)
 
     def add(self, stream: str, sample: Sample, arrival_ns: int) -> Iterator[Placed]:
-        """Add a cloud; yields those that wait no longer."""
+        """Add a cloud; yields the clouds that no longer wait."""
         frame = self._frames[stream]
         pose = self._static.lookup(frame, sample.frame_id)
         if pose is not None:
@@ -100,7 +101,7 @@ class CloudPlacement:
             yield from self._ready(arrival_ns)
 
     def _ready(self, arrival_ns: int) -> Iterator[Placed]:
-        """The clouds that can be placed at the arrival of a message, and those that have waited for too long."""
+        """The clouds that can be placed when a message arrives, and the clouds that have waited too long."""
         waiting, self._waiting = self._waiting, []
         behind = Counter(entry.stream for entry in waiting)
         for entry in waiting:
@@ -116,7 +117,7 @@ class CloudPlacement:
                 self._waiting.append(entry)
 
     def _pose(self, entry: _Waiting) -> tuple[Matrix | None, str]:
-        """T_grid_sensor at the time of a cloud; or None, and what is missing."""
+        """T_grid_sensor at the time of a cloud, or None and what is missing."""
         stream, sample = self._streams[entry.stream], entry.sample
         assert sample.stamp_ns
         ticks = np.array([sample.stamp_ns - stream.latency_ns])

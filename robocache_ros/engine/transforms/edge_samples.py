@@ -1,4 +1,4 @@
-"""The samples of one frame of /tf: its pose in its parent, over time."""
+"""The samples of one frame of /tf: its pose in its parent over time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from robocache_ros.ops.resample.selection import HELD, NONE, Rule, Selection, se
 
 Float64 = NDArray[np.float64]
 
-FIRST_SLOTS = 16  # of a frame; doubled as they are used, up to the limit of its tree
+FIRST_SLOTS = 16  # for a frame; doubled when all are in use, up to the limit of its tree
 
 
 class EdgeAtTicks(NamedTuple):
     """The samples of a frame that T ticks use."""
 
-    parents: NDArray[Any]  # (T,) object, names; None where the tick has no sample
-    lower: Int64  # (T,) slots; of any value where there is none
-    upper: Int64  # (T,) slots; `lower` where nothing is blended
+    parents: NDArray[Any]  # (T,) object: frame names; None if the tick has no sample
+    lower: Int64  # (T,) slots; any value if the tick has no sample
+    upper: Int64  # (T,) slots; equal to `lower` if nothing is blended
     weight: Float64  # (T,) share of `upper`
     valid: NDArray[np.uint8]  # (T,)
     age_ns: Int64  # (T,)
@@ -32,7 +32,7 @@ class EdgeSamples:
     """Poses of a frame in its parents, by stamp.
 
     Args:
-        most: samples that are kept at most; None: all of them, until `prune`.
+        most: maximum number of samples kept; None: keep all samples until `prune`.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -42,7 +42,7 @@ class EdgeSamples:
         self._parents = np.empty(FIRST_SLOTS, object)
 
     def add(self, parent: str, pose: Pose, stamp_ns: int, arrival_ns: int) -> bool:
-        """Add a sample of a new stamp; True where the oldest one was dropped for it."""
+        """Add a sample with a new stamp; returns True if the oldest sample was dropped to make room."""
         index = self.index
         index.growing = self._most is None or 2 * index.capacity <= self._most
         dropped = index.full
@@ -55,7 +55,7 @@ class EdgeSamples:
         return dropped
 
     def at(self, ticks: Int64, rule: Rule, deadlines: Int64 | None) -> EdgeAtTicks:
-        """What (T,) ticks use by the rule; a tick sees what had arrived by its deadline."""
+        """The samples that (T,) ticks use by the rule; a tick uses samples that arrived by its deadline."""
         index = self.index
         if len(ticks) == 1:
             deadline = None if deadlines is None else int(deadlines[0])
@@ -70,7 +70,7 @@ class EdgeSamples:
         lower, upper = slots[found.lower], slots[found.upper]
         parents = self._parents[lower]
         parents[found.valid == NONE] = None
-        # A frame that changes its parent: what was before ends there, as in tf2, and is held until then.
+        # Samples before a change of the parent are held until the change and not blended with later ones, as in tf2.
         ends = (self._parents[upper] != parents) & (found.lower != found.upper)
         held = ends & (found.age_ns <= rule.max_age_ns)
         valid = np.where(ends, np.where(held, HELD, NONE), found.valid).astype(np.uint8)
@@ -82,12 +82,12 @@ class EdgeSamples:
         return EdgeAtTicks(parents, lower, upper, weight, valid, found.age_ns)
 
     def has_at_or_after(self, tick_ns: int, deadline_ns: int) -> bool:
-        """Whether a sample with a stamp at or after a tick had arrived by a deadline."""
+        """Whether a sample at or after a tick arrived by a deadline."""
         row = int(np.searchsorted(self.index.stamps_ns, tick_ns))
         return bool((self.index.arrivals_ns[row:] <= deadline_ns).any())
 
     def arrivals_from(self, tick_ns: int) -> Int64:
-        """When the samples with a stamp at or after a tick arrived."""
+        """The arrivals of the samples at or after a tick."""
         return self.index.arrivals_ns[int(np.searchsorted(self.index.stamps_ns, tick_ns)) :]
 
     def rows(self, slots: Int64) -> Float64:
@@ -96,11 +96,11 @@ class EdgeSamples:
 
 
 def blend(before: Float64, after: Float64, weight: Float64, blended: NDArray[np.bool_]) -> Float64:
-    """(N, 7) poses between two of each: linear, and slerp for the rotation; `before` where nothing is blended."""
+    """(N, 7) poses between `before` and `after`: linear positions, slerp rotations; `before` if not blended."""
     share = weight[:, None]
-    x, y, z = linear.blend(before[:, :3], after[:, :3], share).T  # type: ignore[arg-type]  # here in float64
+    x, y, z = linear.blend(before[:, :3], after[:, :3], share).T  # type: ignore[arg-type]  # blended in float64 here
     turn = slerp.blend(before[:, 3:], after[:, 3:], share).T  # type: ignore[arg-type]
-    between = np.stack(normalized((x, y, z, *turn)), axis=1)  # the series of slerp leaves 1e-8 of the length
+    between = np.stack(normalized((x, y, z, *turn)), axis=1)  # the slerp series leaves a length error of 1e-8
     return np.where(blended[:, None], between, before)
 
 

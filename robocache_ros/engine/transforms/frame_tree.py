@@ -1,7 +1,8 @@
-"""A tree of frames over time: the pose of any frame in any other at given times, as tf2 computes it.
+"""A tree of frames over time: the pose of any frame in any other frame at given times, computed as in tf2.
 
-Each frame has a parent and a pose in it. Between two frames the way leads up to their first common ancestor. Every
-transform on it is interpolated at the time that is asked for; then they are composed, in float64.
+Each frame has a parent and a pose in that parent. The path between two frames goes through their first common
+ancestor. Every transform on the path is interpolated at the requested time. The transforms are then composed in
+float64.
 """
 
 from __future__ import annotations
@@ -22,43 +23,43 @@ from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.errors import printable
 from robocache_ros.ops.resample.selection import Rule
 
-MAX_FRAMES = 1024  # that move; a humanoid has 100
+MAX_FRAMES = 1024  # moving frames; a humanoid has 100
 MAX_CHAIN = 256  # transforms between a frame and its root; arms and humanoids have 30
-MAX_ARRIVALS = 256  # of messages after a tick, by which an eager tick may be complete
+MAX_ARRIVALS = 256  # arrivals after a tick that are checked to find when an eager tick is complete
 NEVER = np.iinfo(np.int64).max
 
 
 class Poses(NamedTuple):
     """The pose of a frame in another one at T ticks."""
 
-    values: NDArray[np.float64]  # (T, 7) px py pz qx qy qz qw; zeros where there is none
-    valid: NDArray[np.uint8]  # (T,) 0 none, 1 aligned, 2 one of its transforms is held
-    age_ns: Int64  # (T,) of its oldest transform; 0 of static ones
+    values: NDArray[np.float64]  # (T, 7) px py pz qx qy qz qw; zeros if not available
+    valid: NDArray[np.uint8]  # (T,) 0 none, 1 aligned, 2 at least one transform is held
+    age_ns: Int64  # (T,) age of the oldest transform; 0 if all are static
     missing: dict[str, int]  # what is missing, with the number of ticks
 
 
 class _Chain(NamedTuple):
-    up: list[str]  # frames from the source up to below the common ancestor
-    down: list[str]  # frames from the target up to below it
-    seen: list[str]  # every frame whose parent was asked for
-    missing: str  # what is missing; empty where the frames are connected
+    up: list[str]  # frames from the source to just below the common ancestor
+    down: list[str]  # frames from the target to just below the common ancestor
+    seen: list[str]  # every frame whose parent was looked up
+    missing: str  # what is missing; empty if the frames are connected
 
 
 class FrameTree:
-    """The samples of /tf, by frame, and the transforms of /tf_static, which win over them.
+    """The samples of /tf, by frame, and the transforms of /tf_static, which take precedence.
 
     Args:
         static: the static transforms.
-        most: samples of a frame that are kept at most; None: all of them, until `prune`.
-        reach_ns: no tick looks further back than this.
-        holds: keep the newest sample of each frame, however old it is.
+        most: maximum number of samples kept for a frame; None: keep all samples until `prune`.
+        reach_ns: how far back a tick can look.
+        holds: keep the newest sample of each frame, whatever its age.
     """
 
     def __init__(self, static: StaticTransforms, most: int | None, reach_ns: int = 0, *, holds: bool = False) -> None:
         self.static = static
         self.reach_ns = reach_ns
         self._holds = holds
-        self.overrun = 0  # samples that were dropped because a frame had too many
+        self.overrun = 0  # samples dropped because a frame had too many
         self._most = most
         self._edges: dict[str, EdgeSamples] = {}
 
@@ -69,10 +70,10 @@ class FrameTree:
         return len(self._edges)
 
     def add(self, transform: Transform, stamp_ns: int, arrival_ns: int) -> bool:
-        """Add a sample; False where its frame has one of this stamp: the first one stays.
+        """Add a sample; returns False if its frame has a sample with this stamp (the first one is kept).
 
         Raises:
-            DecodeError: it is of a new frame, and there are MAX_FRAMES.
+            DecodeError: the sample adds a frame, and there are already MAX_FRAMES.
         """
         edge = self._edges.get(transform.child)
         if edge is None:
@@ -85,12 +86,12 @@ class FrameTree:
         return True
 
     def newest_ns(self, frame: str | None = None) -> int:
-        """The newest stamp of a frame, or of all; less than any where there is none."""
+        """The newest stamp of a frame or of all frames; a value below any stamp if there are no samples."""
         edges: Iterable[EdgeSamples | None] = self._edges.values() if frame is None else [self._edges.get(frame)]
         return max((edge.index.newest_ns for edge in edges if edge), default=-NEVER)
 
     def prune(self, before_ns: int, frame: str | None = None) -> None:
-        """Drop the samples older than that, of one frame or of all, and the frames without a sample."""
+        """Drop samples older than `before_ns`, of one frame or of all, and remove frames without samples."""
         for name in list(self._edges) if frame is None else [frame]:
             edge = self._edges[name]
             prune(edge.index, before_ns, holds=self._holds)
@@ -98,15 +99,15 @@ class FrameTree:
                 del self._edges[name]
 
     def clear(self) -> None:
-        """Drop every sample; the static transforms stay."""
+        """Drop every sample; the static transforms are kept."""
         self._edges.clear()
 
     def poses(self, target: str, source: str, ticks: Int64, rule: Rule, deadlines: Int64 | None = None) -> Poses:
-        """T_target_source at (T,) ticks; a tick sees what had arrived by its deadline (None: everything)."""
+        """T_target_source at (T,) ticks; a tick uses samples that arrived by its deadline (None: all samples)."""
         found = Poses(np.zeros((len(ticks), 7)), *_zeros(len(ticks)), {})
         at = _Lookup(self, ticks, rule, deadlines)
         todo = np.arange(len(ticks))
-        while len(todo):  # the ticks of one chain together; mostly there is only one
+        while len(todo):  # ticks with the same chain are processed together; usually there is only one chain
             chain = at.chain(target, source, int(todo[0]))
             alike = np.logical_and.reduce([at.same_parent(frame, todo) for frame in chain.seen])
             rows = todo[alike]
@@ -118,7 +119,7 @@ class FrameTree:
         return found
 
     def shown_ns(self, target: str, source: str, tick_ns: int, rule: Rule, limit_ns: int) -> int:
-        """When every transform of the chain first had a sample at or after a tick; NEVER where not by the limit."""
+        """When every transform of the chain first has a sample at or after a tick; NEVER if that is after the limit."""
         ticks = np.array([tick_ns])
         arrivals = [edge.arrivals_from(tick_ns) for edge in self._edges.values()]
         candidates = np.unique(np.concatenate([*arrivals, ticks]))
@@ -131,7 +132,7 @@ class FrameTree:
 
 
 class _Lookup:
-    """The transforms of a tree at some ticks, each selected once."""
+    """The transforms of a tree at given ticks; each one is selected once."""
 
     def __init__(self, tree: FrameTree, ticks: Int64, rule: Rule, deadlines: Int64 | None) -> None:
         self._tree = tree
@@ -147,13 +148,13 @@ class _Lookup:
         return self._found[frame]
 
     def parent(self, frame: str, row: int) -> str | None:
-        """The parent at a tick."""
+        """The parent of a frame at a tick, or None."""
         edge = self.edge(frame)
         name = edge.parents[row] if isinstance(edge, EdgeAtTicks) else edge[0] if edge else None
         return None if name is None else str(name)
 
     def same_parent(self, frame: str, rows: Int64) -> NDArray[np.bool_]:
-        """Whether the frame has the parent at each tick that it has at the first of them."""
+        """Whether the frame has the same parent at each tick as at the first one."""
         edge = self.edge(frame)
         if not isinstance(edge, EdgeAtTicks):
             return np.ones(len(rows), bool)
@@ -161,7 +162,7 @@ class _Lookup:
         return np.asarray(parents == parents[0], bool)
 
     def chain(self, target: str, source: str, row: int) -> _Chain:
-        """The way between two frames at a tick."""
+        """The chain between two frames at a tick."""
         up, problem = self._walk(source, row, {target})
         if up[-1] == target:
             return _Chain(up[:-1], [], up[:-1], "")
@@ -178,7 +179,7 @@ class _Lookup:
         return _Chain([], [], seen, f"{'; '.join(reasons)} (of {printable(source, 30)} in {printable(target, 30)})")
 
     def _walk(self, frame: str, row: int, ends: set[str]) -> tuple[list[str], str]:
-        """The frame and those above it, up to one of `ends` or the last; and why it ended early."""
+        """A frame and its ancestors, up to one of `ends` or the root; and why the walk stopped early, if it did."""
         path = [frame]
         while path[-1] not in ends:
             parent = self.parent(path[-1], row)
@@ -192,7 +193,7 @@ class _Lookup:
         return path, ""
 
     def evaluate(self, chain: _Chain, rows: Int64, found: Poses) -> None:
-        """Fill the rows of `found` that have this chain."""
+        """Fill the rows of `found` for the ticks with this chain."""
         at = self._at(chain, rows)
         up, down = (self._composed(frames, at) for frames in (chain.up, chain.down))
         result = normalized(up if not chain.down else compose(inverse(down), up) if chain.up else inverse(down))
@@ -208,7 +209,7 @@ class _Lookup:
         found.valid[rows], found.age_ns[rows] = valid, age
 
     def _at(self, chain: _Chain, rows: Int64) -> dict[str, Pose]:
-        """The pose of each frame in its parent: floats of static ones and of one tick, else arrays."""
+        """The pose of each frame in its parent: floats for static frames and for a single tick, else arrays."""
         edges = {frame: self.edge(frame) for frame in (*chain.up, *chain.down)}
         poses: dict[str, Pose] = {f: edge[1] for f, edge in edges.items() if edge and not isinstance(edge, EdgeAtTicks)}
         moving = {f: edge for f, edge in edges.items() if isinstance(edge, EdgeAtTicks)}

@@ -1,7 +1,7 @@
-"""Static transforms between frames: a tree, and the pose of any frame in any other.
+"""Static transforms between frames: a tree, and the pose of any frame in any other frame.
 
-They are composed here in float64 rather than by tf2: the same operations in the same order give the same bits on a
-robot and on a server without ROS.
+They are composed here in float64 and not by tf2: the same operations in the same order give the same bits on a robot
+and on a server without ROS.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from robocache_ros.spec import Extrinsic
 
 log = logging.getLogger(__name__)
 
-MAX_FRAMES = 4096  # that have a parent; also the number of lookups that are remembered
+MAX_FRAMES = 4096  # frames with a parent; also the maximum number of cached lookups
 IDENTITY: Matrix = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
 
 
 class StaticTransforms:
-    """The transforms of /tf_static; the last one of a child frame counts, as in tf2.
+    """The transforms of /tf_static; the last transform of each child frame is used, as in tf2.
 
-    Frame names come from outside: at most MAX_FRAMES transforms and as many results of lookups are kept.
+    Frame names come from outside: at most MAX_FRAMES transforms and as many cached lookups are kept.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a node receives transforms and clouds in different threads
         self._parents: dict[str, tuple[str, Matrix]] = {}
         self._edges: dict[str, tuple[str, Pose]] = {}
-        self.version = 0  # rises with each transform
-        self._full = False  # a transform was refused because there are MAX_FRAMES, and this was logged
+        self.version = 0  # increases with each transform
+        self._full = False  # a transform was refused because there are MAX_FRAMES, and the warning was logged
         self._found: dict[tuple[str, str], Matrix | None] = {}
 
     def add(self, transform: Transform) -> bool:
-        """Add a transform; False, which is logged, where it is not rigid, not between two frames, or one too many."""
+        """Add a transform; logs and returns False if it is not rigid, not between two frames, or one too many."""
         try:
             matrix = Extrinsic(transform.translation_m, transform.rotation_xyzw).matrix
         except (RoboCacheError, OverflowError) as error:
@@ -65,11 +65,11 @@ class StaticTransforms:
         return True
 
     def edge(self, child: str) -> tuple[str, Pose] | None:
-        """The parent of a frame and T_parent_child; None where /tf_static does not name one."""
-        return self._edges.get(child)  # a tuple or None, also while another thread adds one
+        """The parent of a frame and T_parent_child; None if /tf_static has no parent for it."""
+        return self._edges.get(child)  # a tuple or None, even while another thread adds a transform
 
     def lookup(self, target: str, source: str) -> Matrix | None:
-        """T_target_source, the pose of the frame `source` in `target`; None while they are not connected."""
+        """T_target_source, the pose of the frame `source` in `target`; None if they are not connected."""
         key = target.lstrip("/"), source.lstrip("/")
         with self._lock:
             if key not in self._found:
@@ -86,7 +86,7 @@ class StaticTransforms:
         return None
 
     def _upwards(self, frame: str) -> list[tuple[str, Matrix]]:
-        """The frame and its ancestors, each with T_ancestor_frame; ends at a loop."""
+        """The frame and its ancestors, each with T_ancestor_frame; stops at a loop."""
         path = [(frame, IDENTITY)]
         seen = {frame}
         while frame in self._parents:
@@ -99,7 +99,7 @@ class StaticTransforms:
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    """A B of two [R | t]."""
+    """The product A B of two transforms [R | t]."""
     return tuple(
         tuple(row[0] * b[0][j] + row[1] * b[1][j] + row[2] * b[2][j] + (row[3] if j == 3 else 0.0) for j in range(4))
         for row in a
@@ -107,7 +107,7 @@ def _product(a: Matrix, b: Matrix) -> Matrix:
 
 
 def _inverse(a: Matrix) -> Matrix:
-    """[R' | -R' t] of an [R | t]."""
+    """The inverse [R' | -R' t] of a transform [R | t]."""
     columns = tuple(zip(*a, strict=True))
     x, y, z = columns[3]
     return tuple((*column, -(column[0] * x + column[1] * y + column[2] * z)) for column in columns[:3])

@@ -1,4 +1,4 @@
-"""Messages of /tf into the engine: decoded once for all streams, counted for those whose chain a transform is in."""
+"""Pushes messages of /tf into the engine; each is decoded once and counted for the streams that use its transforms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
 
-MAX_POSITION_M = 1e9  # further than any frame on earth is from another one
-QUATERNION_TOLERANCE = 0.01  # of the squared length, as in tf2
-MAX_LOGGED = 8  # changes of parents that are logged for a stream
+MAX_POSITION_M = 1e9  # larger than the distance between any two frames on earth
+QUATERNION_TOLERANCE = 0.01  # on the squared length, as in tf2
+MAX_LOGGED = 8  # maximum number of parent changes that are logged for a stream
 _NO_VALUE = np.empty(0, np.float32)
 
 
 class Checked(NamedTuple):
-    """A transform of a message, and why it cannot be used."""
+    """A transform of a message, and why it cannot be used, if so."""
 
     transform: Transform
     error: DecodeError | None
@@ -36,13 +36,13 @@ class Checked(NamedTuple):
 class TransformIngest:
     """Pushes the transforms of /tf messages.
 
-    `received` and `decoded` count messages. The outcomes, `dropped:<cause>`, `static_frame` (of a frame that /tf_static
-    names: that one counts) and `reparented` (another parent than in the transform before) count the transforms of a
-    stream's own chain.
+    `received` and `decoded` count messages. The other counters count transforms in a stream's own chain: the outcomes,
+    `dropped:<cause>`, `static_frame` (/tf_static also has the frame and takes precedence) and `reparented` (the parent
+    differs from that in the previous transform).
 
     Args:
         engine: receives the transforms; its spec names the streams.
-        counters: by feed.
+        counters: the counters of each feed.
         count: counts and logs an outcome of `push`.
         dropped: counts and logs an error.
     """
@@ -67,14 +67,14 @@ class TransformIngest:
         return feed in self._groups
 
     def decode(self, data: bytes | memoryview) -> list[Checked]:
-        """The transforms of a message; DecodeError. Streams get one message in a row: it is decoded once."""
+        """The transforms of a message, decoded once for all streams that get it in a row; raises DecodeError."""
         if self._data is not data:
             self._data, self._checked = None, [Checked(t, _problem(t)) for t in read_transforms(data)]
             self._data = data
         return self._checked
 
     def message(self, feed: str, data: bytes | memoryview, arrival_ns: int) -> tuple[Outcome, int | None]:
-        """Push a message for a stream; returns the outcome, and the stamp of its last transform of the chain."""
+        """Push a message for a stream; returns the outcome and the stamp of its last transform in the chain."""
         counters, group = self._counters[feed], self._groups[feed]
         counters["received"] += 1
         try:
@@ -105,26 +105,26 @@ class TransformIngest:
             log.warning(text, feed, transform.child, transform.parent, before)
 
 
-# A transform, what the engine did with it (None: it is static), and the frame's parent before, where it changed.
+# A transform, its outcome (None: the frame is static), and the frame's previous parent if it has changed.
 _Pushed = tuple[Transform, "Outcome | DecodeError | None", str]
 
 
 class _Group:
-    """The streams that share a tree: each message is pushed once for all of them."""
+    """The streams that share a tree; each message is pushed once for all of them."""
 
     def __init__(self, streams: Sequence[StreamSpec], engine: FusionEngine) -> None:
         self._leader = streams[0].name
         self._ends = {s.name: tuple(frame.lstrip("/") for frame in s.frames) for s in streams}
         self._engine = engine
         self._static: StaticTransforms = engine.static_transforms
-        self._parents: dict[str, str] = {}  # of each frame, in the transform that came last
+        self._parents: dict[str, str] = {}  # of each frame, from its latest transform
         self._chains: dict[str, frozenset[str]] = {}
-        self._known = -1  # version of the static transforms that the chains are of
+        self._known = -1  # version of the static transforms that the cached chains use
         self._pushed: tuple[object, int, list[_Pushed]] = (None, 0, [])
         self._served: set[str] = set()  # streams that have counted `_pushed`
 
     def push(self, feed: str, data: object, checked: Sequence[Checked], arrival_ns: int) -> list[_Pushed]:
-        """Push a message, unless another stream of the group just did."""
+        """Push a message, unless another stream of the group has just pushed it."""
         if self._pushed[0] is not data or self._pushed[1] != arrival_ns or feed in self._served:
             self._pushed = data, arrival_ns, [self._push(*one, arrival_ns) for one in checked]
             self._served = set()
@@ -132,7 +132,7 @@ class _Group:
         return self._pushed[2]
 
     def chain(self, feed: str) -> frozenset[str]:
-        """The frames whose transforms lead from one end to the other, or up from either end, by what came last."""
+        """The frames on the path between the stream's two frames, or above either one, by the latest transforms."""
         if self._known != self._static.version:
             self._known = self._static.version
             self._chains.clear()
@@ -147,7 +147,7 @@ class _Group:
         if error:
             return transform, error, ""
         before = self._parents.pop(child, "")
-        self._parents[child] = transform.parent  # the frames stay in the order of their last transform
+        self._parents[child] = transform.parent  # keeps the frames in the order of their latest transforms
         if before != transform.parent:
             self._chains.clear()
             if len(self._parents) > MAX_FRAMES:
@@ -172,7 +172,7 @@ class _Group:
 
 
 def _problem(transform: Transform) -> DecodeError | None:
-    """Why a transform cannot be used, as tf2 refuses it; None where it can."""
+    """Why a transform cannot be used, by the rules of tf2; None if it can be used."""
     parent, child = transform.parent, transform.child
     length = math.fsum(value * value for value in transform.rotation_xyzw if math.isfinite(value))
     if not parent or not child:

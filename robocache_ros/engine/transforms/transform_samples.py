@@ -1,7 +1,7 @@
-"""The streams of poses: a tree of frames for all that read one topic alike, and the pose of each at a tick.
+"""Pose streams: one frame tree for all streams that read a topic in the same way, and each stream's pose at a tick.
 
-Poses are composed on the host, also where frames are made on a GPU: the bits are the same, and there are seven numbers
-for a tick. The backend gets them like samples, one for each tick.
+Poses are composed on the host, also when frames are computed on a GPU: the bits are the same, and a tick has only
+seven numbers. The backend receives the poses like samples, one for each tick.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from robocache_ros.units import NS_PER_S
 
 log = logging.getLogger(__name__)
 
-DEFAULT_RATE_HZ = 250.0  # of a frame, for the number of samples kept where none is declared
-MAX_REASONS = 8  # why a stream has no pose, that are remembered
+DEFAULT_RATE_HZ = 250.0  # for a frame; sets the number of samples kept if the spec declares no rate
+MAX_REASONS = 8  # maximum number of remembered reasons for missing poses
 
 GroupKey = tuple[object, ...]
 
 
 def groups(spec: FusionSpec) -> list[list[StreamSpec]]:
-    """The streams of poses that read one topic with the same stamps; the first of each takes its transforms."""
+    """Groups of pose streams that read one topic with the same stamps; the first of each takes its transforms."""
     found: dict[GroupKey, list[StreamSpec]] = {}
     for s in spec.transforms:
         found.setdefault((s.topic, s.qos, s.stamp, s.latency_ms, s.max_skew_ms), []).append(s)
@@ -45,7 +45,7 @@ def groups(spec: FusionSpec) -> list[list[StreamSpec]]:
 def samples_of(
     spec: FusionSpec, capacities: Mapping[str, int], static: StaticTransforms, unbounded: bool
 ) -> dict[str, StreamSamples]:
-    """The samples of every stream, by its name; the streams of poses of one group share a tree."""
+    """The samples of every stream by name; the pose streams of one group share a tree."""
     poses: dict[str, TransformSamples] = {}
     for group in groups(spec):
         rate_hz = max(s.rate_hz or DEFAULT_RATE_HZ for s in group)
@@ -71,9 +71,9 @@ class TransformSamples(StreamSamples):
     Args:
         spec: the stream.
         fusion: the timeline.
-        tree: of the stream's group.
-        slots: poses that the backend keeps.
-        leader: the stream that takes the transforms of the group; None: this one.
+        tree: the tree of the stream's group.
+        slots: number of poses that the backend keeps.
+        leader: the stream that takes the transforms of the group; None: this stream.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class TransformSamples(StreamSamples):
         self._slots, self._turn = slots, 0
 
     def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Transform) -> bool:
-        """Add a transform to the tree; False where its frame has one of this stamp."""
+        """Add a transform to the tree; returns False if its frame has a sample with this stamp."""
         added = self.tree.add(value, stamp_ns, arrival_ns)
         self.overrun = self.tree.overrun
         return added
 
     def newest_ns(self, now_ns: int) -> int:
-        """The newest stamp of all frames; now, where no frame moves."""
+        """The newest stamp of all frames; `now_ns` if no frame moves."""
         return self.tree.newest_ns() if len(self.tree) else now_ns
 
     def prune(self, backend: Backend, next_tick_ns: int) -> None:
@@ -105,7 +105,7 @@ class TransformSamples(StreamSamples):
             self.tree.prune(next_tick_ns - self.reach_ns)
 
     def clear(self, backend: Backend) -> None:
-        """Drop every transform that moves: the timeline starts anew."""
+        """Drop all moving transforms and restart the timeline."""
         self.tree.clear()
         if self.clock and self._leads:
             self.clock.restart()
@@ -113,7 +113,7 @@ class TransformSamples(StreamSamples):
     def select(
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int
     ) -> None:
-        """Compose the poses of the ticks, hand them to the backend and fill column `number` of the selections."""
+        """Compose the poses of the ticks, pass them to the backend, and fill column `number` of the selections."""
         found = self.tree.poses(self._target, self._source, ticks, self.rule, deadlines)
         slots = (self._turn + np.arange(len(ticks))) % max(self._slots, len(ticks))
         self._turn = int(slots[-1]) + 1
@@ -127,12 +127,12 @@ class TransformSamples(StreamSamples):
             self._explain(reason, count)
 
     def shown_ns(self, ticks: Int64) -> Int64:
-        """When every transform of the chain had a sample at or after each tick; NEVER where not in time."""
+        """When every transform of the chain first has a sample at or after each tick; NEVER if not in time."""
         show, way = self.tree.shown_ns, (self._target, self._source)
         return np.array([show(*way, tick, self.rule, tick + self._cut_ns) for tick in ticks.tolist()], np.int64)
 
     def _explain(self, reason: str, ticks: int) -> None:
-        """Log once why there is no pose, when it is missing at as many ticks as a second has."""
+        """Log a reason for missing poses once, when it applies to as many ticks as one second has."""
         before = self.missing.pop(reason, 0)
         self.missing[reason] = before + ticks
         if len(self.missing) > MAX_REASONS:

@@ -19,17 +19,17 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-FRAME_BLOCKS = 2  # of a stream: the frames that are written, and those that are made
+FRAME_BLOCKS = 2  # for a stream: the frames that are being written, and those that are being computed
 
 
 class CpuBackend:
-    """Makes frames with the CPU's operations.
+    """Computes frames with the operations for the CPU.
 
     Args:
         layout: the columns; its spec names the streams.
-        capacities: initial slots of each stream; more are added as they are used.
-        normalized: images as float32, normalised as their spec says.
-        live: compressed images are decoded in threads of their own, within the budget of a tick.
+        capacities: initial slots of each stream; more are added when needed.
+        normalized: return images as float32, normalised as the spec declares.
+        live: decode compressed images in separate threads, within the time limit of a tick.
     """
 
     device = torch.device("cpu")
@@ -54,16 +54,16 @@ class CpuBackend:
         self._vectors[stream].put_rows(slots, values)
 
     def drop(self, stream: str, slots: Sequence[int]) -> None:
-        """Forget the samples of these slots."""
+        """Discard the samples in these slots."""
         if stream in self._media:
             self._media[stream].drop(slots)
 
     def check(self, stream: str, slot: int) -> None:
-        """Convert; ValueError where the payload is corrupt."""
+        """Convert the payload; raises ValueError if it is corrupt."""
         self._media[stream].convert(slot)
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
-        """The frames of T ticks; every selected slot has been checked."""
+        """Compute the frames of T ticks; every selected slot has been checked."""
         fused = torch.zeros(len(ticks_ns), self._layout.width)
         lower, upper, weight = selections.lower, selections.upper, selections.weight
         for name, vectors in self._vectors.items() if len(ticks_ns) else ():
@@ -77,15 +77,15 @@ class CpuBackend:
         return Frames(ticks_ns, fused, selections.valid, selections.age_ns, media, sample_age_ms=ages)
 
     def restart(self) -> None:
-        """Do nothing: no state outlasts the samples."""
+        """Do nothing: the backend has no state besides the samples."""
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held; of images and clouds, at present."""
+        """The memory in use; for images and clouds, the current amount."""
         held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
         return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
 
     def counters(self) -> dict[str, int]:
-        """None: the CPU needs no uploads and no graphs."""
+        """Empty: the CPU needs no uploads and no graphs."""
         return {}
 
 
@@ -95,6 +95,6 @@ def _media_store(stream: StreamSpec, normalized: bool, live: bool) -> MediaStore
     if live and stream.kind == "image" and stream.type.endswith("/CompressedImage"):
         warm_up(convert)
         thread = DecodeThread(stream.name, convert, lambda tensor: int(tensor.nbytes))
-    # Pages of the frames of a recording, tens of MB each time, cost more to map anew than to fill.
+    # The frames of a recording take tens of MB each time; mapping new pages costs more than filling them.
     pool = None if live else host_pool(FRAME_BLOCKS)
     return MediaStore(convert, tensor_format(stream, normalized), thread, pool)

@@ -1,4 +1,4 @@
-"""The payloads of one stream in host memory, by slot, and the tensors that ticks make of them."""
+"""The payloads of one stream in host memory, by slot, and the tensors that ticks compute from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robocache_ros.ops.window.window_selection import WindowSelection
 from robocache_ros.ops.window.window_values import window_values
 from robocache_ros.spec import StreamSpec
 
-WINDOW_VALUES = 1 << 22  # that are gathered at once
+WINDOW_VALUES = 1 << 22  # maximum number of values gathered at once
 
 
 class VectorStore:
@@ -27,7 +27,7 @@ class VectorStore:
 
     Args:
         stream: a vector stream.
-        capacity: slots to begin with.
+        capacity: initial number of slots.
     """
 
     def __init__(self, stream: StreamSpec, capacity: int) -> None:
@@ -37,7 +37,7 @@ class VectorStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Memory in use, in bytes."""
         return self._array.nbytes
 
     def put(self, slot: int, value: NDArray[np.float32]) -> None:
@@ -61,7 +61,7 @@ class VectorStore:
         out.copy_(ops.blend(self._rows, lower, upper, weight, method=self._stream.align))
 
     def take_windows(self, windows: WindowSelection, out: Tensor) -> None:
-        """Write the (T, D) or (T, n * D) values of windows, a bounded number of ticks at once."""
+        """Write the (T, D) or (T, n * D) values of windows, for a limited number of ticks at a time."""
         ticks = max(1, WINDOW_VALUES // (windows.rows.shape[1] * self._rows.shape[1]))
         for first in range(0, len(out), ticks):
             some = slice(first, first + ticks)
@@ -70,13 +70,13 @@ class VectorStore:
 
 
 class MediaStore:
-    """Images or clouds as they came, converted when a tick first uses one and kept until it is dropped.
+    """Images or clouds as received; each is converted when a tick first uses it, and kept until it is dropped.
 
     Args:
-        convert: payload -> tensor; ValueError where it cannot be converted.
-        tensor_format: of its tensors.
-        thread: converts as soon as a payload comes; None: in the thread of the tick.
-        pool: memory of the frames; None: new memory for each.
+        convert: payload -> tensor; raises ValueError if the payload cannot be converted.
+        tensor_format: format of the tensors.
+        thread: converts a payload as soon as it arrives; None: the thread of the tick converts it.
+        pool: memory for the frames; None: new memory for each frame.
     """
 
     def __init__(
@@ -90,23 +90,23 @@ class MediaStore:
         self._convert = convert
         self._thread = thread
         self._pool = pool
-        self._payloads: dict[int, Any] = {}  # by slot; jobs of the thread where there is one
+        self._payloads: dict[int, Any] = {}  # by slot; jobs of the thread, if there is one
         self._converted: dict[int, Tensor] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Memory in use, in bytes."""
         payloads = [item.payload if isinstance(item, Job) else item for item in self._payloads.values()]
         raw = sum(payload.data.nbytes for payload in payloads if payload is not None)
         ahead = self._thread.nbytes if self._thread else 0
         return int(raw) + ahead + sum(tensor.nbytes for tensor in self._converted.values())
 
     def put(self, slot: int, value: Any) -> None:
-        """Keep a payload as it came."""
+        """Keep a payload as received."""
         self._payloads[slot] = self._thread.submit(value) if self._thread else value
 
     def drop(self, slots: Sequence[int]) -> None:
-        """Forget payloads and the tensors made of them."""
+        """Discard payloads and the tensors computed from them."""
         for slot in slots:
             item = self._payloads.pop(slot, None)
             if self._thread and item is not None:
@@ -114,7 +114,7 @@ class MediaStore:
             self._converted.pop(slot, None)
 
     def convert(self, slot: int) -> Tensor:
-        """The tensor of a payload; ValueError where it is corrupt or of another format than those before."""
+        """The tensor of a payload; raises ValueError if it is corrupt or its format differs from earlier ones."""
         tensor = self._converted.get(slot)
         if tensor is None:
             item = self._payloads[slot]
@@ -125,7 +125,7 @@ class MediaStore:
         return tensor
 
     def take(self, slots: Int64) -> Tensor:
-        """(T, ...) tensor of the converted payloads; zeros where the slot is -1."""
+        """(T, ...) tensor of the converted payloads; zeros for slot -1."""
         if self._thread:
             self._thread.end_tick()
         out = self._empty(len(slots))

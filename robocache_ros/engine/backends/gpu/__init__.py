@@ -1,1 +1,1 @@
-"""The GPU backend: payloads in rings on the GPU, a tick as one CUDA graph."""
+"""The GPU backend: payloads in rings on the GPU; each tick is one CUDA graph."""

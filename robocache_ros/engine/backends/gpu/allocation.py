@@ -1,4 +1,4 @@
-"""GPU memory for a purpose of a stream, or an error that names both."""
+"""Allocates GPU memory for a purpose of a stream, or raises an error that names both."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from robocache_ros.errors import RoboCacheError
 
 
 def allocate(stream: str, purpose: str, slots: int, slot_bytes: int, device: torch.device) -> Tensor:
-    """(slots, slot_bytes) uint8 of zeros on the GPU, ready for every CUDA stream.
+    """(slots, slot_bytes) uint8 zeros on the GPU, ready for use on every CUDA stream.
 
     Raises:
-        RoboCacheError: the GPU has less memory free.
+        RoboCacheError: the GPU does not have enough free memory.
     """
     try:
         block = torch.zeros((slots, slot_bytes), dtype=torch.uint8, device=device)

@@ -1,8 +1,8 @@
-"""The GPU backend: payloads in rings on the GPU; a tick is one small upload and one CUDA graph.
+"""The GPU backend: payloads in rings on the GPU; each tick is one small upload and one CUDA graph.
 
-Frames are in rings of their own: those of a tick stay as they are while the next `FRAMES - 1` ticks are made, its row
-for `horizon` ticks. Work that is launched on the current stream after `render` sees them complete; the host waits only
-for the row, in `Frames.rows()`.
+Frames have their own rings: the tensors of a tick stay valid while the next `FRAMES - 1` ticks are computed, and its
+row for `horizon` ticks. Work that is launched on the current stream after `render` sees the complete tensors. The host
+waits only for the row, in `Frames.rows()`.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from robocache_ros.ops.tick.prepared import ImageVariant, Variant
 from robocache_ros.ops.tick.tick_plan import UPLOADS, TickPlan, VectorSource
 from robocache_ros.spec.layout import Layout
 
-FRAMES = 4  # ticks whose images and grids are kept
+FRAMES = 4  # number of ticks whose images and grids are kept
 STAGING_BYTES = 4 * 2**20  # initial size of the pinned ring
-GRAPHS = 16  # that are kept, one for each combination of streams with samples and of their image formats
+GRAPHS = 16  # maximum number kept, one for each combination of streams with samples and of their image formats
 
 Signature = tuple[Any, ...]
 
 
 class GpuBackend:
-    """Makes frames on a GPU.
+    """Computes frames on a GPU.
 
     Args:
         layout: the columns; its spec names the streams.
         capacities: slots of each stream.
         device: CUDA device.
-        options: how frames are made.
+        options: how frames are computed.
 
     Raises:
-        RoboCacheError: the GPU has too little memory free; it names the stream and the amount.
+        RoboCacheError: the GPU does not have enough free memory; the message names the stream and the amount.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class GpuBackend:
         streams = list(zip(spec.vectors, self._vectors, strict=True))
         sources = [VectorSource(ring.rows, s.align, s.samples, s.reduce) for s, ring in streams]
         self._plan = TickPlan(sources, images, len(spec.media) - images, device)
-        # Images and clouds are each numbered from 0 on, in whatever order the streams are declared.
+        # Images and clouds are numbered separately from 0, whatever the order of the streams in the spec.
         kinds = [s.kind for s in spec.media]
         self._numbers = [(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
         self._ticks = max(spec.horizon, FRAMES)
-        # Every row is written twice, `_ticks` apart, so that the last `horizon` rows are always contiguous.
+        # Every row is written twice, `_ticks` rows apart, so that the last `horizon` rows are always contiguous.
         self._rows = allocate("*", "rows", 2 * self._ticks, 4 * layout.row_width, device).view(torch.float32)
         self._host = pinned(self._ticks * 4 * max(layout.width, 1)).view(torch.float32).view(self._ticks, -1)
         self._done = [new_event() for _ in range(self._ticks)]
@@ -96,7 +96,7 @@ class GpuBackend:
         self._warm_up()
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
-        """Memory for a message: pinned where its payload is copied to the GPU as it is."""
+        """Memory for a message: pinned if its payload is copied to the GPU unchanged."""
         ring = self._rings.get(feed)
         if isinstance(ring, MediaRing) and not ring.from_host:
             return ring.buffer(nbytes)
@@ -112,19 +112,19 @@ class GpuBackend:
             self.put(stream, slot, value)
 
     def drop(self, stream: str, slots: Sequence[int]) -> None:
-        """Forget the samples of these slots."""
+        """Discard the samples in these slots."""
         ring = self._rings[stream]
         if isinstance(ring, MediaRing):
             ring.drop(slots)
 
     def check(self, stream: str, slot: int) -> None:
-        """ValueError where the payload is corrupt; waits for its decoding if it is compressed."""
+        """Raise ValueError if the payload is corrupt; waits until a compressed image is decoded."""
         ring = self._rings[stream]
         assert isinstance(ring, MediaRing)
         ring.check(slot)
 
     def render(self, ticks_ns: Int64, selections: Selections) -> Frames:
-        """The frames of T ticks: of one, in the rings; of several, in tensors of their own."""
+        """Compute the frames of T ticks: a single tick in the rings, several ticks in new tensors."""
         valid, age_ns = selections.valid, selections.age_ns
         if not len(ticks_ns):
             media = {ring.name: ring.tensors[0][:0] for ring in self._media}
@@ -139,14 +139,14 @@ class GpuBackend:
         return Frames(ticks_ns, self._fused[turn], valid, age_ns, media, *in_rings, selections.sample_age_ms)
 
     def restart(self) -> None:
-        """Forget every sample and the rows of all ticks."""
+        """Discard every sample and the rows of all ticks."""
         for ring in self._media:
             ring.restart()
         with torch.cuda.device(self.device):
             self._rows.zero_()
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held, by stream and purpose."""
+        """The memory in use, by stream and purpose."""
         rows, host = self._rows, self._host
         return [
             *(row for ring in self._rings.values() for row in ring.memory()),
@@ -158,7 +158,7 @@ class GpuBackend:
         ]
 
     def counters(self) -> dict[str, int]:
-        """`stalls`: waits of the host; `reallocations`: samples larger than their slots; `captures`: of CUDA graphs."""
+        """`stalls`: waits of the host; `reallocations`: samples larger than their slots; `captures`: CUDA graphs."""
         return {
             "stalls": self._uploads.stalls + self._plan.waits,
             "reallocations": sum(ring.reallocations for ring in self._media),
@@ -166,20 +166,20 @@ class GpuBackend:
         }
 
     def _warm_up(self) -> None:
-        """Compile and load the kernels that the first ticks most likely need, with a plan that is still empty."""
+        """Compile and load the kernels that the first ticks are likely to need, with an empty plan."""
         with torch.cuda.device(self.device):
             self._launch_each(tuple([likely_variant(stream) for stream in self._layout.spec.media]))
             torch.cuda.synchronize(self.device)
 
     def _tick(self, selections: Selections, k: int, status: Any) -> dict[str, Tensor]:
-        """Launch tick k with `status`, its valid and age; returns its images and grids. Its row is at `_turn`."""
+        """Launch tick k with `status` (its valid and age); returns its images and grids. Its row is at `_turn`."""
         plan = self._plan
         turn = self._turn = (self._turn + 1) % self._ticks
         lower, upper, weight = selections.lower[k].tolist(), selections.upper[k].tolist(), selections.weight[k].tolist()
         parts = [ring.part(lower[i]) for ring, i in zip(self._media, self._media_columns, strict=True)]
         plan.begin()
         plan.row(self._addresses[turn], self._addresses[turn + self._ticks], self._fetched[turn].data_ptr(), status)
-        small = -1  # the latest copy that the tick needs
+        small = -1  # ticket of the latest copy that the tick needs
         for number, (vectors, i) in enumerate(self._blended):
             plan.vector(number, lower[i], upper[i], weight[i])
             if lower[i] >= 0:
@@ -201,7 +201,7 @@ class GpuBackend:
         return {ring.name: part.tensor for ring, part in zip(self._media, parts, strict=True)}
 
     def _launch(self, variants: tuple[Variant | None, ...]) -> None:
-        """Launch all kernels of a tick: one by one at their first use, from then on as one graph."""
+        """Launch all kernels of a tick: one by one the first time, then as one graph."""
         graph = self._graphs.get(variants)
         if graph:
             graph.replay()
@@ -213,7 +213,7 @@ class GpuBackend:
         self._captures += 1
 
     def _capture(self, variants: tuple[Variant | None, ...]) -> Any:
-        # Without torch.cuda.graph, which waits for the GPU and collects garbage.
+        # Not torch.cuda.graph: it waits for the GPU and collects garbage.
         graph = torch.cuda.CUDAGraph()
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):

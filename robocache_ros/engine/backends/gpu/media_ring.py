@@ -1,4 +1,4 @@
-"""The samples of one image or cloud stream in GPU memory as they came, and the tensors of the last ticks."""
+"""The samples of one image or cloud stream in GPU memory as received, and the tensors of the last ticks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from robocache_ros.spec import StreamSpec
 
 log = logging.getLogger(__name__)
 
-PINNED_BLOCKS = 5  # for messages: two that are received next, one that is decoded, two in in-flight copies
-DECODED_SLOTS = 2  # for decoded images: one that a tick reads, one in an in-flight copy
+PINNED_BLOCKS = 5  # for messages: two to receive next, one being decoded, two being copied
+DECODED_SLOTS = 2  # for decoded images: one that a tick reads, one being copied
 
 
 class _Sample:
@@ -43,11 +43,11 @@ class _Sample:
     def __init__(self, serial: int) -> None:
         self.serial = serial  # unique in the stream
         self.packed: ImagePayload | None = None  # a compressed image, on the host
-        self.job: Job | None = None  # its decoding, until a tick has used it
+        self.job: Job | None = None  # decoding of the image, until a tick has used it
         self.key: Key | None = None  # the layout of its raw bytes, once they are known
         self.place = -1  # the slot of its raw bytes on the GPU
-        self.ticket = -1  # of their copy
-        self.prepared: Prepared | None = None  # set once it is checked
+        self.ticket = -1  # ticket of their copy
+        self.prepared: Prepared | None = None  # set once the sample is checked
 
 
 class Part(NamedTuple):
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     before: int
     nbytes: int
     data: int
-    prepared: Prepared | None  # None until the first sample shows what to launch
+    prepared: Prepared | None  # None until the first sample determines what to launch
     ticket: int
     tensor: Tensor  # (1, ...) at `out`
 
@@ -66,16 +66,16 @@ class Part(NamedTuple):
 class MediaRing:
     """Raw images or clouds on the GPU, and the tensors of the last ticks.
 
-    Compressed images are decoded on the host, in a thread of their own and by the CPU engine's decoder, and copied when
-    a tick uses one; with `jpeg: gpu` nvJPEG decodes jpeg images at that moment.
+    Compressed images are decoded on the host, in a separate thread with the CPU engine's decoder, and copied when a
+    tick uses one. With `jpeg: gpu`, nvJPEG decodes jpeg images at that moment.
 
     Args:
         stream: an image or cloud stream.
-        slots: samples that are kept.
+        slots: number of samples to keep.
         device: CUDA device.
-        uploads: copies the samples there.
-        options: how its tensors are made.
-        frames: ticks whose tensors are kept.
+        uploads: copies the samples to the GPU.
+        options: how the tensors are computed.
+        frames: number of ticks whose tensors are kept.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class MediaRing:
         self._uploads = uploads
         self._frames = frames
         self._nvjpeg = options.jpeg == "gpu"
-        self._pixels: tuple[int, Tensor] | None = None  # serial of the last sample decoded by nvJPEG, and its pixels
+        self._pixels: tuple[int, Tensor] | None = None  # serial and pixels of the last sample decoded by nvJPEG
         self._compressed = stream.kind == "image" and stream.type.endswith("/CompressedImage")
         self._thread = DecodeThread(self.name, decode_compressed, lambda image: int(image.data.nbytes))
         if self._compressed:
             warm_up(decode_compressed)
         self._places = DECODED_SLOTS if self._compressed else slots
-        self._serials = [0] * self._places  # of the sample whose raw bytes are in each place
+        self._serials = [0] * self._places  # serial of the sample whose raw bytes are in each place
         self._raw = torch.empty((self._places, 0), dtype=torch.uint8, device=device)
         self._samples: dict[int, _Sample] = {}
         self._serial = 0
         self._layouts = PreparedLayouts(stream, options.normalized, device)
         self._latest: Prepared | None = None
         self._shown = self._turn = 0  # serial of the sample in the newest tensor, 0 for none; index of that tensor
-        # A compressed image is decoded on the host, and a depth image is joined with its colours on the host.
+        # Compressed images are decoded, and depth images are joined with their colours, on the host.
         self.from_host = stream.type.endswith("/CompressedImage") or bool(stream.color)
         self._pool = BufferPool(lambda nbytes: pinned(nbytes).numpy(), 0 if self.from_host else PINNED_BLOCKS)
         self._make_tensors()
@@ -115,7 +115,7 @@ class MediaRing:
         return self._pool.acquire(nbytes)
 
     def put(self, slot: int, payload: Payload) -> None:
-        """Send an image or cloud to its slot; keep a compressed image and start to decode it."""
+        """Send an image or cloud to its slot; keep a compressed image and start decoding it."""
         self._serial += 1
         sample = self._samples[slot] = _Sample(self._serial)
         if self._compressed:
@@ -127,14 +127,14 @@ class MediaRing:
             self._send(sample, slot, payload)
 
     def drop(self, slots: Sequence[int]) -> None:
-        """Forget the samples of these slots."""
+        """Discard the samples in these slots."""
         for slot in slots:
             sample = self._samples.pop(slot, None)
             if sample and sample.job:
                 self._thread.discard(sample.job)
 
     def check(self, slot: int) -> None:
-        """Prepare a sample for its launch; ValueError where it is corrupt or of another format than those before."""
+        """Prepare a sample for launch; raises ValueError if it is corrupt or its format differs from earlier ones."""
         sample = self._samples[slot]
         if sample.prepared:
             return
@@ -148,7 +148,7 @@ class MediaRing:
         sample.prepared = prepared
 
     def part(self, slot: int) -> Part:
-        """The next tick's part, made of a slot that is checked, or of none (-1)."""
+        """The next tick's part, computed from a checked slot, or from no sample (-1)."""
         self._thread.end_tick()
         before = self._addresses[self._turn]
         self._turn = (self._turn + 1) % self._frames
@@ -165,12 +165,12 @@ class MediaRing:
         return Part(action, self._addresses[self._turn], before, self._nbytes, data, self._latest, ticket, tensor)
 
     def restart(self) -> None:
-        """Forget every sample."""
+        """Discard every sample."""
         self.drop(list(self._samples))
         self._shown = 0
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held."""
+        """The memory in use."""
         sums = [MemoryRow(self.name, "sums", "gpu", 1, self._layouts.sums_bytes)] if self._layouts.sums_bytes else []
         raw = MemoryRow(self.name, "samples", "gpu", self._places, self._raw.shape[1])
         blocks = self._pool.nbytes
@@ -208,19 +208,19 @@ class MediaRing:
         self._send(sample, sample.serial % DECODED_SLOTS, decoded)
 
     def _address(self, sample: _Sample) -> int:
-        """The address of a sample's raw bytes, which are there once their copy is done."""
+        """The address of a sample's raw bytes; they are valid once their copy is complete."""
         for _ in range(2):
             if self._pixels and self._pixels[0] == sample.serial:
                 return self._pixels[1].data_ptr()
             if sample.place >= 0 and self._serials[sample.place] == sample.serial:
                 return self._raw.data_ptr() + sample.place * self._raw.shape[1]
-            self._decode(sample)  # again: a call for several ticks has decoded others since
+            self._decode(sample)  # again: a call for several ticks has decoded other images since
         raise AssertionError("a decoded image is not where it was put")
 
     def _grow(self, nbytes: int) -> None:
-        """Make every place large enough; its contents stay."""
+        """Enlarge every place if needed; the contents are kept."""
         before = self._raw
-        wanted = nbytes if self._stream.kind == "image" else nbytes + nbytes // 4  # clouds differ in their points
+        wanted = nbytes if self._stream.kind == "image" else nbytes + nbytes // 4  # the number of points varies
         slot_bytes = -(-wanted // ALIGNMENT) * ALIGNMENT
         if before.shape[1]:
             self.reallocations += 1

@@ -21,11 +21,11 @@ from robocache_ros.spec import StreamSpec
 Layout: TypeAlias = ImageLayout | PlacedLayout
 Key: TypeAlias = tuple[int, Layout]  # the number of bytes, and their layout
 
-LAYOUTS = 32  # that are cached: clouds may differ in their points each time
+LAYOUTS = 32  # maximum number cached: the number of points of a cloud may change every time
 
 
 def likely_variant(stream: StreamSpec) -> Variant:
-    """The variant of the kernels that a stream needs, if its images are not of a rare encoding."""
+    """The kernel variant that a stream needs, unless its images have a rare encoding."""
     if stream.voxels:
         cells, is_depth = math.prod(stream.voxels.shape), int(bool(stream.camera_info))
         return CloudVariant(stream.voxels.reduce, len(stream.voxels.features), cells, is_depth)
@@ -38,7 +38,7 @@ class PreparedLayouts:
 
     Args:
         stream: an image or cloud stream.
-        normalized: images as float32.
+        normalized: return images as float32.
         device: CUDA device of the scratch memory for reduced features.
     """
 
@@ -54,11 +54,11 @@ class PreparedLayouts:
 
     @property
     def sums_bytes(self) -> int:
-        """Bytes of the scratch memory; 0 where the stream needs none."""
+        """Size of the scratch memory in bytes; 0 if the stream needs none."""
         return 0 if self._sums is None else self._sums.nbytes
 
     def prepare(self, key: Key) -> Prepared:
-        """What to launch for a sample of a layout; ValueError where the layout is not possible."""
+        """What to launch for a sample with a layout; raises ValueError if the layout is not possible."""
         prepared = self._by_layout.get(key)
         if prepared is None:
             if len(self._by_layout) == LAYOUTS:

@@ -1,4 +1,4 @@
-"""Copies from host memory to the GPU: through one pinned ring, on CUDA streams of their own, with a ticket for each."""
+"""Copies host memory to the GPU through one pinned ring, on separate CUDA streams, with a ticket for each copy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from robocache_ros.ops.cuda.gpu_memory import copy_async, new_event, new_stream,
 log = logging.getLogger(__name__)
 
 ALIGNMENT = 256
-SMALL, LARGE = 0, 1  # CUDA streams: a row of joints does not queue behind a camera's frame
-RETIRE_AT = 8  # in-flight copies before the queue looks for completed ones
+SMALL, LARGE = 0, 1  # CUDA streams: a row of joints does not wait behind a camera image
+RETIRE_AT = 8  # number of in-flight copies before the queue checks for completed ones
 
 
 class Staging:
-    """Allocates pieces of a ring of bytes, which are released in the order of their allocation."""
+    """Allocates parts of a ring of bytes; they are released in the order of their allocation."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.head = 0  # bytes allocated so far, with the gaps at the end of the ring
+        self.head = 0  # bytes allocated so far, including the gaps at the end of the ring
         self._tail = 0  # bytes released so far
 
     def claim(self, size: int) -> int | None:
-        """Offset of `size` contiguous bytes; None where too few are free."""
+        """Offset of `size` contiguous bytes; None if not enough are free."""
         start = self.head % self.nbytes
         size = -(-size // ALIGNMENT) * ALIGNMENT
         gap = self.nbytes - start if start + size > self.nbytes else 0
@@ -39,12 +39,12 @@ class Staging:
         return 0 if gap else start
 
     def release(self, head: int) -> None:
-        """Release all pieces that were allocated when `head` had this value."""
+        """Release all parts that were allocated when `head` had this value."""
         self._tail = head
 
 
 class UploadQueue:
-    """Copies payloads to the GPU; the host waits only where the ring is full, which `stalls` counts.
+    """Copies payloads to the GPU; the host waits only if the ring is full, which `stalls` counts.
 
     Args:
         device: CUDA device.
@@ -55,15 +55,15 @@ class UploadQueue:
         self.stalls = 0
         self.streams: tuple[Any, Any] = (new_stream(device), new_stream(device))
         self._handles = tuple(int(stream.cuda_stream) for stream in self.streams)
-        # In-flight copies: the head of the staging ring after each, the event behind it, the memory that it reads.
+        # In-flight copies: the head of the ring after each copy, the event after it, and the memory that it reads.
         self._in_flight: deque[tuple[int, Any, Any]] = deque()
-        self._retired = 0  # number of copies that are complete and no longer in `_in_flight`
+        self._retired = 0  # number of copies that are complete and removed from `_in_flight`
         self._events: list[Any] = []
         self._use(nbytes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pinned ring."""
+        """Size of the pinned ring in bytes."""
         return self._staging.nbytes
 
     def _use(self, nbytes: int) -> None:
@@ -73,18 +73,18 @@ class UploadQueue:
         self._staging = Staging(len(self._bytes))
 
     def reserve(self, nbytes: int) -> None:
-        """Make the ring at least this large; waits for all in-flight copies where it must grow."""
+        """Make the ring at least this large; if it must grow, this waits for all in-flight copies."""
         if nbytes > self.nbytes:
             while self._in_flight:
                 self._await_oldest()
             self._use(nbytes)
 
     def send(self, data: NDArray[np.uint8], target: int, lane: int) -> int:
-        """Copy (nbytes,) uint8 to an address on the GPU, by the SMALL or LARGE stream; returns a ticket for the copy.
+        """Copy (nbytes,) uint8 to an address on the GPU, on the SMALL or LARGE stream; returns a ticket for the copy.
 
-        `data` may be reused at once.
+        The caller may reuse `data` immediately.
 
-        Kernels that still read the target must be behind an event that was given to `after`.
+        Kernels that still read the target must come before an event that was passed to `after`.
         """
         size = data.nbytes
         if len(self._in_flight) >= RETIRE_AT:
@@ -94,7 +94,7 @@ class UploadQueue:
         return self._copy(target, self._base + offset, size, lane, None)
 
     def send_from(self, source: int, data: NDArray[np.uint8], target: int, lane: int) -> int:
-        """The same for `data` at the address `source` in pinned memory, which is kept until the copy is complete."""
+        """Like `send`, for `data` at address `source` in pinned memory; it is kept until the copy is complete."""
         if len(self._in_flight) >= RETIRE_AT:
             self.retire()
         return self._copy(target, source, data.nbytes, lane, data)
@@ -106,7 +106,7 @@ class UploadQueue:
                 stream.wait_event(self._in_flight[ticket - self._retired][1])
 
     def after(self, event: Any) -> None:
-        """Make later copies wait for an event, behind the kernels that read what the copies overwrite."""
+        """Make later copies wait for an event that comes after the kernels that read the memory to overwrite."""
         for stream in self.streams:
             stream.wait_event(event)
 
@@ -115,7 +115,7 @@ class UploadQueue:
         while self._in_flight and self._in_flight[0][1].query():
             self._retire_oldest()
         if not self._in_flight:
-            self._staging = Staging(self._staging.nbytes)  # empty, so that all of it is contiguous
+            self._staging = Staging(self._staging.nbytes)  # empty, so that all of it is contiguous again
 
     def _copy(self, target: int, source: int, nbytes: int, lane: int, memory: Any) -> int:
         copy_async(target, source, nbytes, self._handles[lane])

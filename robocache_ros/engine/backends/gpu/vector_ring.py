@@ -17,9 +17,9 @@ class VectorRing:
 
     Args:
         stream: a vector stream.
-        slots: samples that are kept.
+        slots: number of samples to keep.
         device: CUDA device.
-        uploads: copies the samples there.
+        uploads: copies the samples to the GPU.
     """
 
     def __init__(self, stream: StreamSpec, slots: int, device: torch.device, uploads: UploadQueue) -> None:
@@ -36,5 +36,5 @@ class VectorRing:
         self.tickets[slot] = self._uploads.send(data, self._base + slot * self._bytes, SMALL)
 
     def memory(self) -> list[MemoryRow]:
-        """The memory that is held."""
+        """The memory in use."""
         return [MemoryRow(self.name, "samples", "gpu", len(self.rows), self._bytes)]
