@@ -6,7 +6,7 @@ class RoboCacheError(ValueError):
 
 
 class SeveralErrors(RoboCacheError):  # noqa: N818 - the name says what it adds
-    """Several mistakes, a line each."""
+    """Several mistakes, one per line."""
 
 
 def printable(value: object, limit: int = 80) -> str:
@@ -14,12 +14,12 @@ def printable(value: object, limit: int = 80) -> str:
 
     Args:
         value: anything; its `str` is shown.
-        limit: characters of the result at most, 8 or more.
+        limit: maximum number of characters in the result, at least 8.
     """
     text = str(value)
     if (
         len(text) <= limit and text.isprintable()
-    ):  # the common case, fast: in a flood of bad messages each one makes an error
+    ):  # the common case is fast: in a flood of bad messages, each one creates an error
         return text
     if len(text) > 2 * limit:  # escaping makes text longer, never shorter
         text = text[:limit] + text[-limit:]

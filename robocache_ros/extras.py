@@ -1,4 +1,4 @@
-"""Optional dependencies: imported where they are first needed, and named with their extra where they are missing."""
+"""Optional dependencies: imported where they are first needed; the error for a missing one names its extra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 
-# The extra of setup.py that installs a module.
+# Module -> the extra of setup.py that installs it.
 EXTRAS = {
     **dict.fromkeys(("typer", "click", "rich"), "cli"),
     "rosbags": "bags",
@@ -21,7 +21,7 @@ def need(module: str, extra: str) -> Any:
     """Import a module that an extra installs.
 
     Raises:
-        RoboCacheError: it cannot be imported; the message names the extra.
+        RoboCacheError: the module cannot be imported; the message names the extra.
     """
     try:
         return import_module(module)
@@ -32,7 +32,7 @@ def need(module: str, extra: str) -> Any:
 
 
 def install_hint(error: ImportError) -> str | None:
-    """How to install the module that an import did not find; None where it is not one of an extra."""
+    """How to install the module that an import did not find; None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

@@ -1,7 +1,7 @@
 """The programs that are installed: `robocache`, `fusion_node` and `bag_player`.
 
-A program imports its own module only when it is started: a missing extra is one line, and Ctrl-C while modules load is
-not a traceback.
+A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
+load gives no traceback.
 
 Exit codes: 0 success, 1 failure, 2 a missing extra or a mistake in arguments, specs or recordings, 130 interrupted.
 """
@@ -33,7 +33,7 @@ def bag_player() -> int:
 
 
 def start(program: str, module: str) -> int:
-    """Import a module, run its `main` and give the exit code."""
+    """Import a module, run its `main` and return the exit code."""
     try:
         try:
             code = import_module(module).main()
@@ -46,6 +46,6 @@ def start(program: str, module: str) -> int:
             return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has ended, as `head` does
+    except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

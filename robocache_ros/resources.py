@@ -10,8 +10,8 @@ from robocache_ros.errors import RoboCacheError
 
 @cache
 def _home() -> Path:
-    # A checkout has the folders next to the package (an editable or symlink install resolves to it too); pip and colcon
-    # put them in share/ of the prefix that contains site-packages.
+    # A checkout has the folders next to the package, also in an editable or symlink install. pip and colcon put them in
+    # share/ of the prefix that contains site-packages.
     package = Path(__file__).resolve().parent
     above = [*package.parents][:5]
     for home in (package.parent, *(prefix / "share" / package.name for prefix in above)):

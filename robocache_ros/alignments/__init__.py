@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Float32: TypeAlias = "NDArray[np.float32]"
 Float64: TypeAlias = "NDArray[np.float64]"
-# Which samples a tick uses: those before and after it, the newest one at or before it, or the one nearest in time.
+# The samples that a tick uses: the two around it, the newest one at or before it, or the one nearest in time.
 Selects = Literal["neighbours", "newest", "nearest"]
 
 
@@ -27,23 +27,23 @@ Selects = Literal["neighbours", "newest", "nearest"]
 class Alignment:
     """One alignment: which samples it uses, how it blends them, and what it accepts.
 
-    `blend` is float32 arithmetic in NumPy, and the header of the same name repeats it operation by operation: the CPU
-    and the GPU give the same bits. It may use + - * / and sqrt, which round correctly everywhere, and no others.
+    `blend` is float32 arithmetic in NumPy. The CUDA header of the same name repeats it operation by operation, so that
+    the CPU and the GPU give the same bits. It may use only + - * / and sqrt, which are correctly rounded everywhere.
     """
 
     meaning: str  # one line for the reference pages
     selects: Selects = "neighbours"
     blend: Callable[[Float32, Float32, Float32], Float32] | None = None  # (..., D) before, after; (..., 1) weight
-    oracle: Callable[[Float64, Float64, float], Float64] | None = None  # (D,) before, after; share of the second
+    oracle: Callable[[Float64, Float64, float], Float64] | None = None  # (D,) before, after; share of `after`
     group: int = 1  # columns that are blended together: a power of two, up to 8
-    values: str = "numbers"  # what a group of columns is
-    unit: str = ""  # that the values must have; "" for any
+    values: str = "numbers"  # what a group of columns represents
+    unit: str = ""  # required unit of the values; "" for any
     default_of: tuple[str, ...] = ()  # kinds of stream (vector, image, cloud) that use it if the spec names none
     has_gradient: bool = False  # a tick's value is the sum of its samples, weighted by the selection
 
     @property
     def blends(self) -> bool:
-        """Whether it computes a new value from two samples, and does not copy one."""
+        """Whether it computes a new value from two samples, instead of copying one."""
         return self.blend is not None
 
 
@@ -52,7 +52,7 @@ NAMES = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 @cache
 def alignment(name: str) -> Alignment:
-    """The alignment of that name, one of `NAMES`; KeyError for any other."""
+    """The alignment with this name, one of `NAMES`; KeyError for any other name."""
     if name not in NAMES:
         raise KeyError(name)
     found: Alignment = import_module(f"{__name__}.{name}").ALIGNMENT
@@ -61,5 +61,5 @@ def alignment(name: str) -> Alignment:
 
 @cache
 def default_alignment(kind: str) -> str:
-    """The name of the alignment of streams of that kind (vector, image or cloud) if the spec names none."""
+    """The name of the alignment for streams of a kind (vector, image or cloud) if the spec names none."""
     return next(name for name in NAMES if kind in alignment(name).default_of)

@@ -15,7 +15,7 @@ TWO_PI_LOW = np.float32(0.00193530717)
 def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
     """Blend angles in rad in the direction of the smaller rotation; shapes broadcast.
 
-    Angles given in [-pi, pi] stay there. An angle that counts several turns is not folded: the result stays near
+    Angles in [-pi, pi] stay in this range. An angle that counts several turns is not wrapped: the result stays near
     `before`.
     """
     moved = before + weight * _fold(after - before)
@@ -30,7 +30,7 @@ def _fold(angles: Float32) -> Float32:
 
 
 def oracle(before: Float64, after: Float64, share: float) -> Float64:
-    """The same in float64."""
+    """`blend` in float64."""
     turn = 2 * np.pi
     moved = before + share * (after - before - turn * np.round((after - before) / turn))
     wraps = (np.abs(before) <= np.pi) & (np.abs(after) <= np.pi)

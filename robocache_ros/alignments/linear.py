@@ -11,7 +11,7 @@ def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
 
 
 def oracle(before: Float64, after: Float64, share: float) -> Float64:
-    """The same in float64."""
+    """`blend` in float64."""
     return before + share * (after - before)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from robocache_ros.alignments import Alignment, Float32, Float64
 
 # sin(t*angle) / sin(angle) as a series in cos(angle) - 1: Eberly, "A Fast and Accurate Algorithm for Computing SLERP",
-# Journal of Graphics, GPU, and Game Tools 15(3), 2011. With the angle halved first, eight terms leave less than 1e-8.
+# Journal of Graphics, GPU, and Game Tools 15(3), 2011. On half of the angle, eight terms leave an error below 1e-8.
 SERIES_U = tuple(np.float32(1 / (i * (2 * i + 1))) for i in range(1, 9))
 SERIES_V = tuple(np.float32(i / (2 * i + 1)) for i in range(1, 9))
 ONE, HALF = np.float32(1), np.float32(0.5)
@@ -16,8 +16,8 @@ ONE, HALF = np.float32(1), np.float32(0.5)
 def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
     """Blend quaternions on the shorter arc; (..., 4n) float32 holds n of them side by side.
 
-    The components may be in any order. A length other than one is kept and blended; a quaternion of length zero is
-    blended linearly.
+    The components may be in any order. Quaternions are not normalised: lengths other than one are blended too. A
+    quaternion of length zero is blended linearly.
     """
     q0 = before.reshape(*before.shape[:-1], before.shape[-1] // 4, 4)
     q1 = after.reshape(*after.shape[:-1], after.shape[-1] // 4, 4)
@@ -26,7 +26,7 @@ def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
     cosine = np.minimum(np.abs(dot) / np.sqrt(lengths), ONE)
     half_cosine = np.sqrt((ONE + cosine) * HALF)
     first_half = a <= HALF
-    part = np.where(first_half, a + a, (a + a) - ONE)  # how far along its half of the arc
+    part = np.where(first_half, a + a, (a + a) - ONE)  # position along its half of the arc
     y = half_cosine - ONE
     start, end = _sine_ratio(ONE - part, y), _sine_ratio(part, y)
     middle = np.where(first_half, end, start) / (half_cosine + half_cosine)  # the arc's middle is (q0 + q1) / 2 cos
@@ -56,7 +56,7 @@ def _sine_ratio(t: Float32, y: Float32) -> Float32:
 
 
 def oracle(before: Float64, after: Float64, share: float) -> Float64:
-    """The same in float64, with sin and arcsin."""
+    """`blend` in float64, with sin and arcsin."""
     pairs = zip(before.reshape(-1, 4), after.reshape(-1, 4), strict=True)
     return np.concatenate([_slerp(p, q, share) for p, q in pairs])
 
@@ -67,7 +67,7 @@ def _slerp(p: Float64, q: Float64, share: float) -> Float64:
         return p + share * (q - p)
     if p @ q < 0:
         q = -q
-    # The angle from the chord between unit vectors is accurate where the arccos of a cosine near one is not.
+    # For nearly equal unit vectors, the angle from their chord is accurate, and the arccos of their cosine is not.
     chord = np.linalg.norm(p / np.linalg.norm(p) - q / np.linalg.norm(q))
     angle = 2 * np.arcsin(min(float(chord) / 2, 1.0))
     if angle < 1e-9:

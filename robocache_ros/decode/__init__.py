@@ -1,4 +1,4 @@
-"""Messages to samples: CDR bytes into vectors, images and clouds."""
+"""Decodes messages to samples: CDR bytes to vectors, images and clouds."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ __all__ = [
     "make_decoder",
 ]
 
-# Types that become an image or a cloud; of any other, the stream names a numeric field.
+# Types that become an image or a cloud. For any other type, the stream names a numeric field.
 _DECODERS: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
     "sensor_msgs/msg/Image": ImageDecoder,
     "sensor_msgs/msg/CompressedImage": CompressedImageDecoder,
     "sensor_msgs/msg/PointCloud2": CloudDecoder,
-    LASER_TYPE: ScanDecoder,  # with a grid; without one its ranges are numbers
+    LASER_TYPE: ScanDecoder,  # with a grid; without one, its ranges are numbers
 }
 
 
 def make_decoder(stream: StreamSpec, definitions: Mapping[str, str] | None = None) -> Decoder:
-    """The decoder of a stream's messages.
+    """The decoder for a stream's messages.
 
     definitions: type -> .msg text (with the types it needs after '=====' and 'MSG:' lines), for types that are not
-    common; bags carry them, `definitions_of` makes them of an installed message class.
-    RoboCacheError if the type is not known, or has no such numeric field of the stream's width.
+    common. Bags contain them, and `definitions_of` creates them from an installed message class.
+    RoboCacheError if the type is unknown, or has no such numeric field of the stream's width.
     """
     try:
         name = full_name(stream.type)
         message = message_type(name, definitions)
         if name in _DECODERS and (name != LASER_TYPE or stream.voxels):
             return _DECODERS[name](stream, message)
-        if stream.name.endswith("/camera_info"):  # what completes a depth image, not a stream of the intrinsics
+        if stream.name.endswith("/camera_info"):  # completes a depth image; not a stream of intrinsics
             return CameraDecoder(stream, message)
         return (JointDecoder if stream.names else VectorDecoder)(stream, message)
     except RoboCacheError as error:

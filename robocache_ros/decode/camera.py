@@ -14,9 +14,9 @@ from robocache_ros.spec import StreamSpec
 
 
 class CameraDecoder(Decoder):
-    """A sensor_msgs/msg/CameraInfo as CameraPayload: P, or K where P is not set, of the binned region of interest.
+    """A sensor_msgs/msg/CameraInfo as CameraPayload: P, or K if P is not set, of the binned region of interest.
 
-    P is the camera of the rectified image, as depth_image_proc takes it; distortion is that of the raw one, and unread.
+    P is the camera of the rectified image, as in depth_image_proc. The distortion of the raw image is not read.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:

@@ -1,4 +1,4 @@
-"""Decompression of jpeg, png and compressedDepth with Pillow; files that are cut, corrupt or too large are refused."""
+"""Decompresses jpeg, png and compressedDepth with Pillow; truncated, corrupt or too large files are refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PICTURES = {"jpeg": jpeg_picture, "png": png_picture}
 
 
 def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> ImagePayload:
-    """Decompress a jpeg, png or compressedDepth payload; others come back as they are.
+    """Decompress a jpeg, png or compressedDepth payload; other payloads are returned unchanged.
 
-    Colour comes as rgb8 or rgba8, grey as mono8, 16 bits as mono16 or 16UC1 (native byte order, rows without padding),
-    32FC1 depth in metres with NaN where nothing was measured. Only the first picture of a file counts.
-    DecodeError for a file that is cut, corrupt or exceeds `limits`; RoboCacheError without Pillow.
+    Colour becomes rgb8 or rgba8, grey mono8, 16 bits mono16 or 16UC1 (native byte order, rows without padding), and
+    depth 32FC1 in metres with NaN where nothing was measured. Only the first picture of a file is used.
+    DecodeError if a file is truncated, corrupt or exceeds `limits`; RoboCacheError without Pillow.
     """
     if image.encoding in ("jpeg", "png"):
         pixels = _pixels(image.data, image.encoding, limits, limits.pixels)
@@ -38,12 +38,12 @@ def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -
 
 
 def first_picture(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -> bytes:
-    """A jpeg or png payload's file with its first picture alone, for a decompressor; DecodeError beyond `limits`."""
+    """The first picture of a jpeg or png payload, as a file for a decompressor; DecodeError beyond `limits`."""
     return _PICTURES[image.encoding](image.data.tobytes(), limits, limits.pixels)
 
 
 def _depth(quantized: np.ndarray[Any, np.dtype[np.uint16]], a: float, b: float) -> np.ndarray[Any, Any]:
-    """Depth in metres of compressed_depth_image_transport's inverse depth: a / (q - b), NaN where q is 0."""
+    """Depth in metres from the inverse depth of compressed_depth_image_transport: a / (q - b), NaN if q is 0."""
     with np.errstate(all="ignore"):
         depth: np.ndarray[Any, Any] = np.float32(a) / (quantized.astype(np.float32) - np.float32(b))
     depth[quantized == 0] = np.nan
@@ -76,5 +76,5 @@ def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.
             if mode not in ("L", "RGB", "RGBA"):
                 return np.asarray(opened.convert("L" if mode in ("1", "LA") else "RGB"))
             return np.asarray(opened)
-    except Exception as error:  # Pillow raises errors of many kinds over bytes that it cannot read
+    except Exception as error:  # Pillow raises many kinds of errors for bytes that it cannot read
         raise DecodeError("bad_image", f"data: not a {kind} that can be read: {printable(error)}") from None

@@ -1,4 +1,4 @@
-"""What all decoders share: the wanted values of a serialized message into one sample."""
+"""The base of all decoders: reads the wanted values of a serialized message into one sample."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Wanted = list[tuple[Path, Reader]]  # values of a message, and how each is read
 class Decoder(ABC):
     """Turns the serialized messages of one stream into samples.
 
-    For one thread at a time. changed_sets: how often the joints of a message were others than those of the one before.
+    Not thread-safe. changed_sets: how often the joints of a message differed from those of the previous message.
     """
 
     changed_sets: int = 0
 
     def __init__(self, stream: StreamSpec, message: Struct, wanted: Wanted, near: Path = ()) -> None:
-        """Compile the wanted paths; `near` is the path whose nearest header stamps the sample."""
+        """Compile the wanted paths; the header nearest to the path `near` stamps the sample."""
         header = nearest_header(message, near)
         if header is None and stream.stamp != "receive":
             raise RoboCacheError(f"stamp: {stream.stamp!r}, but {message.name} has no header; use receive")
@@ -36,15 +36,15 @@ class Decoder(ABC):
         self._has_frame = header is not None and stream.voxels is not None and bool(stream.voxels.frame)
         if header is not None:
             framed: Wanted = [((*header, "frame_id"), string)] if self._has_frame else []
-            # A stream by receive time does not depend on the stamp: a bad one is no reason to drop the message.
+            # A stream by receive time does not use the stamp, so an invalid stamp does not drop the message.
             read_stamp = unchecked_stamp if stream.stamp == "receive" else stamp
             wanted = [*framed, ((*header, "stamp"), read_stamp), *wanted]
         for path, reader in wanted:
-            reader(resolve(message, path), "<", 0)  # refuses what the type does not have, or has of another kind
+            reader(resolve(message, path), "<", 0)  # raises if the type lacks the value or has another kind of it
         self._program = Program(message, wanted)
 
     def decode_cdr(self, data: Buffer | bytearray) -> Sample:
-        """A sample out of a serialized message; DecodeError if it cannot be used."""
+        """The sample of a serialized message; DecodeError if it cannot be used."""
         if not isinstance(data, bytes):
             data = memoryview(data).cast("B")
         values = self._program.read(data)
@@ -57,7 +57,7 @@ class Decoder(ABC):
 
 
 def nearest_header(message: Struct, path: Path) -> Path | None:
-    """The path of the header that stamps the value at `path`: that of the innermost message around it."""
+    """The path of the header that stamps the value at `path`: the header of the innermost message around it."""
     for depth in range(len(path), -1, -1):
         around = resolve(message, path[:depth])
         header = dict(around.fields).get("header") if isinstance(around, Struct) else None

@@ -1,7 +1,8 @@
-"""Jpeg and png files, read as far as their structure, before a decompressor gets them.
+"""Reads the structure of jpeg and png files before a decompressor reads them.
 
-A small file may declare any number of pixels, scans, chunks or frames. Both functions return the file without what its
-first picture does not need (comments, colour profiles, thumbnails, further frames), so that no decompressor reads that.
+A small file may declare any number of pixels, scans, chunks or frames. Both functions return the file without the parts
+that its first picture does not need (comments, colour profiles, thumbnails, further frames), so that no decompressor
+reads these parts.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ JPEG_MAGIC = b"\xff\xd8\xff"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
-_FRAMES = range(0xC0, 0xD0)  # SOF markers, but for the three below
+_FRAMES = range(0xC0, 0xD0)  # SOF markers, except the three below
 _NOT_FRAMES = (0xC4, 0xC8, 0xCC)
 _DECODED_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended sequential, progressive
-_BARE = (0x01, *range(0xD0, 0xD9))  # markers with nothing behind them
+_BARE = (0x01, *range(0xD0, 0xD9))  # markers that no data follows
 _KEPT_APPS = (0xE0, 0xEE)  # JFIF, and Adobe's, which names the colour space
 _COMMENT = 0xFE
 _PNG_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
@@ -26,11 +27,11 @@ _HEADER = struct.Struct(">I4s")
 
 
 def jpeg_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
-    """The first picture of a jpeg file; DecodeError where it is cut or exceeds `pixels` or `limits`."""
+    """The first picture of a jpeg file; DecodeError if it is truncated or exceeds `pixels` or `limits`."""
     end = len(raw)
     parts, size, pos = [raw[:2]], None, 2
     for _ in range(limits.segments):
-        pos = raw.find(b"\xff", pos)  # libjpeg too skips bytes between segments
+        pos = raw.find(b"\xff", pos)  # libjpeg also skips bytes between segments
         while 0 <= pos < end - 1 and raw[pos + 1] == 0xFF:
             pos += 1
         if pos < 0 or pos + 4 > end:
@@ -65,7 +66,7 @@ def _frame_size(raw: bytes, marker: int, pos: int, stop: int) -> tuple[int, int]
 
 
 def _scans(raw: bytes, pos: int, limits: ImageLimits) -> bytes:
-    """From the first scan to the end of the picture. No byte 0xFF of coded data is followed by a marker's."""
+    """From the first scan to the end of the picture. In coded data, a marker's byte never follows a byte 0xFF."""
     stop = raw.find(b"\xff\xd9", pos)
     if stop < 0:
         raise DecodeError("truncated", f"data: the jpeg of {len(raw)} bytes has no end")
@@ -76,7 +77,7 @@ def _scans(raw: bytes, pos: int, limits: ImageLimits) -> bytes:
 
 
 def png_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
-    """The first picture of a png file; DecodeError where it is cut or exceeds `pixels` or `limits`."""
+    """The first picture of a png file; DecodeError if it is truncated or exceeds `pixels` or `limits`."""
     end, pos = len(raw), len(PNG_MAGIC)
     parts = [raw[:pos]]
     for number in range(limits.chunks):
@@ -100,6 +101,6 @@ def png_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
 
 
 def check_pixels(kind: str, width: int, height: int, limit: int) -> None:
-    """Refuse an image without pixels, or with more than `limit`."""
+    """Refuse an image without pixels, or with more than `limit` pixels."""
     if not width or not height or width * height > limit:
         raise DecodeError("image_size", f"data: a {kind} of {width}x{height} pixels; 1 to {limit} are allowed")

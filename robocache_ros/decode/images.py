@@ -1,4 +1,4 @@
-"""Images: sensor_msgs Image and CompressedImage to payloads that point into the message."""
+"""Decodes sensor_msgs Image and CompressedImage to payloads that point into the message."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ops.image.formats import FORMATS, check_image
 from robocache_ros.spec import StreamSpec
 
-DEPTH_HEADER = struct.Struct("<iff")  # compression format, then the quantisation's a and b; written little endian
+DEPTH_HEADER = struct.Struct("<iff")  # compression format, then a and b of the quantisation; little endian
 _INVERSE_DEPTH = 0
 
 
 class ImageDecoder(Decoder):
-    """A sensor_msgs/msg/Image as ImagePayload; encodings that are the same pixels come under one name."""
+    """A sensor_msgs/msg/Image as ImagePayload; encodings with the same pixels get the same name."""
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
         numbers = [((name,), scalar) for name in ("height", "width", "step")]
         super().__init__(
             stream, message, [*numbers, (("encoding",), string), (("is_bigendian",), scalar), (("data",), octets)]
         )
-        self._layout: tuple[int, int, int, str] | None = None  # the one that was checked last
+        self._layout: tuple[int, int, int, str] | None = None  # the last layout that was checked
         self._encoding, self._nbytes = "", 0
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
@@ -42,7 +42,7 @@ class ImageDecoder(Decoder):
 
 
 def _checked(height: int, width: int, step: int, name: str, nbytes: int) -> tuple[str, int]:
-    """The encoding's usual name and the bytes of the image; DecodeError where they do not fit."""
+    """The encoding's usual name and the size of the image in bytes; DecodeError if they do not match."""
     fmt = FORMATS.get(name)
     if fmt is None:
         usual = ", ".join(f.name for f in FORMATS.values() if not f.alias_of)
@@ -62,8 +62,8 @@ def _checked(height: int, width: int, step: int, name: str, nbytes: int) -> tupl
 class CompressedImageDecoder(Decoder):
     """A sensor_msgs/msg/CompressedImage as ImagePayload: jpeg, png or compressedDepth, not yet decompressed.
 
-    What the bytes are is seen from their first ones, since drivers fill `format` in many ways; `source` is the
-    encoding that `format` begins with, where it names one.
+    The type of the file is detected from its first bytes, because drivers fill `format` in many ways. `source` is the
+    encoding at the start of `format`, if it names one.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
@@ -91,7 +91,7 @@ class CompressedImageDecoder(Decoder):
 
 
 def check_depth(data: ByteArray, source: str, rest: str) -> tuple[float, float]:
-    """The quantisation (a, b) of a compressedDepth image; DecodeError if header, codec or encoding are not of depth."""
+    """The quantisation (a, b) of a compressedDepth image; DecodeError if header, codec or encoding is not for depth."""
     if "rvl" in rest.lower():
         raise DecodeError("bad_encoding", "format: compressedDepth rvl is not supported; publish compressedDepth png")
     if source not in ("16UC1", "mono16", "32FC1"):

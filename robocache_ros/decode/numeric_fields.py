@@ -1,4 +1,4 @@
-"""Vectors: any numeric field of any message by its path, and joints by name."""
+"""Decodes vectors: any numeric field of any message by its path, and joints by name."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ Take: TypeAlias = "slice | npt.NDArray[np.intp]"
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 
 _FEW = 32
-_TOO_LARGE = 2.0**128 - 2.0**103  # the smallest double that rounds beyond float32
+_TOO_LARGE = 2.0**128 - 2.0**103  # the smallest double that rounds to infinity in float32
 
 
 class Alike(NamedTuple):
-    """The samples of messages of one structure; `decode_cdr` of each gives the same."""
+    """The samples of messages with the same structure; `decode_cdr` of each message gives the same values."""
 
-    stamps_ns: Int64 | None  # (M,); None where the type has no header
+    stamps_ns: Int64 | None  # (M,); None if the type has no header
     values: npt.NDArray[np.float32]  # (M, D)
-    unmatched: bool  # the messages carry joints that the stream does not ask for
+    unmatched: bool  # the messages have joints that the stream does not use
 
 
 class VectorDecoder(Decoder):
     """A numeric field, a composite (x y z w of a quaternion) or an array, as (D,) float32.
 
-    A NaN or infinite value is refused where samples are blended: it would spread into ticks marked as aligned.
+    A NaN or infinite value is refused if samples are blended: it would spread into ticks marked as aligned.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct, first: Wanted | None = None) -> None:
-        """Compile the stream's field; `first` are paths wanted before it."""
+        """Compile the stream's field; the paths `first` are read before it."""
         paths = _numeric_paths(stream, message)
         super().__init__(stream, message, [*(first or []), *((path, numbers) for path in paths)], near=_shared(paths))
         self._field, self._width = printable(", ".join(stream.paths), 60), stream.dim
@@ -54,16 +54,16 @@ class VectorDecoder(Decoder):
         self._finite = stream.computes
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
-        """The samples of the leading messages among `others` that differ from `first` in their numbers alone.
+        """The samples of the leading messages among `others` that differ from `first` only in their numbers.
 
-        A message that `decode_cdr` refuses, or that takes more than a conversion of its numbers, ends them.
+        Stops at a message that `decode_cdr` refuses, or that needs more than a conversion of its numbers.
 
         Args:
             first: a message that `decode_cdr` has just read.
             others: the messages after it.
 
         Returns:
-            None where messages of this structure are to be read one by one.
+            None if messages of this structure must be read one by one.
         """
         values = self._program.read(first)
         view: Numbers = values[-1]
@@ -71,7 +71,7 @@ class VectorDecoder(Decoder):
         at = _address(view) - _address(np.frombuffer(first, np.uint8))
         if (
             order is None or len(self._paths) > 1 or view.dtype.kind != "f" or not 0 <= at <= len(first) - view.nbytes
-        ):  # else it is no view
+        ):  # else it is not a view
             return None
         structure = Structure(self._message, first, self._stamp_path or ())
         if not structure.known:
@@ -83,8 +83,8 @@ class VectorDecoder(Decoder):
         numbers_of = np.ascontiguousarray(rows[:, at : at + view.nbytes]).view(view.dtype)[:, order.take]
         if self._offset is not None:
             numbers_of = numbers_of.astype(np.float64) - self._offset
-        with np.errstate(invalid="ignore", over="ignore"):  # in float32 the limit is infinite
-            good &= (np.abs(numbers_of) < _TOO_LARGE).all(axis=1)  # also false of NaN
+        with np.errstate(invalid="ignore", over="ignore"):  # the limit is infinite in float32
+            good &= (np.abs(numbers_of) < _TOO_LARGE).all(axis=1)  # also False for NaN
         stamps = None
         if self._stamp_path and structure.found_at is not None:
             start = structure.found_at + PADDING[4][structure.found_at & 7]
@@ -97,7 +97,7 @@ class VectorDecoder(Decoder):
         return Alike(None if stamps is None else stamps[:count], floats, bool(order.unmatched))
 
     def _order_of(self, values: list[Any]) -> JointOrder | None:
-        """Which of the values of a message that has been read are the stream's; None where it is dropped."""
+        """The order in which the stream uses the values of a message; None if the message is dropped."""
         return _ALL if len(values[-1]) == self._width else None
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
@@ -108,14 +108,14 @@ class VectorDecoder(Decoder):
         return Sample(stamp_ns, self._value(view))
 
     def _together(self, values: tuple[Any, ...]) -> Numbers:
-        """Several fields as one array; of different types each is rounded once."""
+        """Several fields as one array; if their types differ, each value is rounded once."""
         return np.concatenate(values if self._offset is not None else [to_float32(value) for value in values])
 
     def _value(self, view: Numbers) -> Vector:
         if self._offset is not None:
             view = view.astype(np.float64) - self._offset
         if view.dtype.kind == "f" and self._width <= _FEW:
-            # So few values are rounded and checked faster as Python's floats: of 7 joints in a third of the time.
+            # Few values are rounded and checked faster as Python floats: 7 joints take a third of the time.
             few = view.tolist()
             if math.isfinite(sum(few)) and max(few) < _TOO_LARGE and min(few) > -_TOO_LARGE:
                 return np.array(few, np.float32)
@@ -126,7 +126,7 @@ class VectorDecoder(Decoder):
 
 
 class JointOrder(NamedTuple):
-    """How the values of one list of joint names become the stream's."""
+    """How the values for one list of joint names become the stream's values."""
 
     names: frozenset[str]
     take: Take
@@ -138,7 +138,7 @@ _ALL = JointOrder(frozenset(), slice(None), (), None)
 
 
 class JointDecoder(VectorDecoder):
-    """Joint values by name, whatever their order in the message and whatever other joints it carries."""
+    """Joint values by name, in any order and among any other joints of the message."""
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
         super().__init__(stream, message, [(("name",), remembered(read_text))])
@@ -199,7 +199,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _numeric_paths(stream: StreamSpec, message: Struct) -> tuple[Path, ...]:
-    """The paths of a stream's fields; RoboCacheError where one is not numeric, or all are not as wide as the stream."""
+    """The paths of a stream's fields; RoboCacheError if one is not numeric, or their width is not the stream's."""
     paths = tuple(parse_path(path) for path in stream.paths)
     types = [resolve(message, path) for path in paths]
     for path, text in zip(paths, stream.paths, strict=True):
@@ -219,7 +219,7 @@ def _numeric_paths(stream: StreamSpec, message: Struct) -> tuple[Path, ...]:
 
 
 def _shared(paths: Listed[Path]) -> Path:
-    """The path of the innermost message that holds all of them; of a single one that path."""
+    """The path of the innermost message that contains all paths; for a single path, the path itself."""
     shared = paths[0]
     for path in paths[1:]:
         alike = (one == other for one, other in zip(shared, path, strict=False))

@@ -1,4 +1,4 @@
-"""What a decoder hands on: samples, image and cloud payloads, and the one error of a bad message."""
+"""The output of decoders: samples, image and cloud payloads, and the one error for a bad message."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Matrix: TypeAlias = tuple[tuple[float, ...], ...]  # three rows of [R | t], hash
 
 
 class DecodeError(RoboCacheError):
-    """A message that cannot be used; `cause` is a short stable key, for counters.
+    """A message that cannot be used; `cause` is a short stable key for counters.
 
-    The text is one line of 180 characters at most, whatever the message holds.
+    The text is one line of at most 180 characters, whatever the message contains.
     """
 
     def __init__(self, cause: str, message: str) -> None:
@@ -45,9 +45,9 @@ class PlacedLayout:
 class ImagePayload:
     """An image, still in the message's memory.
 
-    data: (nbytes,) uint8, a view of the message (read-only where that is bytes). Raw: `height` rows `step` bytes apart
-    (nv12: half as many again). Compressed: the file's bytes; encoding is jpeg, png or compressedDepth, the sizes are 0
-    and `source` is the encoding that was compressed, as far as the message tells.
+    data: (nbytes,) uint8, a view of the message (read-only if that is bytes). Raw: `height` rows, `step` bytes apart
+    (nv12: half as many rows more). Compressed: the bytes of the file; encoding is jpeg, png or compressedDepth, the
+    sizes are 0, and `source` is the encoding that was compressed, if the message states it.
     """
 
     data: ByteArray
@@ -69,7 +69,7 @@ class CloudPayload:
     """A point cloud, still in the message's memory.
 
     data: (nbytes,) uint8, a view of the message up to the last point. Rows are `row_step` bytes apart, points
-    `point_step`. transform: T_grid_sensor, where it comes with the sample.
+    `point_step` bytes. transform: T_grid_sensor, if it comes with the sample.
     """
 
     data: ByteArray
@@ -90,11 +90,11 @@ class CloudPayload:
 
 @dataclass(frozen=True, slots=True)
 class DepthPayload:
-    """A depth image, with the camera that makes points of it.
+    """A depth image, with the camera that converts it to points.
 
-    data: (nbytes,) uint8, the depth image's bytes, and from `color_at` on those of an image registered to it.
-    encoding, step, big_endian: of the depth image. camera: fx, fy, cx, cy in pixels. color_encoding: empty where
-    there is none. transform: T_grid_camera, where it comes with the sample.
+    data: (nbytes,) uint8, the bytes of the depth image, and from `color_at` those of a colour image registered to it.
+    encoding, step, big_endian: of the depth image. camera: fx, fy, cx, cy in pixels. color_encoding: empty if there is
+    no colour image. transform: T_grid_camera, if it comes with the sample.
     """
 
     data: ByteArray
@@ -119,7 +119,7 @@ class DepthPayload:
 
 @dataclass(frozen=True, slots=True)
 class CameraPayload:
-    """The camera of rectified images of width x height pixels; 0 where camera_info does not tell."""
+    """The camera of rectified images of width x height pixels; 0 if camera_info does not state the size."""
 
     width: int
     height: int
@@ -129,9 +129,9 @@ class CameraPayload:
 class Sample(NamedTuple):
     """A decoded message.
 
-    stamp_ns: the header's stamp, None where the type has no header. value: (D,) float32, or a payload.
-    unmatched: joints that the message carries and the stream does not ask for. frame_id: the header's, where the
-    stream's grid is in a frame of its own.
+    stamp_ns: the header's stamp, None if the type has no header. value: (D,) float32, or a payload.
+    unmatched: joints of the message that the stream does not use. frame_id: the header's frame, if the stream's grid
+    has a frame of its own.
     """
 
     stamp_ns: int | None

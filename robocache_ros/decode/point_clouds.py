@@ -1,4 +1,4 @@
-"""Point clouds: sensor_msgs PointCloud2 to a payload that points into the message, and LaserScan to its points."""
+"""Decodes sensor_msgs PointCloud2 to a payload that points into the message, and LaserScan to points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
-# Bytes of a value by PointField.datatype, which counts from 1.
+# Size of a value in bytes by PointField.datatype, which starts at 1.
 _DATATYPE_BYTES = {number: int(name[1]) for number, name in enumerate(POINT_DATATYPES, 1)}
 
 
@@ -48,7 +48,7 @@ class CloudDecoder(Decoder):
             _check_fields(fields, point_step)
             self._checked = (fields, point_step)
         row = width * point_step
-        if height > 1 and row_step < row:  # drivers of unorganised clouds, which have one row, leave it at anything
+        if height > 1 and row_step < row:  # drivers set any row_step for unorganised clouds, which have one row
             raise DecodeError("cloud_size", f"row_step: {row_step} for {width} points of {point_step} bytes")
         if width * height > MAX_POINTS:
             raise DecodeError("cloud_size", f"width, height: {width}x{height} points; {MAX_POINTS} are allowed")
@@ -60,10 +60,10 @@ class CloudDecoder(Decoder):
 
 
 class ScanDecoder(Decoder):
-    """A sensor_msgs/msg/LaserScan as CloudPayload: x, y, z = 0 in the scanner's frame, and intensity where it has one.
+    """A sensor_msgs/msg/LaserScan as CloudPayload: x, y, z = 0 in the scanner's frame, and intensity if it has any.
 
-    A range outside of [range_min, range_max] is no measurement: its point is NaN. The points are computed in float64
-    and rounded once, so that no backend sees other ones.
+    A range outside [range_min, range_max] is not a measurement: its point is NaN. The points are computed in float64
+    and rounded once, so that all backends use the same points.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
@@ -112,5 +112,5 @@ def _check_fields(fields: tuple[PointField, ...], point_step: int) -> None:
             )
         if (
             field.offset < 0 or field.offset + size * max(field.count, 1) > point_step
-        ):  # some drivers leave count 0 and mean 1
+        ):  # some drivers write count 0 for 1
             raise DecodeError("bad_fields", f"fields: {name} at {field.offset} reaches past point_step {point_step}")

@@ -15,9 +15,9 @@ _POSE = {order: struct.Struct(f"{order}7d") for order in "<>"}
 
 
 class Transform(NamedTuple):
-    """One transform, T_parent_child: the pose of the child frame in the parent's.
+    """One transform, T_parent_child: the pose of the child frame in the parent frame.
 
-    stamp_ns: of its header; 0 where it is not set or not valid.
+    stamp_ns: stamp of its header; 0 if it is not set or not valid.
     """
 
     parent: str
@@ -28,7 +28,7 @@ class Transform(NamedTuple):
 
 
 def read_transforms(data: Buffer) -> list[Transform]:
-    """The transforms of a tf2_msgs/msg/TFMessage in CDR; DecodeError where it is cut short or none."""
+    """The transforms of a serialized tf2_msgs/msg/TFMessage; DecodeError if it is truncated or of another type."""
     order, end = byte_order(data), len(data)
     count, pos = read_count(data, START, end, order)
     if count > MAX_TRANSFORMS:
@@ -48,6 +48,6 @@ def read_transforms(data: Buffer) -> list[Transform]:
             raise truncated(stop, end)
         x, y, z, qx, qy, qz, qw = _POSE[order].unpack_from(data, pos)
         pos = stop
-        # tf2 takes a leading slash, which ROS 1 wrote, off a frame's name.
+        # tf2 removes a leading slash, which ROS 1 wrote, from a frame's name.
         transforms.append(Transform(parent.lstrip("/"), child.lstrip("/"), (x, y, z), (qx, qy, qz, qw), stamp_ns))
     return transforms

@@ -1,7 +1,7 @@
-"""What a voxel holds of its points: each reduction is a module here and a CUDA header of the same name.
+"""What a voxel stores of its points: each reduction is a module here and a CUDA header of the same name.
 
-`REDUCTIONS` finds them by their files. `kind.py` has the interface, kernels/voxel/reductions/ the headers. Nothing here
-imports torch before it computes, as the fusion spec reads the names.
+`REDUCTIONS` finds them by their file names. `kind.py` has the interface, kernels/voxel/reductions/ the headers. Modules
+here import torch only when they compute, because the fusion spec reads their names.
 """
 
 from __future__ import annotations

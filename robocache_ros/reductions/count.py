@@ -18,13 +18,13 @@ class Count(CellReduction):
     dtype = "int32"
 
     def fill(self, out: NDArray[Any], cell: NDArray[Any], shape: tuple[int, int, int]) -> None:
-        """Write the numbers."""
+        """Write the number of points of each voxel."""
         import numpy as np
 
         out.reshape(-1)[:] = np.bincount(cell, minlength=out.size)
 
     def oracle(self, points: Sequence[Sequence[float]]) -> list[float]:
-        """How many points there are."""
+        """The number of points."""
         return [float(len(points))]
 
 

@@ -1,6 +1,6 @@
-"""The first points of each voxel, whole: the pillar form of VoxelNet and PointPillars.
+"""The first points of each voxel with all their values: the pillar form of VoxelNet and PointPillars.
 
-It has no CUDA header: on a GPU the points are located by a kernel, then sorted and kept by torch.
+It has no CUDA header: on a GPU, a kernel locates the points, and torch sorts and selects them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class First(PointReduction):
-    """(X, Y, Z, K, 3 + F) float32: the K points of lowest index, zero-padded."""
+    """(X, Y, Z, K, 3 + F) float32: the K points with the lowest indices, zero-padded."""
 
     summary = "the first max_points points"
-    in_spec = False  # a stream's grid has no size for it
+    in_spec = False  # the grid of a stream does not define K
     needs_max_points = True
 
     def dense_shape(self, shape: tuple[int, int, int], features: int, max_points: int) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ class First(PointReduction):
         out.view(-1, *values.shape[1:])[cell] = values
 
     def oracle(self, points: Sequence[Sequence[float]]) -> list[float]:
-        """The values of all points, one after another; the caller pads or cuts them."""
+        """The values of all points, one point after another; the caller pads or cuts them."""
         return [float(value) for point in points for value in point]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Mean(FeatureReduction):
-    """(F, X, Y, Z) float32: a sum in int64 fixed point, divided in float64, rounded once to float32."""
+    """(F, X, Y, Z) float32: a sum in int64 fixed point, divided in float64 and rounded once to float32."""
 
     summary = "the mean of each feature"
     saturates = True

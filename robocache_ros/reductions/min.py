@@ -25,7 +25,7 @@ class Min(FeatureReduction):
     term_bytes = 4
 
     def reduce(self, points: PlacedPoints) -> Tensor:
-        """(V, F) minima: the least key has the greatest complement."""
+        """(V, F) minima: the smallest key has the greatest complement."""
         return float_of_key(~greatest_keys(~key_of_float(points.rows[:, 3:]), points))
 
     def oracle(self, points: Sequence[Sequence[float]]) -> list[float]:

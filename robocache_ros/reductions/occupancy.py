@@ -1,4 +1,4 @@
-"""Occupancy: 1 where a point is."""
+"""Occupancy: 1 if a voxel contains a point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Occupancy(CellReduction):
-    """(X, Y, Z) uint8, 1 where a point is."""
+    """(X, Y, Z) uint8, 1 if the voxel contains a point."""
 
     summary = "1 where a point is"
     dtype = "uint8"
@@ -24,7 +24,7 @@ class Occupancy(CellReduction):
         out.reshape(-1)[cell] = 1
 
     def oracle(self, points: Sequence[Sequence[float]]) -> list[float]:
-        """1 of any points."""
+        """1 for any points."""
         return [1.0]
 
 

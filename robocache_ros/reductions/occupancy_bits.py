@@ -1,4 +1,4 @@
-"""Occupancy in bits: bit z % 32 of word z // 32 is 1 where a point is."""
+"""Occupancy in bits: bit z % 32 of word z // 32 is 1 if the voxel contains a point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OccupancyBits(CellReduction):
         out[...] = packed.view("<u4").astype(np.uint32).view(np.int32)
 
     def oracle(self, points: Sequence[Sequence[float]]) -> list[float]:
-        """1 of any points."""
+        """1 for any points."""
         return [1.0]
 
 

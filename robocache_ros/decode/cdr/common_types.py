@@ -1,6 +1,6 @@
-"""The common message types, as their packages define them; a recording's own definitions go before these.
+"""The common message types, as their packages define them; a recording's own definitions take precedence.
 
-Only types that are the same from Humble on are here: what a distribution changed must come with its definition.
+Only types that are the same since Humble are here: a type that a distribution has changed needs its definition.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TEXTS = {
         "FluidPressure": f"{_HEADER}float64 fluid_pressure; float64 variance",
         "RelativeHumidity": f"{_HEADER}float64 relative_humidity; float64 variance",
         "Illuminance": f"{_HEADER}float64 illuminance; float64 variance",
-        # From Iron on a variance follows, which comes with its definition.
+        # Since Iron a variance follows; it comes with the recording's definition.
         "Range": f"{_HEADER}uint8 radiation_type; float32 field_of_view; float32 min_range; float32 max_range; "
         "float32 range",
         "NavSatStatus": "int8 status; uint16 service",

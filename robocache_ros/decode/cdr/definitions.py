@@ -1,4 +1,4 @@
-"""Message definitions: .msg texts, as bags carry them, and installed message classes, into types."""
+"""Converts message definitions (.msg texts from bags, and installed message classes) to types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 TIME = "builtin_interfaces/msg/Time"
 HEADER = "std_msgs/msg/Header"
-EMPTY_FIELD = "structure_needs_at_least_one_member"  # what ROS 2 gives a message without fields
+EMPTY_FIELD = "structure_needs_at_least_one_member"  # the field that ROS 2 adds to a message without fields
 
 PRIMITIVES: dict[str, Type] = {
     **{f"int{8 * size}": Primitive(f"int{8 * size}", "i", size) for size in (1, 2, 4, 8)},
@@ -26,7 +26,7 @@ PRIMITIVES: dict[str, Type] = {
     "wstring": Unsupported("wstring"),
     "wchar": Unsupported("wchar"),
 }
-# What rosidl calls them in get_fields_and_field_types().
+# The names that rosidl uses in get_fields_and_field_types().
 _ROSIDL = {"double": "float64", "float": "float32", "boolean": "bool", "octet": "byte"}
 
 _SEPARATOR = re.compile(r"^=+\s*$", re.MULTILINE)
@@ -37,7 +37,7 @@ _CONSTANT = re.compile(r"[A-Za-z][\w/]*(?:<=\d+)?\s+[A-Za-z]\w*\s*=")
 
 
 def full_name(name: str, package: str = "") -> str:
-    """`sensor_msgs/Imu` -> `sensor_msgs/msg/Imu`; a bare name is of `package`, Header of std_msgs."""
+    """`sensor_msgs/Imu` -> `sensor_msgs/msg/Imu`; a bare name belongs to `package`, Header to std_msgs."""
     parts = name.split("/")
     if len(parts) == 1:
         return HEADER if name == "Header" else f"{package}/msg/{name}"
@@ -45,7 +45,7 @@ def full_name(name: str, package: str = "") -> str:
 
 
 def split_definitions(name: str, text: str) -> dict[str, str]:
-    """A concatenated definition into one text per type; the first part is that of `name`."""
+    """Split a concatenated definition into one text per type; the first part is the text of `name`."""
     if len(text) > MAX_DEFINITION_BYTES:
         raise RoboCacheError(
             f"definition of {printable(name)}: {len(text)} characters; at most {MAX_DEFINITION_BYTES} are allowed"
@@ -68,13 +68,13 @@ def split_definitions(name: str, text: str) -> dict[str, str]:
 def message_type(name: str, definitions: Mapping[str, str] | None = None) -> Struct:
     """The layout of a message type.
 
-    definitions: type -> .msg text with the types it needs after '=====' lines, as MCAP schemas have them. What they
-    leave out comes from the common types. `RoboCacheError` if a type is not known or a text cannot be read.
+    definitions: type -> .msg text with the types it needs after '=====' lines, as in MCAP schemas. Other types come
+    from the common types. `RoboCacheError` if a type is unknown or a text cannot be read.
     """
     name = full_name(name)
     texts = dict(COMMON)
     own = {full_name(key): text for key, text in (definitions or {}).items()}
-    for key in sorted(own, key=name.__eq__):  # the type's own text comes last and wins
+    for key in sorted(own, key=name.__eq__):  # the type's own text comes last and takes precedence
         texts.update(split_definitions(key, own[key]))
     return _Builder(texts).struct(name)
 
@@ -82,7 +82,7 @@ def message_type(name: str, definitions: Mapping[str, str] | None = None) -> Str
 class _Builder:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
-        self.built: dict[str, tuple[Struct, int, int]] = {}  # with the leaves and bytes of each
+        self.built: dict[str, tuple[Struct, int, int]] = {}  # with the number of leaves and bytes of each
         self.open: list[str] = []
 
     def struct(self, name: str) -> Struct:
@@ -104,7 +104,7 @@ class _Builder:
         if len({field for field, _ in fields}) != len(fields):
             raise RoboCacheError(f"definition of {shown}: two fields have one name; rename one")
         self.open.pop()
-        # ROS 2 gives a message without fields one byte on the wire.
+        # In ROS 2, a message without fields takes one byte on the wire.
         empty = ((EMPTY_FIELD, PRIMITIVES["uint8"]),)
         struct = Struct(name, fields or empty)
         sizes = [self._size(t) for _, t in struct.fields]
@@ -118,7 +118,7 @@ class _Builder:
         return struct
 
     def _size(self, t: Type) -> tuple[int, int]:
-        """Leaves of a type, and the bytes that it takes at least."""
+        """The number of leaves of a type, and the minimum number of bytes that it takes."""
         if isinstance(t, Struct):
             return self.built[t.name][1:]
         if isinstance(t, Array):
@@ -154,7 +154,7 @@ class _Builder:
 def definitions_of(message_class: type) -> dict[str, str]:
     """The definitions of an installed message class (its `get_fields_and_field_types`), for `make_decoder`.
 
-    The classes of its fields are found by name, in the packages that are installed beside it.
+    The classes of its fields are found by name in the installed packages.
     """
     texts: dict[str, str] = {}
     _describe_class(message_class, texts)

@@ -1,7 +1,7 @@
-"""CDR: from a message's bytes to the values at some of its paths, every length checked against the buffer.
+"""Reads the values at some paths of a CDR message; every length is checked against the buffer.
 
-A layout and the wanted paths are compiled once into a list of steps for each byte order; what is not wanted is skipped,
-in one step where its size is fixed.
+A layout and the wanted paths are compiled once into a list of steps for each byte order. Other values are skipped, in
+one step if their size is fixed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def spans(parts: list[Run]) -> tuple[int, ...]:
 
 
 class Program:
-    """Reads the wanted paths of a message type; a list of values in the order of `wanted`."""
+    """Reads the wanted paths of a message type; returns a list of values in the order of `wanted`."""
 
     def __init__(self, message: Struct, wanted: list[tuple[Path, Reader]]) -> None:
         slots = [(path, reader, slot) for slot, (path, reader) in enumerate(wanted)]
@@ -62,10 +62,10 @@ class Program:
         self._size = len(wanted)
 
     def read(self, data: Buffer) -> list[Any]:
-        """The values; DecodeError for a message that is cut short or not of this layout.
+        """The values; DecodeError if the message is truncated or does not have this layout.
 
-        All of the message is walked, so that a cut behind the last value is noticed too. Bytes behind its end are none
-        of its: rclpy's serialize_message leaves some, four for each empty sequence of 8-byte elements.
+        The whole message is walked, so that a truncation after the last value is also found. Bytes after its end are
+        ignored: rclpy's serialize_message leaves some, four for each empty sequence of 8-byte elements.
         """
         steps = self._steps[byte_order(data)]
         values = [None] * self._size
@@ -76,7 +76,7 @@ class Program:
 
 
 def _linked(parts: Iterator[Step | Run]) -> Iterator[Step]:
-    """Steps, with neighbouring primitives of no interest skipped in one."""
+    """The steps, with neighbouring primitives that are not wanted skipped in one step."""
     pending: list[Run] = []
     for part in parts:
         if isinstance(part, tuple):
@@ -103,7 +103,7 @@ def _walk(t: Type, wanted: list[Wanted], order: str) -> Iterator[Step | Run]:
             yield from _walk(field, inner, order)
     elif isinstance(t, (Array, Sequence)):
         yield _indexed(t, wanted, order)
-    else:  # resolve() has refused such a path before
+    else:  # resolve() has already refused such a path
         raise RoboCacheError(f"field: {describe(t)} has no fields; leave out what follows it")
 
 
@@ -138,7 +138,7 @@ def _skip_text(t: Text, order: str) -> Step:
     bound, unpack = t.bound, UNPACK_COUNT[order]
 
     def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
-        # Written out: nearly every message has a frame_id on the way, and calls are what costs here.
+        # Inlined: nearly every message has a frame_id before the values, and function calls dominate the cost.
         start = pos + _PAD4[pos & 7] + 4
         if start <= end:
             stop: int = start + unpack(data, start - 4)[0]
@@ -197,7 +197,7 @@ def _skip_numbers(t: Sequence, one_kind: Run, order: str) -> Step:
 
 
 def _indexed(t: Array | Sequence, wanted: list[Wanted], order: str) -> Step:
-    """Read within some elements of an array or a sequence, and skip the others."""
+    """Read values within some elements of an array or a sequence, and skip the other elements."""
     by_index: dict[int, list[Wanted]] = {}
     for (index, *rest), reader, slot in wanted:
         if not isinstance(index, int):

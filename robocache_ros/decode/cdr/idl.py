@@ -1,4 +1,4 @@
-"""OMG IDL, as recordings hold it for packages that define their messages so, to the .msg texts of the same types."""
+"""Converts OMG IDL, which recordings store for packages that define messages in IDL, to .msg texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 _TOKEN = re.compile(r'"|::|[A-Za-z_]\w*|[-+\d.][\w.+-]*|[^\s\w]')
 _ESCAPE = re.compile(r"\\.")
-# Neither can scan a text more than once from a start that does not match: a quote without an end is the last one.
+# Neither pattern scans a text more than once from a start that does not match: only the last quote can lack an end.
 _NO_TOKENS = re.compile(r'"[^"]*"|//[^\n]*|^[ \t]*(?:#|=|IDL:)[^\n]*', re.MULTILINE)
 _NUMBERS = {
     "boolean": "bool", "octet": "byte", "char": "char", "wchar": "wchar", "float": "float32", "double": "float64",
@@ -22,11 +22,11 @@ _MOST_TOKENS = 200_000
 
 
 def msg_of_idl(name: str, text: str) -> str:
-    """The .msg text of a type with those it needs, from IDL; empty where the IDL cannot be read.
+    """The .msg text of a type and of the types it needs, from IDL; empty if the IDL cannot be read.
 
     Args:
         name: the type, `package/msg/Name`.
-        text: the IDL files of the type and of those it needs, one after the other.
+        text: the IDL files of the type and of the types it needs, one after the other.
     """
     try:
         structs = _Reader(text).structs
@@ -57,7 +57,7 @@ class _Reader:
             raise RoboCacheError("definition: too long")
         self._at = 0
         self._scope: list[str] = []
-        self._aliases: dict[str, tuple[str, str]] = {}  # of typedefs: type and array
+        self._aliases: dict[str, tuple[str, str]] = {}  # typedefs: type and array
         self.structs: dict[str, str] = {}
         while self._at < len(self._tokens):
             self._declaration()
@@ -116,7 +116,7 @@ class _Reader:
                     break
 
     def _type(self) -> tuple[str, str]:
-        """A type's name in .msg text, and what is behind it in brackets."""
+        """The name of a type in .msg text, and the array in the brackets after it."""
         word = self._next()
         if word == "sequence":
             self._expect("<")
@@ -145,7 +145,7 @@ class _Reader:
         return alias or (_short("::".join([*self._scope[:2], word]) if "::" not in word else word), "")
 
     def _array(self, array: str) -> str:
-        """The array of a type with the dimensions behind its name taken in."""
+        """An array combined with the dimensions after its name."""
         count = 1
         while self._peek() == "[":
             self._at += 1

@@ -1,4 +1,4 @@
-"""Readers of numbers as arrays, views of the message, and their one rounding to float32."""
+"""Readers of numbers as arrays, which are views of the message, and their single rounding to float32."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers: TypeAlias = "npt.NDArray[Any]"
 
 
 def numbers(t: Type, order: str, slot: int) -> Step:
-    """Read any type made of numbers as a 1-D array: a view of the message, or float32 where types are mixed."""
+    """Read any type that consists of numbers as a 1-D array: a view of the message, or float32 if types are mixed."""
     fixed = runs(t)
     if fixed is not None:
         return _read_one_kind(fixed[0], order, slot) if len(fixed) == 1 else _read_mixed(fixed, order, slot)
@@ -100,7 +100,7 @@ def _cast(view: Numbers) -> Vector:
 
 
 def to_float32(view: Numbers) -> Vector:
-    """A new float32 array, each value rounded once to nearest even; DecodeError where one is too large for it."""
+    """A new float32 array, each value rounded once to nearest even; DecodeError if a value is too large for float32."""
     try:
         return _cast(view)
     except FloatingPointError:

@@ -1,4 +1,4 @@
-"""Message types that differ between releases of their package, told apart by the messages themselves."""
+"""Message types that differ between releases of their package; the messages themselves show which release it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import message_end
 from robocache_ros.decode.payloads import Buffer, DecodeError
 
-_PADDING = 4  # some middlewares round the size of a message up to this
+_PADDING = 4  # some middlewares round the size of a message up to a multiple of this
 
 _HEAD = "std_msgs/Header header\nstring[] joint_names\n"
 
@@ -24,7 +24,7 @@ def _controller_state(names: tuple[str, ...]) -> str:
 
 _NEW = ("reference", "feedback", "error", "output")
 
-# By type, the .msg text of each release.
+# For each type, the .msg text of each release.
 RELEASES = {
     "control_msgs/msg/JointTrajectoryControllerState": (
         _HEAD + _points("JointTrajectoryPoint", ("desired", "actual", "error")),
@@ -35,7 +35,7 @@ RELEASES = {
 
 
 def find_release(name: str, messages: Iterable[Buffer]) -> str | None:
-    """The .msg text of the release whose layout ends where every one of some messages ends; None where none does."""
+    """The .msg text of the release whose layout ends where each of the messages ends; None if there is none."""
     samples = list(messages)
     for text in RELEASES.get(name, ()) if samples else ():
         layout = message_type(name, {name: text})

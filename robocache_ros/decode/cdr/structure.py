@@ -1,4 +1,4 @@
-"""Where the lengths and strings of a serialized message are: messages alike in them have their numbers at one place."""
+"""Finds the lengths and strings of a serialized message; if they agree, the numbers are at the same offsets."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from robocache_ros.decode.cdr.types import Array, Path, Sequence, Struct, Text, 
 from robocache_ros.decode.cdr.wire import PADDING, START, byte_order, read_count, text_end
 from robocache_ros.decode.payloads import Buffer
 
-_MOST_SPANS = 1024  # a message of more lengths and strings is read alone
+_MOST_SPANS = 1024  # a message with more lengths and strings is read on its own
 
 
 class Structure:
     """The structure of one message that its decoder has read.
 
     Attributes:
-        spans: [start, stop) of each length and string, and of the encapsulation's first two bytes.
-        found_at: where the value at `path` starts, before its padding; None where the message does not have it.
+        spans: [start, stop) of each length and string, and of the first two bytes of the encapsulation.
+        found_at: where the value at `path` starts, before its padding; None if the message does not have it.
 
     Args:
-        message: its type.
+        message: type of the message.
         data: the message.
-        path: a value to find.
+        path: path of the value to find.
     """
 
     def __init__(self, message: Struct, data: Buffer, path: Path) -> None:
@@ -31,11 +31,11 @@ class Structure:
 
     @property
     def known(self) -> bool:
-        """Whether `spans` are all of them."""
+        """Whether `spans` is complete."""
         return len(self.spans) <= _MOST_SPANS
 
     def _walk(self, t: Type, pos: int, path: Path | None) -> int:
-        """Where a value of type `t` ends; `path` is the rest of the path to find, None where it leads elsewhere."""
+        """Where a value of type `t` ends; `path` is the rest of the path to find, None if the path leads elsewhere."""
         if not self.known:
             return pos
         if path == ():

@@ -20,12 +20,12 @@ class Primitive:
     size: int
 
     def dtype(self, order: str) -> np.dtype[np.generic]:
-        """Its NumPy dtype for byte order `<` or `>`; a boolean is read as the byte it is."""
+        """Its NumPy dtype for byte order `<` or `>`; a boolean is read as a byte."""
         return np.dtype(f"{order}{'u' if self.kind == 'b' else self.kind}{self.size}")
 
     @property
     def code(self) -> str:
-        """Its letter in `struct`."""
+        """Its format character in `struct`."""
         letter = {1: "b", 2: "h", 4: "i", 8: "q"}[self.size]
         return {"f": "f" if self.size == 4 else "d", "i": letter}.get(self.kind, letter.upper())
 
@@ -39,14 +39,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A type that may be declared and not be read, such as wstring."""
+    """A type that can be declared but not read, such as wstring."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Array:
-    """`length` elements, no length on the wire."""
+    """`length` elements, without a length on the wire."""
 
     element: Type
     length: int
@@ -70,14 +70,14 @@ class Struct:
 
 Type: TypeAlias = "Primitive | Text | Unsupported | Array | Sequence | Struct"
 Path: TypeAlias = "tuple[str | int, ...]"
-Run: TypeAlias = "tuple[Primitive, int]"  # so many of one primitive in a row
+Run: TypeAlias = "tuple[Primitive, int]"  # a primitive, and how often it is repeated
 
 _UNROLLED = 64  # longer arrays of mixed structs are walked, not laid out
-_MOST_RUNS = 4096  # nor is an array of arrays of them
+_MOST_RUNS = 4096  # the limit for nested arrays of them
 
 
 def runs(t: Type) -> list[Run] | None:
-    """The primitives of a type of fixed layout, neighbours of a kind together; None where the layout varies."""
+    """The primitives of a type of fixed layout, with equal neighbours merged; None if the layout varies."""
     if isinstance(t, Primitive):
         return [(t, 1)]
     if isinstance(t, Array):
@@ -97,7 +97,7 @@ def runs(t: Type) -> list[Run] | None:
 
 
 def primitive_of(t: Type) -> Primitive:
-    """The primitive that a type of fixed layout is, or is made of throughout."""
+    """The primitive that a type of fixed layout is, or that all its elements are."""
     fixed = runs(t)
     if fixed is None or len(fixed) != 1:
         raise RoboCacheError(f"field: {describe(t)} is not made of numbers of one type; name a field in it")
@@ -105,7 +105,7 @@ def primitive_of(t: Type) -> Primitive:
 
 
 def merged(parts: list[Run]) -> list[Run]:
-    """The same primitives with neighbours of a kind added up."""
+    """The same primitives, with equal neighbours merged."""
     result: list[Run] = []
     for primitive, count in parts:
         if result and result[-1][0] == primitive:
@@ -129,7 +129,7 @@ def parse_path(path: str) -> Path:
 
 
 def resolve(t: Type, path: Path) -> Type:
-    """The type at a path; `RoboCacheError` names the fields that there are."""
+    """The type at a path; the `RoboCacheError` lists the available fields."""
     for step in path:
         if isinstance(step, int):
             if not isinstance(t, (Array, Sequence)):
@@ -147,7 +147,7 @@ def resolve(t: Type, path: Path) -> Type:
 
 
 def describe(t: Type) -> str:
-    """A type as a .msg file would write it, in 80 characters at most."""
+    """A type as written in a .msg file, in at most 80 characters."""
     if isinstance(t, Array):
         return f"{describe(t.element)}[{t.length}]"
     if isinstance(t, Sequence):

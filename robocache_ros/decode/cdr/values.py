@@ -15,7 +15,7 @@ from robocache_ros.units import NS_PER_S
 
 
 def stamp(t: Type, order: str, slot: int) -> Step:
-    """Read a builtin_interfaces/msg/Time as int nanoseconds; DecodeError where `nanosec` is a second or more."""
+    """Read a builtin_interfaces/msg/Time as int nanoseconds; DecodeError if `nanosec` is a second or more."""
     unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
 
     def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
@@ -32,7 +32,7 @@ def stamp(t: Type, order: str, slot: int) -> Step:
 
 
 def unchecked_stamp(t: Type, order: str, slot: int) -> Step:
-    """Read a builtin_interfaces/msg/Time as int nanoseconds; 0 where it is not valid."""
+    """Read a builtin_interfaces/msg/Time as int nanoseconds; 0 if it is not valid."""
     unpack, padding = Packed(f"{order}iI").unpack_from, PADDING[4]
 
     def step(data: Buffer, pos: int, end: int, values: list[Any]) -> int:
@@ -72,10 +72,10 @@ def string(t: Type, order: str, slot: int) -> Step:
 
 
 def remembered(read_one: Callable[[Buffer, int, int, str], tuple[Any, int]]) -> Reader:
-    """Make a reader of a sequence, as a tuple of what `read_one` makes of each element.
+    """Make a reader of a sequence; it returns a tuple of the results of `read_one` for each element.
 
-    Joint names and point fields are the same in every message. Reading them each time would cost more than all the
-    rest, so the last few lists are found again by comparing the raw bytes. Nothing in them is aligned wider than 4.
+    Joint names and point fields are the same in every message. Reading them each time would take longer than the rest
+    of the message, so the last few lists are cached by their raw bytes. No element has an alignment above 4.
     """
 
     def reader(t: Type, order: str, slot: int) -> Step:

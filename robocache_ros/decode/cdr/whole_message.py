@@ -1,4 +1,4 @@
-"""Whole messages as objects, to look into; what a stream reads goes through `field_reader`."""
+"""Reads whole messages as objects for inspection; streams use `field_reader`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from robocache_ros.errors import RoboCacheError
 
 
 def read_message(message: Struct, data: Buffer) -> Any:
-    """A message with its fields as attributes: numbers, str, NumPy arrays of numbers, lists of the others.
+    """A message with its fields as attributes: numbers, str, NumPy arrays of numbers, lists of other values.
 
     Errors:
-        DecodeError: the message is cut short, or not of this type.
+        DecodeError: the message is truncated, or not of this type.
         RoboCacheError: the type has fields that are not supported.
     """
     return _Reader(data).value(message, START)[0]
 
 
 def message_end(message: Struct, data: Buffer) -> int:
-    """The offset past the last byte that a message of this type has in `data`.
+    """The offset after the last byte of a message of this type in `data`.
 
     Errors:
         DecodeError, RoboCacheError: as for `read_message`.

@@ -1,7 +1,7 @@
-"""What CDR is made of: the encapsulation, padding, lengths and strings, each checked against the message's end.
+"""The elements of CDR: encapsulation, padding, lengths and strings, each checked against the end of the message.
 
-Alignment counts from the start of the payload, after the 4 bytes of encapsulation (XCDR1, as DDS and every rosbag2 have
-it). https://www.omg.org/spec/DDSI-RTPS, section 10 and DDS-XTypes, 7.4.
+Alignment counts from the start of the payload, after the 4 bytes of encapsulation (XCDR1, as in DDS and every rosbag2).
+https://www.omg.org/spec/DDSI-RTPS, section 10 and DDS-XTypes, 7.4.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from robocache_ros.decode.cdr.types import Sequence, Type, describe
 from robocache_ros.decode.limits import MAX_ELEMENTS, MAX_TEXT_BYTES
 from robocache_ros.decode.payloads import Buffer, DecodeError
 
-# A step reads at `pos` of a message that ends at `end`, may put a value into its slot, and returns where it stopped.
+# A step reads at `pos` of a message that ends at `end`, may write a value to its slot, and returns where it stopped.
 Step: TypeAlias = "Callable[[Buffer, int, int, list[Any]], int]"
-# Makes the step that reads a type in a byte order (`<` or `>`) and puts its value into a slot.
+# Creates the step that reads a type in a byte order (`<` or `>`) and writes its value to a slot.
 Reader: TypeAlias = "Callable[[Type, str, int], Step]"
 
 START = 4
@@ -32,7 +32,7 @@ UNPACK_COUNT = {order: Packed(f"{order}I").unpack_from for order in "<>"}
 
 
 def byte_order(data: Buffer) -> str:
-    """`<` or `>` from the encapsulation header; DecodeError for anything that is not plain CDR."""
+    """`<` or `>` from the encapsulation header; DecodeError if it is not plain CDR."""
     if len(data) < START:
         raise DecodeError("truncated", f"message: {len(data)} bytes, shorter than the encapsulation header")
     if data[0] == 0 and data[1] <= 1:
@@ -43,12 +43,12 @@ def byte_order(data: Buffer) -> str:
 
 
 def truncated(pos: int, end: int) -> DecodeError:
-    """The error of a message whose content reaches past its end."""
+    """The error for a message whose content reaches past its end."""
     return DecodeError("truncated", f"message: content up to byte {pos}, but it ends at {end}")
 
 
 def read_count(data: Buffer, pos: int, end: int, order: str) -> tuple[int, int]:
-    """The uint32 length at or after `pos`, and where it ends."""
+    """The uint32 length at or after `pos`, and the position after it."""
     pos += _PAD4[pos & 7]
     if pos + 4 > end:
         raise truncated(pos + 4, end)
@@ -56,7 +56,7 @@ def read_count(data: Buffer, pos: int, end: int, order: str) -> tuple[int, int]:
 
 
 def text_end(data: Buffer, pos: int, end: int, order: str, bound: int | None = None) -> tuple[int, int]:
-    """Where the characters of a string begin and where the string ends, its closing NUL included."""
+    """Where the characters of a string start, and where the string ends, including its closing NUL."""
     size, pos = read_count(data, pos, end, order)
     if pos + size > end:
         raise truncated(pos + size, end)
@@ -68,7 +68,7 @@ def text_end(data: Buffer, pos: int, end: int, order: str, bound: int | None = N
 
 
 def read_text(data: Buffer, pos: int, end: int, order: str) -> tuple[str, int]:
-    """The string at or after `pos`, and where it ends."""
+    """The string at or after `pos`, and the position after it."""
     start, stop = text_end(data, pos, end, order)
     if stop - start > MAX_TEXT_BYTES:
         raise DecodeError("bad_length", f"message: a string of {stop - start} bytes; {MAX_TEXT_BYTES} are allowed")
@@ -79,12 +79,12 @@ def read_text(data: Buffer, pos: int, end: int, order: str) -> tuple[str, int]:
 
 
 def too_many(count: int, sequence: Sequence) -> DecodeError:
-    """The error of a sequence longer than its bound."""
+    """The error for a sequence longer than its bound."""
     return DecodeError("bad_length", f"message: {count} elements in {describe(sequence)}")
 
 
 def check_count(count: int, sequence: Sequence, pos: int, end: int, limit: int = MAX_ELEMENTS) -> None:
-    """Refuse a length that cannot be true, as every element takes a byte at least, or that takes too long to walk."""
+    """Refuse a length that takes too long to walk, or is impossible because each element takes at least a byte."""
     if sequence.bound is not None and count > sequence.bound:
         raise too_many(count, sequence)
     if count > end - pos:
