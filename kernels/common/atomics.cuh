@@ -1,4 +1,4 @@
-// The atomics that headers use, for host code, which has one thread.
+// The atomics that headers use, for host code, which runs in one thread.
 #pragma once
 
 #if !defined(__CUDACC__)

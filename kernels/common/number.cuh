@@ -1,6 +1,7 @@
-// Numbers with one rounding per operation, and the 16-bit floats, as device code (NVRTC) and as host code (g++).
+// Numbers with one rounding per operation, and 16-bit floats, as device code (NVRTC) and as host code (g++).
 //
-// Host code must be compiled with -ffp-contract=off. The modules in robocache_ros/alignments do the same operations in NumPy.
+// Host code must be compiled with -ffp-contract=off. The modules in robocache_ros/alignments compute the same
+// operations in NumPy.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -92,7 +93,7 @@ HD float to_float(f16 a) {
 #endif
 }
 
-// Splits a register of two 16-bit floats.
+// Splits a register that holds two 16-bit floats.
 HD void both_floats(uint32 both, const bf16*, float& low, float& high) {
   low = float_of(both << 16);
   high = float_of(both & 0xffff0000);
@@ -102,7 +103,7 @@ HD void both_floats(uint32 both, const f16*, float& low, float& high) {
   high = to_float(f16{(unsigned short)(both >> 16)});
 }
 
-// Rounds to nearest even. Any NaN becomes the canonical NaN, because processors differ in the NaN that they produce.
+// Rounds to nearest even. Every NaN becomes the canonical NaN, because processors produce different NaNs.
 template <class T>
 struct Rounded;
 
@@ -140,8 +141,8 @@ struct Rounded<f16> {
   }
 };
 
-// Rounds the result of arithmetic by the GPU's conversions: 16-bit types two at a time. Any NaN becomes all ones except the sign,
-// as these conversions produce it.
+// Rounds the result of arithmetic with the GPU's conversions: 16-bit types two at a time. As in these conversions,
+// every NaN becomes all ones except the sign.
 template <class T>
 struct Narrowed;
 
@@ -186,7 +187,7 @@ struct Narrowed<uint8> {
   static HD uint8 of(float a) { return Rounded<uint8>::of(a); }
 };
 
-// n / d where n * d < 2^32. `magic` is 2^32 / d, rounded up; the host computes it.
+// n / d where n * d < 2^32. `magic` is 2^32 / d, rounded up, from the host.
 HD int divided(int n, int d, uint32 magic) {
 #if defined(__CUDA_ARCH__)
   return d == 1 ? n : (int)__umulhi((uint32)n, magic);

@@ -1,4 +1,4 @@
-// Groups of elements that are loaded and stored as one, of up to 16 bytes, and copies into shared memory.
+// Groups of elements that are loaded and stored together, of up to 16 bytes, and copies to shared memory.
 #pragma once
 #include "common/number.cuh"
 
@@ -36,7 +36,7 @@ struct WordOf {
 };
 #endif
 
-// N elements of T in one or a few registers; `unpack` them where they are used.
+// N elements of T in one or a few registers; call `unpack` where they are used.
 template <class T, int N>
 using Word = typename WordOf<sizeof(T) * N>::type;
 
@@ -52,7 +52,7 @@ HD Pack<T, N> unpack(const Word<T, N>& word) {
   return pack;
 }
 
-// Hides from the compiler how an address is computed, so that it does not compute it again at every use.
+// Hides the computation of an address from the compiler, which would otherwise repeat it at every use.
 template <class T>
 HD void hold(T*& address) {
 #if defined(__CUDACC__)
@@ -84,7 +84,8 @@ HD void store(T* to, const Pack<T, N>& pack) {
 #endif
 }
 
-// Copies 16 bytes from device to shared memory without registers; both addresses are aligned. `await_copies` waits for them.
+// Copies 16 bytes from device to shared memory without registers; both addresses must be aligned. `await_copies` waits
+// for the copy.
 HD void copy_async(void* to, const void* from) {
 #if defined(__CUDACC__)
   uint32 address = (uint32)__cvta_generic_to_shared(to);
@@ -100,11 +101,11 @@ HD void await_copies() {
 #endif
 }
 
-// Copies bytes from device to shared memory with all threads, and returns where they begin. `to` has 15 bytes of room more: the
-// copy has the same address modulo 16 as `from`, so that both can be read by the same words.
+// Copies bytes from device to shared memory with all threads, and returns the start of the copy. `to` has room for 15
+// more bytes: the copy has the same address modulo 16 as `from`, so that both are read with the same words.
 template <bool WHOLE>
 HD char* stage(char* to, const char* from, int bytes, int thread, int threads) {
-  if constexpr (WHOLE) {  // the bytes are complete aligned words
+  if constexpr (WHOLE) {  // the bytes are whole aligned words
     ROLLED
     for (int i = thread * 16; i < bytes; i += threads * 16) copy_async(to + i, from + i);
     return to;

@@ -1,7 +1,7 @@
 // Area means of packed images whose data and rows are aligned to 16 bytes. Each byte is read about once.
 //
-// Compiled for the PIXEL_BYTES of a source; for one ELEMENT kind of the result, which keeps the code short (fetching it takes a notable
-// part of a kernel of 4 us); and for blocks of THREADS.
+// Compiled for the PIXEL_BYTES of a source, for one ELEMENT kind of the result and for blocks of THREADS. One kind
+// keeps the code short: fetching it takes a notable part of a kernel of 4 us.
 #include "image/area.cuh"
 #include "common/dependent_launch.cuh"
 
@@ -9,8 +9,8 @@ using namespace robocache;
 
 constexpr int CHANNELS = PIXEL_BYTES == 1 ? 1 : 3;
 
-// A block computes `per_block` columns of one output row: first the sums over the rows of every byte of these columns, sixteen bytes to
-// a thread, in shared memory; then the means of these sums over columns.
+// A block computes `per_block` columns of one output row. It first sums every byte of these columns over the rows in
+// shared memory, sixteen bytes per thread, and then computes the means of these sums over columns.
 extern "C" __global__ void __launch_bounds__(THREADS, 8) area_packed(
     const __grid_constant__ AreaArguments arguments
 ) {

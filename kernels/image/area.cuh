@@ -1,14 +1,14 @@
 // Area means of a packed image, sixteen bytes of a row at a time.
 //
-// The overlap of a source pixel with an output pixel is an integer number of shares of a source pixel, with both sides in lowest
-// terms: 1080 rows to 224 are 135 to 28, so a source row has 28 shares and an output row 135. The weighted sum of a column's bytes
-// therefore mostly fits 16 bits, and two sums fit a register.
+// The overlap of a source pixel with an output pixel is a whole number of shares. A share is a source pixel divided by
+// the output size in lowest terms: 1080 rows to 224 are 135 to 28, so a source row has 28 shares and an output row 135.
+// The weighted sum of a column's bytes therefore mostly fits in 16 bits, and two sums fit in a register.
 #pragma once
 #include "image/pixel.cuh"
 
 namespace robocache {
 
-// The source pixels that an output pixel covers, and the shares of the first and the last that are outside of it.
+// The source pixels that an output pixel covers, and the shares of the first and the last pixel that are outside of it.
 struct Cover {
   int first, last, before, after;
 };
@@ -36,11 +36,11 @@ HD uint32 odd_bytes(uint32 word) {
 }
 
 // Sums sixteen columns of bytes over the rows of `cover`, weighted, to 16 bits each, in order. `down.source` is at most 65535 / 255.
-// `bytes` is in the first row.
+// `bytes` points into the first row.
 HD void sum_rows(const unsigned char* bytes, uint32 step, const Axis& down, Cover cover, Chunk* sums) {
   constexpr int AHEAD = 6;  // loads in flight together
   uint32 even[4] = {}, odd[4] = {};
-  const int rows = cover.last - cover.first;  // less one
+  const int rows = cover.last - cover.first;  // minus one
   for (int start = 0; start <= rows; start += AHEAD) {
     Chunk loaded[AHEAD];
     UNROLL
@@ -67,14 +67,15 @@ HD void sum_rows(const unsigned char* bytes, uint32 step, const Axis& down, Cove
   }
 }
 
-// The mean, 0..255, over the columns of `cover`, whose sums over the rows are `stride` apart. `pixels`: shares of an output pixel.
+// The mean, 0..255, over the columns of `cover`; their sums over the rows are `stride` apart. `pixels`: shares of an
+// output pixel.
 template <int stride>
 HD int mean_across(const unsigned short* sums, const Axis& across, Cover cover, uint32 pixels) {
   uint32 total = 0;
   UNROLL_BY(5)
   for (int i = 0; i < across.least; ++i) total += sums[i * stride];
   const int columns = cover.last - cover.first + 1;
-  const int last = (columns > across.least ? across.out : 0) - cover.after;  // correction to the share of the last column
+  const int last = (columns > across.least ? across.out : 0) - cover.after;  // correction for the share of the last column
   total = total * across.out - sums[0] * cover.before + sums[(columns - 1) * stride] * last;
   return quotient(total + pixels / 2, pixels);
 }

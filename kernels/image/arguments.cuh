@@ -1,4 +1,4 @@
-// The arguments of the kernels in this folder. ops/image/cuda/arguments.py has the same structures.
+// The arguments of the kernels in this folder. ops/image/cuda/arguments.py defines the same structures.
 #pragma once
 #include "common/number.cuh"
 
@@ -6,7 +6,7 @@ namespace robocache {
 
 struct Image {
   const unsigned char* data;
-  long long step;              // bytes from a row to the next
+  long long step;              // bytes from a row to the next row
   int width, height;           // of the full image; NV12's chroma starts at step * height
   int top, left, rows, columns;  // of the crop
   int pixel_bytes;
@@ -26,7 +26,7 @@ struct ConvertArguments {
   Affine affine;
   void* out;            // (channels, height, width)
   int width, height;    // of the result
-  int element;          // enum ElementKind of it, for kernels that are not compiled for one
+  int element;          // enum ElementKind of the result, for kernels that are not compiled for one kind
 };
 
 struct AreaImageArguments {
@@ -35,11 +35,11 @@ struct AreaImageArguments {
   int vector;     // bytes of a load: 4, or 1 if the address or the step of PACKED data is not a multiple of 4
 };
 
-// One axis, in lowest terms.
+// One axis; both sizes are in lowest terms.
 struct Axis {
   int source, out;
-  uint32 magic;  // of a division by `out`; see `divided`
-  int least;     // source pixels that an output pixel covers fully or in part: this many or one more
+  uint32 magic;  // for division by `out`; see `divided`
+  int least;     // source pixels that an output pixel covers fully or in part are this many, or one more
 };
 
 struct AreaArguments {

@@ -1,7 +1,8 @@
 // Images: bytes in device memory -> (channels, out_height, out_width), in one pass.
 //
-// Compiled for one FAMILY, one RESIZE and one ELEMENT kind of the result, which keeps the code short and free of branches in the
-// loop over channels (a kernel of 3 us is limited by latency, and fetching its code counts); and for blocks of THREADS.
+// Compiled for one FAMILY, one RESIZE and one ELEMENT kind of the result, and for blocks of THREADS. This keeps the
+// code short and the loop over channels free of branches: a kernel of 3 us is limited by latency, and fetching its code
+// takes time.
 #include "image/pixel.cuh"
 #include "common/dependent_launch.cuh"
 
@@ -19,13 +20,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) convert_image(
     convert_pixel<FAMILY, RESIZE>(arguments.image, arguments.affine, x, y, out_width, out_height, arguments.out, ELEMENT);
 }
 
-// Sums the bytes begin..end of a row over rows; a thread sums BYTES of them, and `begin` is aligned to that. All rows except the first
-// and the last have the same weight, so their bytes are added in 16 bits each, two to a register, before they are weighted.
+// Sums the bytes begin..end of a row over rows; a thread sums BYTES of them, and `begin` is aligned to BYTES. All rows
+// except the first and the last have the same weight: their bytes are summed in 16 bits each, two per register, before
+// they are weighted.
 template <int BYTES>
 __device__ __forceinline__ void sum_rows(
     const Image& image, Span rows, int y, int out_height, int begin, int end, unsigned int* sums
 ) {
-  constexpr int AHEAD = 4, MOST = 256;  // loads in flight together; rows whose sum of bytes fits 16 bits
+  constexpr int AHEAD = 4, MOST = 256;  // loads in flight together; rows whose sum of bytes fits in 16 bits
   constexpr unsigned int EVEN = 0x00ff00ff;
   const unsigned int first_weight = area_overlap(rows.first, y, image.rows, out_height);
   const unsigned int last_weight =
@@ -65,8 +67,9 @@ __device__ __forceinline__ void sum_rows(
   }
 }
 
-// A block computes `per_block` columns of one output row: first the weighted sum over the rows of each byte (PACKED) or of each
-// pixel's colours, read once and coalesced, in shared memory; then the sums over columns.
+// A block computes `per_block` columns of one output row. It first sums each byte (PACKED) or the colours of each
+// pixel, weighted, over the rows in shared memory, with coalesced reads that read each byte once. It then sums over
+// columns.
 extern "C" __global__ void __launch_bounds__(THREADS) area_image(
     const __grid_constant__ AreaImageArguments arguments
 ) {
@@ -79,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) area_image(
   const int first = area_span(x_begin, image.columns, out_width).first;
   const int last = area_span(x_begin + count - 1, image.columns, out_width).last;
   const Span rows = area_span(y, image.rows, out_height);
-  int start = 0;  // byte of the row that the sums begin with
+  int start = 0;  // byte of the row at which the sums begin
   if (FAMILY == PACKED) {
     start = (image.left + first) * image.pixel_bytes & -vector;
     const int end = (image.left + last + 1) * image.pixel_bytes;

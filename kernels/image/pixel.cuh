@@ -1,7 +1,7 @@
 // Images: the bytes of a message -> RGB (or depth) -> resized -> normalised, one output pixel at a time.
 //
-// The arithmetic of robocache_ros/ops/image/cpu.py: integers for 8-bit images; for depth, and for normalising, floats with
-// one rounding per operation.
+// The arithmetic of robocache_ros/ops/image/cpu.py: integers for 8-bit images; floats with one rounding per operation
+// for depth and for normalising.
 #pragma once
 #include "image/arguments.cuh"
 
@@ -19,8 +19,8 @@ enum ElementKind { ELEMENT_U8, ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 };  // of 
 
 constexpr int WEIGHT_BITS = 11;
 
-// n / d for n and d >= 0 with a quotient of at most 2**20. A float division and a correction take a third of the time of an integer
-// division.
+// n / d for n and d >= 0, with a quotient of at most 2**20. A float division and a correction take a third of the time
+// of an integer division.
 HD int quotient(unsigned int n, unsigned int d) {
 #if defined(__CUDA_ARCH__)
   unsigned int q = (unsigned int)__fdividef((float)n, (float)d);
@@ -33,7 +33,7 @@ HD int quotient(unsigned int n, unsigned int d) {
 
 HD int clamp_u8(int value) { return value < 0 ? 0 : value > 255 ? 255 : value; }
 
-// BT.601, limited range, 20 fractional bits.
+// BT.601, limited range, with 20 fractional bits.
 HD void bt601(int luma, int u, int v, int* rgb) {
   const int y = (luma > 16 ? luma - 16 : 0) * 1220542;
   const int half = 1 << 19;
@@ -55,7 +55,7 @@ HD void demosaic(const Image& image, int x, int y, int* rgb) {
   const int here = bayer_at(image, x, y);
   const int up = bayer_at(image, x, y - 1), down = bayer_at(image, x, y + 1);
   const int left = bayer_at(image, x - 1, y), right = bayer_at(image, x + 1, y);
-  if (red_row == red_column) {  // on a red or a blue pixel
+  if (red_row == red_column) {  // at a red or a blue pixel
     const int corners = (bayer_at(image, x - 1, y - 1) + bayer_at(image, x + 1, y - 1) +
                              bayer_at(image, x - 1, y + 1) + bayer_at(image, x + 1, y + 1) + 2) >> 2;
     rgb[0] = red_row ? here : corners;
@@ -120,7 +120,7 @@ HD Tap bilinear_tap(int i, int size, int out) {
 
 HD int fixed_weight(Tap tap, int out) { return quotient((tap.remainder << WEIGHT_BITS) + out, 2 * out); }
 
-// The source pixels of output index i, and the overlap of one of them with it, in 1 / out of a pixel.
+// The source pixels of output index i, and the overlap of a source pixel with it, in units of 1 / out of a pixel.
 struct Span {
   int first, last;  // inclusive
 };
@@ -140,7 +140,7 @@ HD int area_overlap(int index, int i, int size, int out) {
 
 HD int area_mean(unsigned long long total, int rows, int columns) {
   const unsigned long long pixels = (unsigned long long)rows * columns;
-  if (pixels <= 0xffffffffull / 256) {  // fits 32 bits, whose division takes much less time
+  if (pixels <= 0xffffffffull / 256) {  // fits in 32 bits, whose division is much faster
     return quotient((unsigned int)total + (unsigned int)pixels / 2, (unsigned int)pixels);
   }
   return int((total + pixels / 2) / pixels);
@@ -148,9 +148,9 @@ HD int area_mean(unsigned long long total, int rows, int columns) {
 
 // The resized colour at output column x, row y, 0..255.
 //
-// AREA is here for any image, one pixel at a time, as a tick's graph and images too wide for shared memory need it. Two kernels
-// give the same bits in less time: area.cu where rows are packed and aligned (1080p to 224 x 224 in 3.8 us), and area_image in
-// convert.cu for other 8-bit images.
+// AREA handles any image here, one pixel at a time, for the graph of a tick and for images too wide for shared memory.
+// Two kernels give the same bits in less time: area.cu for packed and aligned rows (1080p to 224 x 224 in 3.8 us), and
+// area_image in convert.cu for other 8-bit images.
 template <int family, int resize>
 HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_height, int* rgb) {
   if (resize == NEAREST) {
@@ -165,7 +165,7 @@ HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_hei
     rgb_at<family>(image, image.left + tx.lower, image.top + ty.upper, c);
     rgb_at<family>(image, image.left + tx.upper, image.top + ty.upper, d);
     UNROLL
-    for (int channel = 0; channel < 3; ++channel) {  // those the image lacks are zero
+    for (int channel = 0; channel < 3; ++channel) {  // channels that the image lacks are zero
       const int left = a[channel] * (one - wy) + c[channel] * wy;
       const int right = b[channel] * (one - wy) + d[channel] * wy;
       rgb[channel] = (left * (one - wx) + right * wx + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS);
@@ -192,7 +192,7 @@ HD void resized_rgb(const Image& image, int x, int y, int out_width, int out_hei
   }
 }
 
-// The lower value itself where the weight is 0, so that a NaN next to it does not spread.
+// Returns the lower value if the weight is 0, so that a NaN next to it does not spread.
 HD float lerp_depth(float lower, float upper, float weight) {
   return weight == 0.0f ? lower : add(lower, mul(weight, sub(upper, lower)));
 }
@@ -230,8 +230,8 @@ HD float normalized(float value, const Affine& affine, int channel) {
   return affine.given ? div(sub(value, affine.mean[channel]), affine.std[channel]) : value;
 }
 
-// value / 255 of 0..255, to the bit (a test compares all 256), without a division: that has a branch for subnormal numbers,
-// which keeps the channels of a pixel from overlapping.
+// value / 255 for 0..255, with the same bits (a test compares all 256), but without a division. A division has a branch
+// for subnormal numbers, which keeps the channels of a pixel from overlapping.
 HD float unit_of_u8(int value) {
   const float whole = float(value), inverse = 1.0f / 255, near = mul(whole, inverse);
   return fused(fused(near, -255.0f, whole), inverse, near);
@@ -248,7 +248,7 @@ HD void store_u8(void* out, long long index, int value, int element, const Affin
   else store(out, index, normalized(unit_of_u8(value), affine, channel), element);
 }
 
-// One output pixel, every channel, into out (channels, out_height, out_width).
+// Writes one output pixel, all channels, to out (channels, out_height, out_width).
 template <int family, int resize>
 HD void convert_pixel(
   const Image& image, const Affine& affine, int x, int y, int out_width, int out_height, void* out, int element

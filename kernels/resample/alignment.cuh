@@ -1,7 +1,8 @@
 // The alignments of robocache_ros/alignments, as types.
 //
-// resample/alignment_table.cuh is generated from that package when a kernel is compiled (ops/cuda/generated.py). It includes the
-// header of each alignment that blends, and defines ALIGNMENTS: a list of BLENDS(name, group) and COPIES(name, selects).
+// resample/alignment_table.cuh is generated from that package when a kernel is compiled (ops/cuda/generated.py). It
+// includes the header of each alignment that blends, and defines ALIGNMENTS, a list of BLENDS(name, group) and
+// COPIES(name, selects).
 #pragma once
 #include "resample/alignment_table.cuh"
 
@@ -11,7 +12,7 @@ namespace robocache {
 enum class Method { ALIGNMENTS(NAME, NAME) };
 #undef NAME
 
-enum class Selects { neighbours, newest, nearest };  // which samples a tick uses
+enum class Selects { neighbours, newest, nearest };  // the samples that a tick uses
 
 template <Method METHOD>
 struct Alignment;

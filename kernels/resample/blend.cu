@@ -1,8 +1,8 @@
-// Blends of rows of one buffer, selected by the caller.
+// Blends rows of one buffer that the caller selected.
 //
 // Compiled with  TRAITS     Method::linear, bf16, bf16, 8, 8, 8, 8, 16, 0: the arguments of StreamTraits
 //                THREADS    of a block
-//                IN_FLIGHT  items that a thread loads before it stores the first
+//                IN_FLIGHT  number of items that a thread loads before it stores the first
 #include "resample/tile.cuh"
 
 using namespace robocache;

@@ -1,4 +1,4 @@
-// An item: a few elements of the output, from the loads of their samples to the stores of the blend.
+// An item is a few elements of the output; this file has its steps from loading samples to storing the blend.
 #pragma once
 #include "resample/alignment.cuh"
 #include "common/vector.cuh"
@@ -6,35 +6,35 @@
 namespace robocache {
 
 struct alignas(16) Selection {  // the samples of a row
-  int lower;               // the sample copied or blended from
-  int upper;               // the sample blended towards
-  float weight;            // its share; 0 where `lower` is copied
-  int valid;               // 0 none, 1 aligned, 2 held past its neighbour
+  int lower;               // the sample to copy, or to blend from
+  int upper;               // the sample to blend towards
+  float weight;            // share of `upper`; 0 if `lower` is copied
+  int valid;               // 0 invalid, 1 aligned, 2 held
 };
 
 HD Selection no_selection() { return Selection{0, 0, 0.0f, 0}; }
 
-// What is known about a stream when its kernel is compiled: a sum of flags.
+// Properties of a stream that are known when its kernel is compiled: a sum of flags.
 enum StreamFlag {
   STAGED = 1,      // its samples are in shared memory
-  EACH_TIMES = 2,  // times are per batch
-  RAGGED = 4,      // it has lengths
-  GROUPED = 8,     // several batches in a tile
+  EACH_TIMES = 2,  // each batch has its own times
+  RAGGED = 4,      // the stream has lengths
+  GROUPED = 8,     // a tile has several batches
   WIDE = 16,       // offsets in a tile need 64 bits
   EVEN = 32,       // a thread stays in one column from item to item
-  WHOLE = 64,      // samples of every batch begin and end at a multiple of 16 bytes
-  TWICE = 128,     // an item spans two rows at most
+  WHOLE = 64,      // the samples of every batch begin and end at a multiple of 16 bytes
+  TWICE = 128,     // an item covers at most two rows
   MARKED = 256,    // valid or age are written
-  PARTED = 512,    // a tile has some of its columns; its samples are staged
+  PARTED = 512,    // a tile has some of the columns; its samples are staged
   SHIFTED = 1024,  // items begin where a store can, anywhere in a row: the outer ones begin before it or end after it
 };
 
-// How a stream is read and written; sizes are powers of two.
+// How a stream is read and written; all sizes are powers of two.
 //   LOAD   elements that a load moves
 //   UNIT   elements of an item in one row of the output
 //   STORE  elements that a store moves
 //   ITEM   elements of an item: greater than UNIT only if rows follow each other in the output without a gap
-//   STEPS  of the search in shared memory, which has 2^STEPS times per batch; 0 if times are not there
+//   STEPS  steps of the search in shared memory, which has 2^STEPS times per batch; 0 if the times are not in shared memory
 template <Method METHOD_, class In_, class Out_, int LOAD_, int UNIT_, int STORE_, int ITEM_, int FLAGS_, int STEPS_>
 struct StreamTraits {
   typedef In_ In;
@@ -49,14 +49,15 @@ struct StreamTraits {
   static constexpr bool blends = Alignment<METHOD_>::SELECTS == Selects::neighbours, spans = ITEM_ > UNIT_;
 };
 
-// How far before a row its first item begins: rows of `pitch` elements from `out` on.
+// The distance by which the first item of a row begins before it; rows have `pitch` elements and start at `out`.
 template <class K>
 HD int shift_of(const typename K::Out* out, int pitch, int row) {
   if constexpr (!K::shifted) return 0;
   return (int)((unsigned long long)out / sizeof *out + (uint32)row * (uint32)pitch) & (K::ITEM - 1);
 }
 
-// Where a selected sample begins in its tile's data. A selection has the row if offsets are wide, and otherwise the offset itself.
+// The start of a selected sample in its tile's data. A selection holds the row if offsets are wide, else the offset
+// itself.
 template <class K>
 HD auto offset(int place, int width) {
   if constexpr (K::wide) return (int64)place * width;
@@ -85,7 +86,7 @@ HD void fetch_unit(Item<K>& item, int u, const typename K::In* data, int width, 
   UNROLL
   for (int i = 0; i < K::UNIT; i += K::LOAD) {
     W& before = item.before[(u + i) / K::LOAD];
-    if constexpr (K::staged) {  // an extra read is cheaper than a branch, and the memory around the samples is readable
+    if constexpr (K::staged) {  // an extra read is cheaper than a branch, and memory around the samples is readable
       W word = read<K>(data + (lower + i));
       before = some ? word : W{};
       if constexpr (K::blends) item.after[(u + i) / K::LOAD] = read<K>(data + (upper + i));
@@ -106,7 +107,7 @@ template <class K>
 HD void fetch(Item<K>& item, const typename K::In* data, int width, const Selection* selections, int row, int rows, int d) {
   const Selection none = no_selection();
   Selection found = selections[row];
-  if constexpr (K::spans && K::twice) {  // both rows at once, so that no unit waits for the previous one
+  if constexpr (K::spans && K::twice) {  // both rows at once, so that a unit does not wait for the previous one
     const Selection next = d + K::ITEM > width && row + 1 < rows ? selections[row + 1] : none;
     const auto lower = offset<K>(found.lower, width) + d, upper = offset<K>(found.upper, width) + d;
     const auto next_lower = offset<K>(next.lower, width) + d - width, next_upper = offset<K>(next.upper, width) + d - width;
@@ -131,7 +132,7 @@ HD void fetch(Item<K>& item, const typename K::In* data, int width, const Select
 }
 
 template <class T>
-HD T converted(T value, const T*) {  // copied: the same bits
+HD T converted(T value, const T*) {  // copied with the same bits
   return value;
 }
 template <class Out, class In>
@@ -139,7 +140,7 @@ HD Out converted(In value, const Out*) {
   return Narrowed<Out>::of(to_float(value));
 }
 
-// The elements of a word as float32; 16-bit ones with one operation each.
+// The elements of a word as float32; 16-bit elements take one operation each.
 template <class T, int N>
 HD void widen(const Word<T, N>& word, float* wide) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {

@@ -1,7 +1,7 @@
 // Resamples any number of streams to one timeline in one launch.
 //
-// Blocks of all streams take turns, a few batches of each: what they write side by side in a row meets in the L2 cache, and
-// blocks that wait for memory run beside blocks that compute.
+// Blocks of all streams take turns, with a few batches each. Values that they write next to each other in a row meet in
+// the L2 cache, and blocks that wait for memory run together with blocks that compute.
 //
 // Compiled with  TRAITS_CASES  CASE(0, Method::linear, bf16, bf16, 8, 8, 8, 8, 2, 7) CASE(1, ...: the arguments of StreamTraits that
 //                              streams have, numbered
@@ -9,7 +9,7 @@
 //                TIME        int64 (ns), double or float (seconds)
 //                EACH_TARGETS  whether targets are per batch
 //                THREADS     of a block
-//                BLOCKS      that a multiprocessor should run at once
+// minimum number of blocks per multiprocessor
 //                IN_FLIGHT   items that a thread loads before it stores the first
 //                TIMES_IN_FLIGHT  times that it loads before it stores the first
 #include "common/dependent_launch.cuh"
@@ -25,7 +25,7 @@ __device__ __forceinline__ void resample(const Job& job, const Stream& stream, i
   typedef typename K::Out Out;
   const int thread = threadIdx.x;
   const Tile tile = make_tile<K>(stream, job, block);
-  if (STREAMS > 1 && tile.batch >= job.batches) return;  // the last turn is not full
+  if (STREAMS > 1 && tile.batch >= job.batches) return;  // the last turn may be incomplete
   const SharedParts parts = shared_parts<K>(stream, shared);
   const In* data = data_of<K>(stream, tile);
   wait_for_previous();

@@ -1,4 +1,4 @@
-// Selects the samples of one target, as robocache_ros/ops/resample/selection.py does.
+// Selects the samples of one target, in the same way as robocache_ros/ops/resample/selection.py.
 #pragma once
 #include "resample/arguments.cuh"
 #include "resample/item.cuh"
@@ -8,7 +8,8 @@ namespace robocache {
 const int64 FOREVER = 0x7fffffffffffffffLL;
 const int64 NEVER = -FOREVER - 1;  // marks a sample or a target as absent
 
-// Nanoseconds of float seconds: seconds * 1e9 in float64 to the nearest, kept within 2^62; NaN is NEVER.
+// Converts float seconds to nanoseconds: seconds * 1e9 in float64, rounded to nearest, clamped to 2^62; NaN becomes
+// NEVER.
 HD int64 nanoseconds(double seconds) {
   const double limit = 4611686018427387904.0;
   if (!(seconds == seconds)) return NEVER;
@@ -20,7 +21,7 @@ HD int64 nanoseconds(int64 stamp) { return stamp; }
 
 HD int64 minus(int64 a, int64 b) { return (int64)((unsigned long long)a - (unsigned long long)b); }
 
-// Times in device memory, as the caller gave them.
+// Times in device memory, as given by the caller.
 template <class Time>
 struct Stamps {
   const Time* at;
@@ -35,10 +36,10 @@ struct Staged {
   HD int64 operator[](int i) const { return at[i]; }
 };
 
-// The number of rising stamps that are at or before t.
+// The number of increasing stamps that are at or before t.
 template <int STEPS>
 HD int count_until(const Staged<STEPS>& stamps, int size, int64 t) {
-  int count = 0;  // not a moving pointer: NVRTC 13 then merges two of the loads and uses the wrong one
+  int count = 0;  // not a moving pointer: with it, NVRTC 13 merges two of the loads and uses the wrong one
   UNROLL
   for (int step = 1 << STEPS >> 1; step > 0; step >>= 1) {
     if (stamps[count + step - 1] <= t) count += step;
@@ -59,7 +60,7 @@ HD int count_until(const Stamps<Time>& stamps, int size, int64 t) {
 }
 
 // The neighbours of t among stamps in any order, by a linear scan: lower in the high half of the result, upper in the low half.
-// Not inlined: it is rarely needed, and inlined it slows down the usual path.
+// Not inlined: it is rarely needed, and inlining it slows down the usual path.
 template <class Times>
 NOINLINE int64 scan(const Times stamps, int size, int64 t) {
   int64 before = NEVER, after = 0;
@@ -77,8 +78,8 @@ NOINLINE int64 scan(const Times stamps, int size, int64 t) {
   return (int64)lower * 0x100000000 | (uint32)upper;
 }
 
-// The neighbours of t: the latest sample at or before it, and the earliest after it, each the first of its stamp; -1 if
-// there is none. If all stamps rise and none is NEVER, they are bisected, and else scanned.
+// The neighbours of t: the latest sample at or before it, and the earliest sample after it. Of equal stamps, the first
+// sample is used. -1 means none. A binary search is used if all stamps increase and none is NEVER, else a linear scan.
 template <class Times>
 HD void neighbours(const Times& stamps, int size, bool rising, int64 t, int& lower, int& upper) {
   if (!rising) {
@@ -100,7 +101,7 @@ HD Selection select(const Times& stamps, int size, bool rising, int64 t, const L
   neighbours(stamps, size, rising, t, lower, upper);
   int64 behind = lower < 0 ? 0 : minus(t, stamps[lower]), ahead = upper < 0 ? 0 : minus(stamps[upper], t);
   if (SELECTS == Selects::nearest) {
-    bool earlier = lower >= 0 && (upper < 0 || behind <= ahead);  // the earlier one on a tie
+    bool earlier = lower >= 0 && (upper < 0 || behind <= ahead);  // if equally near, the earlier one
     int row = earlier ? lower : upper;
     if (row < 0 || (earlier ? behind : ahead) > limits.max_age) return found;
     age = earlier ? behind : -ahead;

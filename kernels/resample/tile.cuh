@@ -1,10 +1,12 @@
-// One block's share of a resampling, in steps that all its threads take together, with a barrier between them:
+// The part of a resampling that one block computes, in steps with barriers between them. All threads take part in each
+// step:
 //
 //   stage_times, stage_samples   copy times, and the samples if most of them are needed, into shared memory
 //   select_rows                  one thread per row of the tile selects its samples
 //   write                        one thread per item, a few elements of a row, blends, rounds and stores
 //
-// Compiled for the host, the steps run for one thread after the other, so that tests without a GPU execute this code.
+// When compiled for the host, each step runs for one thread after another, so that tests without a GPU execute this
+// code.
 #pragma once
 #include "resample/arguments.cuh"
 #include "resample/item.cuh"
@@ -18,7 +20,7 @@ struct Tile {
   int column;  // its first of the stream's columns
 };
 
-struct SharedParts {  // a block's shared memory, each part at a multiple of 16 bytes
+struct SharedParts {  // shared memory of a block, each part at a multiple of 16 bytes
   Selection* selections;
   int64* times;
   char* data;
@@ -28,10 +30,10 @@ HD int at_most(int64 a, int b) { return a < b ? (int)a : b; }
 
 struct StreamBlock {
   int index;  // of the stream
-  int block;  // among the stream's blocks
+  int block;  // index among the stream's blocks
 };
 
-// Blocks of all streams take turns: finds the stream of a block of the launch, and its number in that stream.
+// Blocks of all streams take turns: finds the stream of a block of the launch, and the block's number in that stream.
 template <int COUNT>
 HD StreamBlock stream_block(const ResampleArguments<COUNT>& arguments, int block) {
   int index = 0;
@@ -86,13 +88,13 @@ HD SharedParts shared_parts(const Stream& stream, char* shared) {
   return parts;
 }
 
-// Copies a tile's samples into shared memory, by all threads; they are at the returned address after `await_copies`.
+// Copies a tile's samples to shared memory with all threads; they are at the returned address after `await_copies`.
 template <class K>
 HD const typename K::In* stage_samples(const Stream& stream, const Tile& tile, char* to, const typename K::In* data,
                                        int thread, int threads) {
   typedef typename K::In In;
   if constexpr (K::parted) {
-    constexpr int EACH = 16 / sizeof(In);  // that a copy moves
+    constexpr int EACH = 16 / sizeof(In);  // elements per copy
     const int total = stream.samples * stream.width, pitch = stream.width << stream.part_bits;
     ROLLED
     for (int i = thread * EACH; i < total; i += threads * EACH) {
@@ -118,8 +120,8 @@ HD const Time* times_of(const Stream& stream, int batch) {
   return (const Time*)stream.times + (K::each_times ? (int64)batch * stream.samples : 0);
 }
 
-// Copies the times of the tile's batches into shared memory as ns, if planned. Returns whether those that this thread read rise.
-// DEPTH of them are loaded at once.
+// Copies the times of the tile's batches to shared memory as ns, if planned. Returns whether the times that this thread
+// read increase. DEPTH times are loaded at once.
 template <class K, class Time, int DEPTH>
 HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int thread, int threads) {
   const Time* times = times_of<K, Time>(stream, tile.batch);
@@ -151,7 +153,7 @@ HD bool stage_times(const Stream& stream, const Tile& tile, int64* staged, int t
   return rising;
 }
 
-// The target of a row of the tile, in ns; any value for a row past the end.
+// The target of a row of the tile, in ns; any value for a row after the end.
 template <class K, class Time, bool EACH_TARGET>
 HD int64 target_of(const Job& job, const Tile& tile, int row) {
   if (row >= tile.rows) return 0;
@@ -175,8 +177,8 @@ HD Targets<AHEAD> first_targets(const Job& job, const Tile& tile, int thread, in
   return targets;
 }
 
-// Writes each row's samples to `selections`, counted from the tile's first batch, and valid and age to the output. `targets` are
-// those of the thread's first rows, loaded before the barrier that the times need.
+// Writes each row's samples to `selections`, counted from the tile's first batch, and valid and age to the output.
+// `targets` are the targets of the thread's first rows, loaded before the barrier that the times need.
 template <class K, class Time, bool EACH_TARGET, int AHEAD>
 HD void select_rows(const Stream& stream, const Job& job, const Tile& tile, const SharedParts& parts, bool rising, int index,
                Targets<AHEAD> targets, int thread, int threads) {
@@ -211,7 +213,7 @@ HD void select_rows(const Stream& stream, const Job& job, const Tile& tile, cons
   }
 }
 
-// The same for rows that the caller selected. A row past the end is clamped.
+// The same, for rows that the caller selected. A row after the end is clamped.
 HD void copy_selection(const BlendArguments& arguments, int64 first, int rows, Selection* selections, int thread, int threads) {
   for (int row = thread; row < rows; row += threads) {
     int64 lower = arguments.lower[first + row], upper = arguments.upper[first + row];

@@ -1,13 +1,15 @@
-// The voxel grid of a tick, in two launches, or three where features are reduced:
+// The voxel grid of a tick, in two launches, or in three if features are reduced:
 //
 //   begin_cloud   sets the grid to zero and the terms to those of no point, or copies the grid of the previous tick
-//   place_points  adds points to cells; where features are reduced, combines their terms, in any order
+//   place_points  adds points to cells; if features are reduced, combines their terms in any order
 //   end_cloud     converts terms to float32
 //
-// The arithmetic, and therefore the bits, are those of the kernels in voxel/, whose scratch memory is sized for the cloud. These
-// kernels keep terms of all voxels, so that no launch depends on the number of points and one CUDA graph serves every cloud.
+// The arithmetic and the bits are those of the kernels in voxel/, whose scratch memory depends on the size of the
+// cloud. These kernels keep terms of all voxels: no launch depends on the number of points, and one CUDA graph serves
+// every cloud.
 //
-// Compiled with REDUCTION of voxel/term.cuh and FEATURES; or, with 0 FEATURES, of voxel/cell_grid.cuh; and THREADS of a block.
+// Compiled with THREADS of a block and FEATURES; with REDUCTION of voxel/term.cuh, or of voxel/cell_grid.cuh if
+// FEATURES is 0.
 #include "tick/tasks.cuh"
 #include REDUCTION
 

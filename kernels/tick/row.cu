@@ -1,6 +1,6 @@
-// Fuses all vector streams of a tick into one row, in one launch: a block for each stream, and one for valid and ages.
+// Fuses all vector streams of a tick into one row, in one launch: one block per stream, and one for valid and ages.
 //
-// Compiled with  WINDOWS  1 if there are windows, whose code would slow down the others
+// Compiled with  WINDOWS  1 if there are windows; their code would slow down rows without windows
 #include "tick/row.cuh"
 
 #ifndef WINDOWS
@@ -15,7 +15,7 @@ __device__ __forceinline__ void store_value(const RowTarget& row, int column, fl
   row.row[column] = row.again[column] = row.host[column] = value;
 }
 
-// A value takes two loads, one after the other: the slot of its sample, and the sample.
+// A value needs two dependent loads: the slot of its sample, then the sample.
 __device__ __forceinline__ void copy_window(const RowTarget& row, const WindowTask& task) {
   for (int first = threadIdx.x; first < task.width; first += IN_FLIGHT * blockDim.x) {
     float values[IN_FLIGHT];

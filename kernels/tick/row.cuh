@@ -1,4 +1,5 @@
-// One row of the fused tensor: each vector stream between two of its samples. The arithmetic of robocache_ros/alignments.
+// One row of the fused tensor: each vector stream between two of its samples, with the arithmetic of
+// robocache_ros/alignments.
 #pragma once
 #include "resample/alignment.cuh"
 #include "tick/window.cuh"
@@ -7,7 +8,7 @@ namespace robocache {
 
 struct RowTask {         // one stream
   const float* samples;  // (slots, width)
-  int64 lower, upper;    // slots; lower -1 for none
+  int64 lower, upper;    // slots; lower is -1 if there is none
   float weight;          // share of `upper`; 0 where `lower` is copied
   int width, column;     // number of values, and the column of the first one
   int method;            // a Method
@@ -15,9 +16,9 @@ struct RowTask {         // one stream
 
 struct RowTarget {
   float* row;            // (values + statuses,)
-  float* again;          // a second copy in the ring of rows, so that every window is contiguous
+  float* again;          // a second copy in the ring of rows, which keeps every window contiguous
   float* host;           // (values,) pinned
-  const float* status;   // (statuses,) valid and age of every stream, and of windows the age of every sample
+  const float* status;   // valid and age of every stream, and the age of every sample of windows
   int values, statuses;
 };
 

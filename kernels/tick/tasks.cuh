@@ -1,5 +1,5 @@
-// The inputs of one tick, which the host copies to device memory. Kernels read them there, so that one CUDA graph serves
-// every tick. ops/tick/tasks.py has the same structures.
+// The inputs of one tick, which the host copies to device memory. Kernels read them from there, so that one CUDA graph
+// serves every tick. ops/tick/tasks.py defines the same structures.
 #pragma once
 #include "image/pixel.cuh"
 #include "voxel/cloud.cuh"
@@ -7,19 +7,19 @@
 
 namespace robocache {
 
-// How a stream's image or grid is produced.
-enum Action { ZERO, KEEP, MAKE };  // zeros; a copy of the previous tick's; computed from a sample's bytes
+// How the image or grid of a stream is produced.
+enum Action { ZERO, KEEP, MAKE };  // zeros; a copy of the previous tick; computed from the bytes of a sample
 
 struct Target {         // 16-byte aligned, with room up to a multiple of 16 bytes
   void* out;
-  const void* before;   // the previous tick's, for KEEP
+  const void* before;   // of the previous tick, for KEEP
   int64 bytes;
   int action, unused;
 };
 
 struct ImageTask {
   Target target;
-  ConvertArguments convert;  // without `out`, which is the target's
+  ConvertArguments convert;  // without `out`; the target has it
 };
 
 struct ImageArguments {
@@ -29,7 +29,7 @@ struct ImageArguments {
 struct CloudTask {
   Target target;
   Clouds clouds;
-  int64* sums;         // (features + 1, cells) where features are reduced: terms of each feature, then the number of points
+  int64* sums;         // (features + 1, cells) if features are reduced: terms of each feature, then the number of points
   int64 cells;
   float scale, limit;  // of the fixed point
   double unit;
@@ -40,7 +40,7 @@ struct CloudArguments {
 };
 
 #if defined(__CUDACC__)
-// Fills a target with zeros, or copies the previous tick's; all threads of the grid take part.
+// Fills a target with zeros or with a copy of the previous tick; all threads of the grid take part.
 HD void fill(const Target& target) {
   const int64 step = (int64)gridDim.x * blockDim.x;
   const uint4* before = static_cast<const uint4*>(target.before);

@@ -1,4 +1,4 @@
-// The samples of one stream since the last tick, as rows or reduced to one. The arithmetic of ops/window/window_values.py.
+// The samples of a stream since the previous tick, as rows or reduced to one row, as in ops/window/window_values.py.
 #pragma once
 #include "common/number.cuh"
 
@@ -8,7 +8,7 @@ enum class Reduction { NONE, MEAN, RMS, MAX, MIN };
 
 struct WindowTask {      // one stream
   const float* samples;  // (slots, dim)
-  const int* slots;      // (count) the tick's samples, the oldest first
+  const int* slots;      // (count) samples of the tick, oldest first
   int count;             // number of samples
   int dim;               // values of a sample
   int width, column;     // number of values, and the column of the first one
@@ -16,10 +16,10 @@ struct WindowTask {      // one stream
   int unused;
 };
 
-// The sample number `s` of the window, at column i.
+// Column i of sample `s` of the window.
 HD float sample_at(const WindowTask& task, int s, int i) { return task.samples[(int64)task.slots[s] * task.dim + i]; }
 
-// The sum is in float64, from the oldest sample to the newest, and rounded once.
+// The sum is in float64, from the oldest sample to the newest, and is rounded once.
 HD float mean_at(const WindowTask& task, int i) {
   const bool squares = task.reduction == (int)Reduction::RMS;
   double total = 0;

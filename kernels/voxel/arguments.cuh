@@ -1,4 +1,4 @@
-// The arguments of the kernels in this folder. ops/voxel/cuda/arguments.py has the same structures.
+// The arguments of the kernels in this folder. ops/voxel/cuda/arguments.py defines the same structures.
 #pragma once
 #include "common/number.cuh"
 
@@ -8,13 +8,13 @@ typedef unsigned long long uint64;
 
 // How x, y and z are read: byte by byte, as aligned floats, by one aligned 16-byte load, or projected from a depth.
 enum Layout { BYTES, WORDS, VECTORS, PIXELS };
-// A rectified camera, and the colour image of the same size that may be registered to its depth.
+// A rectified camera; a colour image of the same size may be registered to its depth image.
 struct Camera {
   float fx, fy, cx, cy;  // pixels
-  float unit;            // units of depth in a metre: 1000 for millimetres
-  int color_step;        // bytes from the colour of a pixel to that of the next
+  float unit;            // depth units per metre: 1000 for millimetres
+  int color_step;        // bytes from the colour of a pixel to the colour of the next pixel
   int64 color;           // bytes from the depth image to the colour image
-  int64 color_row;       // bytes from a row of colours to the next
+  int64 color_row;       // bytes from a row of colours to the next row
 };
 
 constexpr int MAX_FIELDS = 16;
@@ -23,7 +23,7 @@ constexpr int MAX_FIELDS = 16;
 struct Clouds {
   const unsigned char* data;
   const long long* lengths;  // (B,) points of each cloud, or null
-  long long cloud_step;      // bytes from a cloud to the next
+  long long cloud_step;      // bytes from a cloud to the next one
   long long row_step, point_step;
   long long count;           // points of each cloud
   long long width;           // points of a row; `count` if rows follow each other without a gap
@@ -32,14 +32,15 @@ struct Clouds {
   int shape[3];
   int layout, big_endian, transformed;
   int features;              // F
-  int listed;                // `offset` and `type` describe the features; else they are float32 that follow z
+  int listed;                // `offset` and `type` describe the features; else features are float32 values that follow z
   int reads_features;        // points with a feature that is not finite are not placed
   int offset[3 + MAX_FIELDS];
   int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1 and -2 mean the transformed x, y and z
-  Camera camera;             // of PIXELS: points are depths of the first type, and features are bytes of a pixel's colour
+  Camera camera;             // for PIXELS: points are depths of the first type, and features are bytes of a pixel's colour
 };
 
-// Memory to clear: `bytes` bytes of each of `pieces`, whose starts are `apart` bytes apart; and the tally of all clouds.
+// Memory to clear: `bytes` bytes in each of `pieces`, whose starts are `apart` bytes apart; and the tally of all
+// clouds.
 struct ClearArguments {
   unsigned char* out;
   long long bytes, pieces, apart;
@@ -53,7 +54,7 @@ struct PlaceArguments {
   void* grid;
   uint64* tally;    // (B, 3)
   long long batch;  // B
-  long long cells;  // elements of a cloud's grid
+  long long cells;  // elements of the grid of a cloud
   int words;        // the grid consists of aligned 32-bit words
 };
 
@@ -63,7 +64,7 @@ struct LocateArguments {
   uint64* tally;    // (B, 3)
   long long batch, cells;
   float* rows;  // (B * N, 3 + F), or null
-  float limit;  // features above it saturate and are counted; 0: none are
+  float limit;  // features above it saturate and are counted; 0: features are not counted
 };
 
 // Points to sort by bins: `tiles` tiles of `tile` points in each cloud, and 1 << bits bins.
@@ -72,7 +73,7 @@ struct SortArguments {
   float* rows;                    // (B, tiles, tile, F)
   uint32 *words, *runs, *refused; // (B, tiles, tile), (B, 1 << bits, tiles), (B, tiles, 3)
   int tiles, tile, bits;
-  float scale, limit, unit;  // of fixed point
+  float scale, limit, unit;  // of the fixed point
 };
 
 // Bins to reduce: each has `places` cells, and room for `capacity` records in `bytes` of shared memory.
@@ -90,7 +91,7 @@ struct BinArguments {
 
 struct ClaimArguments {
   Clouds clouds;
-  uint32* grid;   // (B, F, cells): of each cloud the first feature's plane, cleared, becomes the claims
+  uint32* grid;   // (B, F, cells): the plane of each cloud's first feature, cleared, becomes the claims
   void* rows;     // (B, N) rows of terms: scratch
   uint64* tally;  // (B, 3), cleared
   long long batch, cells;

@@ -1,6 +1,6 @@
-// A reduction of FEATURES features in dense voxels, second half: the records of bin_sort.cu into the grid.
+// A reduction of FEATURES features in dense voxels, second half: reduces the records of bin_sort.cu into the grid.
 //
-// Compiled with REDUCTION of term.cuh, REDUCERS, the threads of a bin, and PIECE of cell_bins.cuh.
+// Compiled with REDUCTION of term.cuh, REDUCERS (threads of a bin), and PIECE of cell_bins.cuh.
 #include "voxel/cell_bins.cuh"
 #include "voxel/block.cuh"
 #include "voxel/record.cuh"
@@ -9,9 +9,9 @@ using namespace robocache;
 
 namespace {
 
-constexpr int RECORDS = FEATURES <= 4 ? 2 : 1;  // that each thread loads at once
+constexpr int RECORDS = FEATURES <= 4 ? 2 : 1;  // records that each thread loads at once
 
-// A cloud's records, and a bin's runs of them.
+// The records of a cloud, and the runs of a bin.
 struct Sorted {
   const Row* rows;
   const uint32 *words, *runs;
@@ -22,7 +22,7 @@ struct Sorted {
 // records. If it exceeds `capacity`, `take` does not receive all of them.
 template <class Take>
 __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take take) {
-  __shared__ int before[REDUCERS], from[REDUCERS];  // records of earlier tiles; where the tile's records are, less those
+  __shared__ int before[REDUCERS], from[REDUCERS];  // records of earlier tiles; offset from a record's number to its place
   int taken = 0;
   for (int base = 0; base < sorted.tiles && taken <= capacity; base += REDUCERS) {
     const int tile = base + threadIdx.x;
@@ -36,7 +36,7 @@ __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take t
       Row row[RECORDS];
       uint32 word[RECORDS];
 #pragma unroll
-      for (int k = 0; k < RECORDS; ++k) {  // all loads in flight before the first is used
+      for (int k = 0; k < RECORDS; ++k) {  // all loads are in flight before the first is used
         const int i = first + (threadIdx.x & 31) + k * REDUCERS;
         if (i >= wanted) continue;
         int of = 0;
@@ -58,13 +58,13 @@ __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take t
   return taken;
 }
 
-// Reduces a crowded bin: cells that hold points are numbered as they occur, and their terms are combined in shared memory, for as
-// many cells at a time as fit.
+// Reduces a crowded bin: cells that hold points are numbered in the order of their occurrence. Their terms are combined
+// in shared memory, for as many cells at a time as fit.
 __device__ __noinline__ void reduce_crowded(
     Sorted sorted, float* planes, int cells, int bin, int places, int bits, void* memory, int bytes, float scale, float unit
 ) {
   __shared__ uint32 numbered;
-  uint32* number = static_cast<uint32*>(memory);           // (places) number of the cell, from 1 on; 0: it holds no point
+  uint32* number = static_cast<uint32*>(memory);           // (places) number of the cell, from 1 on; 0: the cell holds no point
   Term* sums = reinterpret_cast<Term*>(number + places);  // (room, TERMS)
   const uint32 room = (bytes - 4 * places) / (TERMS * (int)sizeof(Term));
   for (int place = threadIdx.x; place < places; place += REDUCERS) number[place] = 0;
@@ -105,7 +105,8 @@ __device__ __noinline__ void reduce_crowded(
 
 }  // namespace
 
-// Writes grid (B, F, X, Y, Z) from the records, with a block for each bin; and tally (B, 3), the points that were not placed.
+// Writes grid (B, F, X, Y, Z) from the records, with one block per bin; and tally (B, 3), the points that were not
+// placed.
 extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) reduce_bins(
     const __grid_constant__ BinArguments arguments
 ) {
@@ -117,12 +118,12 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   constexpr int LONG = 64;
   extern __shared__ uint4 memory[];
   __shared__ int listed;
-  // Records are numbered from 1 on. Number 0 is no record; its row is that of an empty cell.
+  // Records are numbered from 1 on. Number 0 means no record; its row is the row of an empty cell.
   Row* row = reinterpret_cast<Row*>(memory);                                      // (capacity + 4)
   uint32* head = reinterpret_cast<uint32*>(row + capacity + 4);                   // (places) first record of the cell
   uint32* link = head + places;                                                   // (capacity + 4) next record of the same cell
   unsigned short* points = reinterpret_cast<unsigned short*>(link + capacity + 4);  // (capacity + 4)
-  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first records that have a next one
+  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first records that have a next record
   for (int i = threadIdx.x; i < (places + capacity + 4) / 4; i += REDUCERS)
     reinterpret_cast<uint4*>(head)[i] = make_uint4(0, 0, 0, 0);
   if (threadIdx.x < FEATURES) row[0].of[threadIdx.x] = 0;
@@ -163,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   }
   if (__syncthreads_or(crowded)) {
     reduce_crowded(sorted, planes, cells, bin, places, bits, memory, arguments.bytes, scale, unit);
-  } else if (aligned) {  // stores bypass the caches, which are of more use to loads
+  } else if (aligned) {  // stores bypass the caches, which loads use better
     for (int place = threadIdx.x * 4; place < places; place += REDUCERS * 4) {
       const int cell = cell_at(bin, place, bits);
       if (cell >= cells) continue;

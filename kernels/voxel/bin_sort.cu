@@ -1,13 +1,14 @@
-// A reduction of FEATURES features in dense voxels, first half: the points are sorted by bin.
+// A reduction of FEATURES features in dense voxels, first half: sorts the points by bin.
 //
-// An atomic in global memory for each point is one request to the L2 cache for each point, and these requests limit the speed.
-// Instead, a block sorts a tile of points by the bin of their voxels, in shared memory, and writes a run of records for each bin. In
-// bin_reduce.cu, a block for each bin then gathers its runs, reduces them in shared memory, and writes every cell of the bin once.
+// One atomic in global memory per point is one request to the L2 cache per point, and these requests limit the speed.
+// Instead, a block sorts a tile of points by the bins of their voxels in shared memory, and writes a run of records for
+// each bin. In bin_reduce.cu, one block per bin gathers the runs, reduces them in shared memory, and writes every cell
+// of the bin once.
 //
-// A record is a row of features: of one point, or of several points of one voxel combined.
+// A record is a row of features, of one point or of several combined points of one voxel.
 //
-// Compiled with REDUCTION of term.cuh, SORTERS, the threads of a tile, POINTS, how many points of a tile each thread sorts, and PIECE
-// of cell_bins.cuh.
+// Compiled with REDUCTION of term.cuh, SORTERS (threads of a tile), POINTS (points of a tile that each thread sorts),
+// and PIECE of cell_bins.cuh.
 #include "voxel/cell_bins.cuh"
 #include "voxel/block.cuh"
 #include "voxel/record.cuh"
@@ -16,11 +17,12 @@ using namespace robocache;
 
 namespace {
 
-constexpr uint32 CROWD = 96;  // more records of one tile in one bin are combined by voxel first
-constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // voxels that they are combined in; records of each
+constexpr uint32 CROWD = 96;  // if one tile has more records in one bin, they are first combined by voxel
+constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // number of voxels to combine in; records of each
 
-// Combines the warp's points into records: a run of points in one voxel becomes one record, or one for the low and one for the high
-// part of its terms. Returns the number of points in the lane's record, 0 for a low part, -1 if the lane has no record.
+// Combines the warp's points into records: a run of points in one voxel becomes one record, or two records for the low
+// and the high part of its terms. Returns the number of points in the lane's record, 0 for a low part, -1 if the lane
+// has no record.
 __device__ __forceinline__ int combine(Row& row, int cell, float scale, float unit) {
   constexpr int WORTH = PARTS == 1 ? 2 : 3;
   const Run run = run_of(cell);
@@ -28,7 +30,7 @@ __device__ __forceinline__ int combine(Row& row, int cell, float scale, float un
   if (!__any_sync(~0u, cell >= 0 && run.length >= WORTH)) return alone;
   const int lane = threadIdx.x & 31;
   const uint32 leaders = __ballot_sync(~0u, run.leads);
-  const int rank = lane - (31 - __clz(leaders & ~0u >> (31 - lane)));  // in the run
+  const int rank = lane - (31 - __clz(leaders & ~0u >> (31 - lane)));  // position in the run
   const bool merged = cell >= 0 && rank + run.length >= WORTH;
   Term terms[TERMS];
   terms[TERMS - 1] = 1;
@@ -50,7 +52,7 @@ struct Slot {
   Term terms[TERMS];
 };
 
-// Adds a record to the slot of its voxel; false if another voxel has that slot.
+// Adds a record to the slot of its voxel; returns false if another voxel has that slot.
 __device__ __forceinline__ bool join(Slot* slots, int cell, const Row& row, int points, float scale) {
   Slot& slot = slots[(uint32)cell * 0x9e3779b9u >> 16 & (SLOTS - 1)];
   const int before = atomicCAS(&slot.cell, (int)NO_POINT, cell);
@@ -66,9 +68,10 @@ __device__ __forceinline__ bool join(Slot* slots, int cell, const Row& row, int 
 
 }  // namespace
 
-// Writes the records of each tile of `tile` points (a multiple of 32) in the order of bins: rows (B, tiles, tile, F); words (B, tiles,
-// tile), the place in the bin | the number of points << 16; runs (B, 1 << bits, tiles), where a bin's records start | their number
-// << 16; and refused (B, tiles, 3): points not finite, points outside, features that saturate.
+// Writes the records of each tile of `tile` points (a multiple of 32) in the order of bins: rows (B, tiles, tile, F);
+// words (B, tiles, tile): place in the bin | number of points << 16; runs (B, 1 << bits, tiles): start of a bin's
+// records | their number << 16; refused (B, tiles, 3): points that are not finite, points outside, features that
+// saturate.
 extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
     const __grid_constant__ SortArguments arguments
 ) {
@@ -81,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
   __shared__ Slot slots[SLOTS];
   __shared__ uint32 refusals[3];
   const int bins = 1 << bits;
-  uint32* starts = reinterpret_cast<uint32*>(memory);                    // (bins) number of records, later where they start
+  uint32* starts = reinterpret_cast<uint32*>(memory);                    // (bins) number of records, later their start
   Row* sorted_rows = reinterpret_cast<Row*>(starts + bins);              // (tile)
   uint32* sorted_words = reinterpret_cast<uint32*>(sorted_rows + tile);  // (tile)
   for (int bin = threadIdx.x; bin < bins; bin += SORTERS) starts[bin] = 0;
@@ -113,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
   read(0);
 #pragma unroll
   for (int j = 0; j < POINTS; ++j) {
-    if (j + 1 < POINTS) read(j + 1);  // in flight while this one is placed; loading all at once takes longer
+    if (j + 1 < POINTS) read(j + 1);  // in flight while this point is placed; loading all points at once takes longer
     rank[j] = ~0u;
     if (j * SORTERS >= tile) continue;
     const int number = j * SORTERS + threadIdx.x;
@@ -176,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_points(
       if (rank[j] != ~0u) rank[j] = of << 16 | atomicAdd(starts + of, 1u);
     }
     const Slot& slot = slots[threadIdx.x / PARTS % SLOTS];
-    // At most as many records as joined, so that a tile never has more records than points.
+    // At most one record per joined record, so that a tile never has more records than points.
     if (threadIdx.x < SLOTS * PARTS && threadIdx.x % PARTS < slot.records)
       slot_rank = atomicAdd(starts + bin_of(slot.cell, bits), 1u);
     __syncthreads();

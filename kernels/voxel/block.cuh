@@ -1,4 +1,4 @@
-// How a block of threads finds its points' cells. Device code only.
+// Finds the cells of a block's points. Device code only.
 #pragma once
 #include "common/dependent_launch.cuh"
 #include "voxel/cloud.cuh"
@@ -12,7 +12,7 @@ struct Placed {
   Point point;  // in the grid's frame
 };
 
-// A point and its cell. JUDGED: a point whose features are read and not finite has none.
+// A point and its cell. JUDGED: a point with a feature that is not finite has no cell, if features are read.
 template <bool JUDGED = true>
 __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud, int64 number) {
   Placed placed = {nullptr, number, NO_POINT, {}};
@@ -23,7 +23,7 @@ __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud, int6
   return placed;
 }
 
-// The thread's point. More points to a thread, and so fewer warps, are slower if each point takes just one atomic.
+// The thread's point. If each point takes just one atomic, more points per thread, and so fewer warps, are slower.
 __device__ __forceinline__ Placed locate(const Clouds& clouds, int64 cloud) {
   return locate(clouds, cloud, (int64)blockIdx.x * blockDim.x + threadIdx.x);
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ void count_refused(uint64* tally, int64 cloud, int ce
 // A run of equal keys in neighbouring lanes of a full warp: neighbours in a lidar scan often share a voxel.
 struct Run {
   bool leads;
-  int length;  // from this lane to the run's end
+  int length;  // from this lane to the end of the run
 };
 
 template <class T>
@@ -57,8 +57,8 @@ struct Scan {
   int before, total;
 };
 
-// Sums over the threads before this one, and over all threads, of a block of WARPS warps. Every thread must call it, once between two
-// barriers.
+// Sums over the threads before this one, and over all threads, of a block of WARPS warps. Every thread must call it,
+// and a barrier must separate two calls.
 template <int WARPS>
 __device__ __forceinline__ Scan scan(int value) {
   __shared__ int sums[WARPS];

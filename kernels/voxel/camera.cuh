@@ -6,7 +6,7 @@
 
 namespace robocache {
 
-// A depth that was not measured is 0, NaN, infinite or negative; x, y and z are then NaN.
+// A depth of 0, NaN, infinity or below 0 was not measured; x, y and z are then NaN.
 HD void project(const Camera& camera, float depth, int u, int v, float& x, float& y, float& z) {
   const float metres = div(depth, camera.unit);
   z = metres > 0 && metres <= 3.402823466e38f ? metres : float_of(0x7fc00000);

@@ -1,7 +1,7 @@
-// Which cells of a grid form a bin: pieces of neighbouring cells that are far from each other, so that points which crowd in one
-// place spread over the bins.
+// Assigns the cells of a grid to bins. A bin consists of pieces of neighbouring cells; the pieces are far from each
+// other, so that points that are crowded in one place spread over the bins.
 //
-// Compiled with PIECE, the cells of a piece.
+// Compiled with PIECE, the number of cells of a piece.
 #pragma once
 #include "common/number.cuh"
 
@@ -15,10 +15,10 @@ HD uint32 bin_of(uint32 cell, int bits) {
   return (piece + turn_of(piece >> bits, bits)) & ((1u << bits) - 1);
 }
 
-// Where in its bin a cell is.
+// The place of a cell in its bin.
 HD uint32 place_of(uint32 cell, int bits) { return (cell / PIECE >> bits) * PIECE + cell % PIECE; }
 
-// The cell there; the last row may reach past the grid.
+// The cell at a place of a bin; the last row may extend beyond the grid.
 HD uint32 cell_at(uint32 bin, uint32 place, int bits) {
   const uint32 row = place / PIECE;
   return (row << bits | ((bin - turn_of(row, bits)) & ((1u << bits) - 1))) * PIECE + place % PIECE;

@@ -1,15 +1,16 @@
-// A reduction of FEATURES features in dense voxels, the same in any order of the atomics.
+// A reduction of FEATURES features in dense voxels; the result does not depend on the order of the atomics.
 //
-// Most voxels of a cloud hold one point or none, and requests to the L2 cache limit the speed. A point therefore claims its voxel
-// with one request. Only a point whose voxel is already claimed combines terms: it moves the earlier point and itself into a row,
-// which later points join. The last pass reads the voxels in order, reads a single point from the cloud, and writes. Which point
-// claims a voxel, and whose row is used, differs from run to run. The combined terms do not.
+// Most voxels of a cloud hold at most one point, and requests to the L2 cache limit the speed. A point therefore claims
+// its voxel with one request. Only a point whose voxel is already claimed combines terms: it moves the earlier point
+// and itself into a row, which later points join. The last pass reads the voxels in order, reads single points from the
+// cloud, and writes the result. Which point claims a voxel and whose row is used differ from run to run. The combined
+// terms do not differ.
 //
-// The claim of a voxel is stored in place of the first feature of the grid. It is 0; or 1 + the number of the voxel's only point; or,
-// with SHARED, 1 + the number of the row that holds all of its points.
+// The claim of a voxel is stored in place of the first feature of the grid. Its value is 0 for no claim, 1 + the number
+// of the voxel's only point, or, with SHARED, 1 + the number of the row that holds all of its points.
 //
-// Compiled with REDUCTION of term.cuh, TERM_BYTES of its Term, THREADS of a block, POINTS, how many points a thread claims for, and
-// CELLS, how many cells it writes.
+// Compiled with REDUCTION of term.cuh, TERM_BYTES of its Term, THREADS of a block, POINTS that a thread claims voxels
+// for, and CELLS that a thread writes.
 #include "voxel/block.cuh"
 #include REDUCTION
 
@@ -57,9 +58,9 @@ __device__ __forceinline__ Row combined(Row a, Row b) {
   return a;
 }
 
-// Neighbouring points of one voxel that do not claim it.
+// Neighbouring points of one voxel that did not claim it.
 struct Others {
-  uint32 first, claim;  // number of the first point; the claim that they found
+  uint32 first, claim;  // number of the first point; the claim that it found
   int length, cell;
 };
 
@@ -74,7 +75,7 @@ __device__ __forceinline__ void join(
   for (int i = 1; i < others.length; ++i) row = combined(row, row_of(clouds, cloud, others.first + i, scale, limit));
   if (!(claim & SHARED)) {
     rows[others.first] = combined(row, row_of(value, scale, limit));
-    __threadfence();  // a thread that sees the claim sees the row
+    __threadfence();  // a thread that sees the claim also sees the row
     const uint32 now = atomicCAS(claims + others.cell, claim, (others.first + 1) | SHARED);
     if (now == claim) return;
     claim = now;  // another thread created the row
@@ -88,9 +89,9 @@ __device__ __forceinline__ void join(
 
 }  // namespace
 
-// grid (B, F, X, Y, Z): of each cloud the first feature's plane, cleared, becomes the claims. rows (B, N): scratch. tally (B, 3),
-// cleared. A thread claims voxels for several points, whose loads overlap. The few points that are not alone in their voxel are
-// listed, so that few threads work on them.
+// grid (B, F, X, Y, Z): the plane of each cloud's first feature, cleared, becomes the claims. rows (B, N): scratch.
+// tally (B, 3), cleared. A thread claims voxels for several points, whose loads overlap. Points that share a voxel are
+// few; they are listed, so that few threads process them.
 extern "C" __global__ void __launch_bounds__(THREADS, FEATURES <= 4 ? 4 : 2) claim_voxels(
     const __grid_constant__ ClaimArguments arguments
 ) {
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FEATURES <= 4 ? 4 : 2) cla
       before[j] = run[j] ? atomicCAS(claims + cell[j], 0u, (uint32)(start + j * THREADS) + 1) : 0;
 #pragma unroll
     for (int j = 0; j < POINTS; ++j) {
-      const int claimed = before[j] == 0;  // by the first point of the run
+      const int claimed = before[j] == 0;  // claimed by the first point of the run
       if (run[j] <= claimed) continue;
       const uint32 first = (uint32)(start + j * THREADS);
       list[atomicAdd(&listed, 1)] = {first + claimed, claimed ? first + 1 : before[j], run[j] - claimed, cell[j]};
@@ -150,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FEATURES <= 4 ? 4 : 2) cla
 }
 
 // Replaces claims by features: grid (B, F, X, Y, Z) float32. A thread writes CELLS cells; `aligned`: they are one aligned piece of each
-// plane. Cells that have a row are listed: they take long and are few in most clouds.
+// plane. Cells with a row are listed, because they take long and are few in most clouds.
 extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
     const __grid_constant__ WriteArguments arguments
 ) {
@@ -180,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
     }
     float value[CELLS][FEATURES] = {};
 #pragma unroll
-    for (int k = 0; k < CELLS; ++k) {  // all loads in flight before the first is used
+    for (int k = 0; k < CELLS; ++k) {  // all loads are in flight before the first is used
       const uint32 claim = claims[k];
       if (claim & SHARED) list[atomicAdd(&listed, 1)] = make_uint2(threadIdx.x * CELLS + k, claim & ~SHARED);
       else if (claim) read_features(clouds, cloud, claim - 1, value[k]);
@@ -191,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_voxels(
       float written[CELLS];
 #pragma unroll
       for (int k = 0; k < CELLS; ++k) written[k] = Reduction::alone(value[k][f], scale, limit, unit);
-      if (aligned) {  // bypasses the caches, which are of more use to loads
+      if (aligned) {  // bypasses the caches, which loads use better
         if (first < cells) __stcs(reinterpret_cast<float2*>(plane), make_float2(written[0], written[1]));
       } else {
 #pragma unroll

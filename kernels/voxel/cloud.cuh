@@ -1,4 +1,4 @@
-// From bytes to cells: reads any PointCloud2 layout, applies the sensor's pose, and finds the cell of a point.
+// From bytes to cells: reads any PointCloud2 layout, applies the sensor's pose, and computes the cell of a point.
 //
 // The arithmetic of robocache_ros/ops/voxel/cpu.py, one rounding per operation.
 #pragma once
@@ -6,7 +6,7 @@
 
 namespace robocache {
 
-// What the kernels of a module can read. With 0, they have no code for it.
+// The inputs that the kernels of a module can read. With 0, the code for an input is left out.
 #ifndef ANY_LAYOUT
 #define ANY_LAYOUT 1  // coordinates of any type at any alignment, not only aligned float32
 #endif
@@ -48,7 +48,7 @@ HD double double_of(uint64 bits) {
 #endif
 }
 
-// A value of a PointField's datatype, rounded to float32. Not inlined: it would be most of every kernel.
+// A value of a PointField datatype, rounded to float32. Not inlined, because it would be most of every kernel.
 #if defined(__CUDACC__)
 static __device__ __noinline__
 #else
@@ -90,7 +90,7 @@ HD float moved(const float* row, float x, float y, float z) {
   return add(add(add(mul(row[0], x), mul(row[1], y)), mul(row[2], z)), row[3]);
 }
 
-// The point as stored in the bytes, in the sensor's frame.
+// The point that is stored in the bytes, in the sensor's frame.
 HD Point read_point(const Clouds& clouds, const unsigned char* p) {
   Point point;
   if (DEPTH && clouds.layout == PIXELS) {
@@ -122,7 +122,7 @@ HD Point to_grid(const Clouds& clouds, Point p) {
   return Point{moved(m, p.x, p.y, p.z), moved(m + 4, p.x, p.y, p.z), moved(m + 8, p.x, p.y, p.z)};
 }
 
-// Feature f of the point at `p`, which is `point` in the grid's frame.
+// Feature f of the point at `p`; `point` is the same point in the grid's frame.
 HD float feature_at(const Clouds& clouds, const unsigned char* p, Point point, int f) {
   if (!ANY_FEATURE || !clouds.listed) return *reinterpret_cast<const float*>(p + 12 + 4 * f);
   const int type = clouds.type[3 + f];
@@ -153,7 +153,7 @@ HD int cell_of(const Clouds& clouds, Point point) {
   return finite(point.x) && finite(point.y) && finite(point.z) ? OUTSIDE : NOT_FINITE;
 }
 
-// The same; also NOT_FINITE if the reduction reads features and one is not finite.
+// Like cell_of; also NOT_FINITE if the reduction reads features and one of them is not finite.
 HD int place(const Clouds& clouds, const unsigned char* p, Point point) {
   const int cell = cell_of(clouds, point);
   if (clouds.reads_features && cell != NOT_FINITE) {

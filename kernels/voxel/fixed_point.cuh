@@ -6,7 +6,7 @@
 
 namespace robocache {
 
-// 1 / count for a count that is a power of two.
+// 1 / count, for a count that is a power of two.
 HD double inverse_of_power(int64 count) {
   const double value = (double)count;
 #if defined(__CUDA_ARCH__)
@@ -16,7 +16,7 @@ HD double inverse_of_power(int64 count) {
 #endif
 }
 
-// A feature as a multiple of 1 / scale, to nearest even, saturating at `limit`; limit * scale is 2**40.
+// A feature as a multiple of 1 / scale, rounded to nearest even, saturating at `limit`; limit * scale is 2**40.
 HD float whole_steps(float value, float scale, float limit) {
   return nearest_whole(mul(fminf(fmaxf(value, -limit), limit), scale));
 }
@@ -25,18 +25,19 @@ HD int64 fixed_point(float value, float scale, float limit) { return (int64)whol
 
 HD bool saturates(float value, float limit) { return fabsf(value) > limit; }
 
-// A division by a power of two is exact as a product, too, which takes a tenth of the time.
+// Division by a power of two is replaced by multiplication, which is also exact and takes a tenth of the time.
 HD float mean_of(int64 sum, int64 count, double unit) {
   if ((count & (count - 1)) == 0) return (float)((double)sum * inverse_of_power(count) * unit);
   return (float)(ratio(sum, count) * unit);
 }
 
-// The mean of one value, without conversions to and from integers, which are slow on a GPU. Integers have no -0: adding 0 removes it.
+// The mean of one value, without integer conversions, which are slow on a GPU. Integers have no -0: adding 0 removes
+// it.
 HD float mean_of_one(float value, float scale, float limit, float unit) {
   return mul(add(whole_steps(value, scale, limit), 0.0f), unit);
 }
 
-// int32 in the order of float32, -0 before +0; its own inverse on the bits.
+// float32 -> int32 in the same order, -0 before +0; on the bits, it is its own inverse.
 HD int key_of(float value) {
   const int bits = (int)bits_of(value);
   return bits ^ (bits >> 31 & 0x7fffffff);

@@ -1,4 +1,4 @@
-// The cells of points, and memory cleared before a launch that may be a programmatic dependent one.
+// The cells of points, and the clearing of memory before a launch that may be a programmatic dependent launch.
 //
 // Compiled with THREADS of a block.
 #include "voxel/block.cuh"
@@ -6,9 +6,9 @@
 
 using namespace robocache;
 
-// Clears memory, 16 bytes at a time where they are aligned, and the tally of all clouds.
+// Clears memory, 16 bytes at a time if aligned, and the tally of all clouds.
 extern "C" __global__ void clear(const __grid_constant__ ClearArguments arguments) {
-  wait_for_previous();  // first, because the next launch reads points that the previous one may write
+  wait_for_previous();  // first, because the next launch reads points that the previous launch may write
   let_next_begin();
   unsigned char* out = arguments.out;
   const long long bytes = arguments.bytes, pieces = arguments.pieces, apart = arguments.apart;
@@ -22,8 +22,8 @@ extern "C" __global__ void clear(const __grid_constant__ ClearArguments argument
   for (long long i = first; i < arguments.counters; i += step) arguments.tally[i] = 0;
 }
 
-// For sparse forms: the cell of each point in the batched grid, (B * N,) int64, -1 if it is not placed; and, if `rows` is not null, its
-// transformed coordinates and its features, (B * N, 3 + F). tally is cleared.
+// For sparse forms: the cell of each point in the batched grid, (B * N,) int64, -1 if the point is not placed; and, if
+// `rows` is not null, its transformed coordinates and its features, (B * N, 3 + F). tally must be cleared.
 extern "C" __global__ void __launch_bounds__(THREADS) locate_points(
     const __grid_constant__ LocateArguments arguments
 ) {

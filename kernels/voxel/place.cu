@@ -1,7 +1,7 @@
-// Dense voxel grids by atomics, of a reduction that reads no features.
+// Dense voxel grids by atomics, for a reduction that reads no features.
 //
-// Launches may be programmatic dependent ones: the kernel begins while the clearing before it still runs, reads points and finds
-// their cells, and waits before it touches the grid.
+// Launches may be programmatic dependent launches: the kernel begins while the preceding clearing still runs, reads
+// points and finds their cells, and waits before it accesses the grid.
 //
 // Compiled with REDUCTION of cell_grid.cuh and THREADS of a block.
 #include "voxel/block.cuh"
@@ -9,7 +9,7 @@
 
 using namespace robocache;
 
-// grid (B, ...), `cells` elements to a cloud.
+// grid (B, ...), with `cells` elements per cloud.
 extern "C" __global__ void __launch_bounds__(THREADS) place_points(
     const __grid_constant__ PlaceArguments arguments
 ) {

@@ -1,4 +1,4 @@
-// Records: rows of features, of one point or of several points of one voxel combined. Device code only.
+// Records: rows of features, of one point or of several combined points of one voxel. Device code only.
 //
 // Compiled with REDUCTION and FEATURES; see term.cuh.
 #pragma once
@@ -8,14 +8,14 @@ namespace robocache {
 
 typedef Reduction::Term Term;
 
-constexpr int TERMS = FEATURES + Reduction::COUNTED;  // of a voxel: one for each feature, and the number of points
+constexpr int TERMS = FEATURES + Reduction::COUNTED;  // terms of a voxel: one per feature, and the number of points
 constexpr Term NONE = Reduction::NONE;
 
 struct alignas(FEATURES % 4 == 0 ? 16 : FEATURES % 2 == 0 ? 8 : 4) Row {
   float of[FEATURES];
 };
 
-// Replaces each lane's terms by those of its run, from this lane to the end of the run.
+// Replaces the terms of each lane by the terms of its run, from this lane to the end of the run.
 __device__ __forceinline__ void combine_run(Term* terms, int length) {
   for (int d = 1; __any_sync(~0u, d < length); d *= 2) {
 #pragma unroll

@@ -1,12 +1,12 @@
-// What reductions of features are made of: terms that combine to the same value in any order.
+// Terms are the elements of feature reductions. They combine to the same value in any order.
 //
 // A reduction is `struct Reduction` in reductions/<name>.cuh. It derives from one of the structures here, or has the same
-// members and the two of a result:
+// members. It also has two members for the result:
 //
-//   COUNTED    `finished` needs the number of points: one more term, which `combined` must add
-//   finished   what a voxel holds of all its points' terms
+//   COUNTED    `finished` needs the number of points, as one more term that `combined` must add
+//   finished   the value of a voxel from the combined terms of its points
 //
-// The kernels include it as REDUCTION, which they are compiled with, like FEATURES, the number of features.
+// The kernels include it as REDUCTION. They are compiled with REDUCTION and with FEATURES, the number of features.
 #pragma once
 #include "common/atomics.cuh"
 #include "voxel/fixed_point.cuh"
@@ -16,20 +16,20 @@ namespace robocache {
 // Sums of multiples of 1 / scale in 64 bits.
 struct FixedPointSum {
   typedef uint64 Term;
-  static constexpr Term NONE = 0;          // of no point
+  static constexpr Term NONE = 0;          // the term without points
   static constexpr bool SATURATES = true;  // features beyond `limit` are clamped, and counted
-  static constexpr int PARTS = 3;          // records, of a float each, that hold any term
+  static constexpr int PARTS = 3;          // number of float records that can hold any term
 
-  // What a point contributes.
+  // The term of one point.
   static HD Term term(float value, float scale, float limit) { return (uint64)fixed_point(value, scale, limit); }
   static HD Term combined(Term a, Term b) { return a + b; }
 
-  // What a voxel holds of a single point; also the point's record.
+  // The value of a voxel with a single point; also the record of the point.
   static HD float alone(float value, float scale, float limit, float unit) {
     return mean_of_one(value, scale, limit, unit);
   }
   static HD Term of_record(float record, float scale) { return (uint64)(int64)mul(record, scale); }
-  // The other way round. A float holds 24 bits of a sum: this is record number `part`, of 0..last.
+  // The inverse. A float holds 24 bits of a sum: this returns record number `part`, of 0..last.
   static HD float record_of(Term term, int part, int last, float unit) {
     constexpr int BITS = 23;
     const int64 above = (int64)term >> part * BITS;
@@ -37,12 +37,13 @@ struct FixedPointSum {
     return mul(mul(whole, (float)(1ll << part * BITS)), unit);
   }
 
-  // Combines a term with one in global memory that other threads combine theirs with.
+  // Combines a term with one in global memory, to which other threads also add.
   static HD void combine_at(Term* at, Term term) { atomicAdd(at, term); }
-  // The same for several terms in shared memory.
+  // The same, for several terms in shared memory.
   template <int COUNT>
   static HD void combine_at(Term* at, const Term* terms) {
-    // 64 bits as twice 32, which shared memory adds natively; the low ones first, all on their way before a carry is used.
+    // Adds 64 bits as two 32-bit halves, which shared memory adds natively. All low halves start before the first carry
+    // is used.
     uint32* halves = reinterpret_cast<uint32*>(at);
     uint32 before[COUNT];
     UNROLL
@@ -53,7 +54,7 @@ struct FixedPointSum {
   }
 };
 
-// The greatest, or the least, of integer keys in the order of float32; -0 is less than +0.
+// The greatest or the least of integer keys in the order of float32; -0 is less than +0.
 template <bool GREATEST>
 struct Extreme {
   typedef int Term;

@@ -1,4 +1,4 @@
-// Count: 32-bit number of points of each voxel.
+// Count: 32-bit number of points in each voxel.
 #pragma once
 #include "voxel/cell_grid.cuh"
 
