@@ -75,7 +75,7 @@ HD int mean_across(const unsigned short* sums, const Axis& across, Cover cover, 
   UNROLL_BY(5)
   for (int i = 0; i < across.least; ++i) total += sums[i * stride];
   const int columns = cover.last - cover.first + 1;
-  const int last = (columns > across.least ? across.out : 0) - cover.after;  // correction for the share of the last column
+  const int last = (columns > across.least ? across.out : 0) - cover.after;  // corrects the share of the last column
   total = total * across.out - sums[0] * cover.before + sums[(columns - 1) * stride] * last;
   return quotient(total + pixels / 2, pixels);
 }

@@ -34,7 +34,7 @@ enum StreamFlag {
 //   UNIT   elements of an item in one row of the output
 //   STORE  elements that a store moves
 //   ITEM   elements of an item: greater than UNIT only if rows follow each other in the output without a gap
-//   STEPS  steps of the search in shared memory, which has 2^STEPS times per batch; 0 if the times are not in shared memory
+//   STEPS  steps of the search in shared memory, which has 2^STEPS times per batch; 0 if times are not there
 template <Method METHOD_, class In_, class Out_, int LOAD_, int UNIT_, int STORE_, int ITEM_, int FLAGS_, int STEPS_>
 struct StreamTraits {
   typedef In_ In;

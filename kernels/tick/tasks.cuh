@@ -29,7 +29,7 @@ struct ImageArguments {
 struct CloudTask {
   Target target;
   Clouds clouds;
-  int64* sums;         // (features + 1, cells) if features are reduced: terms of each feature, then the number of points
+  int64* sums;         // (features + 1, cells) for reduced features: terms of each feature, then number of points
   int64 cells;
   float scale, limit;  // of the fixed point
   double unit;

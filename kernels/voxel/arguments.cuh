@@ -32,11 +32,11 @@ struct Clouds {
   int shape[3];
   int layout, big_endian, transformed;
   int features;              // F
-  int listed;                // `offset` and `type` describe the features; else features are float32 values that follow z
+  int listed;                // `offset` and `type` describe the features; else they are float32 after z
   int reads_features;        // points with a feature that is not finite are not placed
   int offset[3 + MAX_FIELDS];
   int type[3 + MAX_FIELDS];  // PointField's datatypes 1..8; 0, -1 and -2 mean the transformed x, y and z
-  Camera camera;             // for PIXELS: points are depths of the first type, and features are bytes of a pixel's colour
+  Camera camera;             // for PIXELS: points are depths of the first type, features are colour bytes
 };
 
 // Memory to clear: `bytes` bytes in each of `pieces`, whose starts are `apart` bytes apart; and the tally of all

@@ -22,7 +22,7 @@ struct Sorted {
 // records. If it exceeds `capacity`, `take` does not receive all of them.
 template <class Take>
 __device__ __forceinline__ int gather(const Sorted& sorted, int capacity, Take take) {
-  __shared__ int before[REDUCERS], from[REDUCERS];  // records of earlier tiles; offset from a record's number to its place
+  __shared__ int before[REDUCERS], from[REDUCERS];  // records of earlier tiles; place of a record minus its number
   int taken = 0;
   for (int base = 0; base < sorted.tiles && taken <= capacity; base += REDUCERS) {
     const int tile = base + threadIdx.x;
@@ -64,7 +64,7 @@ __device__ __noinline__ void reduce_crowded(
     Sorted sorted, float* planes, int cells, int bin, int places, int bits, void* memory, int bytes, float scale, float unit
 ) {
   __shared__ uint32 numbered;
-  uint32* number = static_cast<uint32*>(memory);           // (places) number of the cell, from 1 on; 0: the cell holds no point
+  uint32* number = static_cast<uint32*>(memory);           // (places) number of the cell, from 1 on; 0: no points
   Term* sums = reinterpret_cast<Term*>(number + places);  // (room, TERMS)
   const uint32 room = (bytes - 4 * places) / (TERMS * (int)sizeof(Term));
   for (int place = threadIdx.x; place < places; place += REDUCERS) number[place] = 0;
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(REDUCERS, FEATURES <= 8 ? 4 : 2) re
   uint32* head = reinterpret_cast<uint32*>(row + capacity + 4);                   // (places) first record of the cell
   uint32* link = head + places;                                                   // (capacity + 4) next record of the same cell
   unsigned short* points = reinterpret_cast<unsigned short*>(link + capacity + 4);  // (capacity + 4)
-  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first records that have a next record
+  unsigned short* list = points + capacity + 4;                                   // (capacity / 2) first records with a next
   for (int i = threadIdx.x; i < (places + capacity + 4) / 4; i += REDUCERS)
     reinterpret_cast<uint4*>(head)[i] = make_uint4(0, 0, 0, 0);
   if (threadIdx.x < FEATURES) row[0].of[threadIdx.x] = 0;

@@ -18,7 +18,7 @@ using namespace robocache;
 namespace {
 
 constexpr uint32 CROWD = 96;  // if one tile has more records in one bin, they are first combined by voxel
-constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // number of voxels to combine in; records of each
+constexpr int SLOTS = FEATURES <= 4 ? 64 : 16, PARTS = Reduction::PARTS;  // voxels to combine in; records of each
 
 // Combines the warp's points into records: a run of points in one voxel becomes one record, or two records for the low
 // and the high part of its terms. Returns the number of points in the lane's record, 0 for a low part, -1 if the lane

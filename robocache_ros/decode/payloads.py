@@ -46,7 +46,7 @@ class ImagePayload:
     """An image, still in the message's memory.
 
     data: (nbytes,) uint8, a view of the message (read-only if that is bytes). Raw: `height` rows, `step` bytes apart
-    (nv12: half as many rows more). Compressed: the bytes of the file; encoding is jpeg, png or compressedDepth, the
+    (nv12: 1.5 times as many). Compressed: the bytes of the file; encoding is jpeg, png or compressedDepth, the
     sizes are 0, and `source` is the encoding that was compressed, if the message states it.
     """
 

@@ -42,7 +42,7 @@ def make_backend(
 
 
 def resolve_device(device: str) -> torch.device:
-    """The torch device of a name; `auto` is the GPU if one works, else the CPU; the choice is logged.
+    """The torch device of a name; `auto` is the GPU if one works, else the CPU, which is logged.
 
     Raises:
         RoboCacheError: the name is unknown, or the GPU is not available.
