@@ -2,7 +2,7 @@
 comma := ,
 PYTHON ?= python3
 VENV ?= .venv
-# The real dataset readers, in separate environments: their pinned versions conflict with ours.
+# The real dataset readers, in separate environments: their pinned versions conflict with those of this package.
 LEROBOT_VENV ?= .venv-lerobot
 DOCTOR_VENV ?= .venv-lerobot-doctor
 TORCH ?= torch==2.13.0
@@ -56,7 +56,7 @@ docs: $(VENV)/.ready
 
 lerobot-env: $(LEROBOT_VENV)/.ready $(DOCTOR_VENV)/.ready
 
-# Checked first, because Python's own error about a missing venv is long and gives no advice.
+# This check comes first, because Python's own error about a missing venv is long and gives no advice.
 define checked_python
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.10 to 3.14, or give one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || \
@@ -73,7 +73,7 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	$(call quietly,robocache_ros with [$(EXTRAS)],$(BIN)/pip install --no-build-isolation -e ".[$(EXTRAS)]")
 	@touch $@
 
-# lerobot 0.4.4 pins torch < 2.11 but works with 2.13: install it without its dependencies, then those by hand.
+# lerobot 0.4.4 requires torch < 2.11 but works with 2.13: it is installed without its dependencies, which follow by name.
 $(LEROBOT_VENV)/.ready:
 	$(checked_python)
 	@: >$(LOG)

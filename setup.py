@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def version() -> str:
-    """The version, which package.xml alone declares."""
+    """The version, which only package.xml declares."""
     return re.search(r"<version>(.+)</version>", (HERE / "package.xml").read_text())[1]
 
 
@@ -25,17 +25,17 @@ def shared(folder: str) -> list:
 
 
 URL = "https://github.com/robocache/robocache_ros"
-# The Kilted wheels are for machines without ROS; they exist for x86-64 Linux alone.
+# The Kilted wheels are for machines without ROS; they exist for x86-64 Linux only.
 ROS_WHEELS = "; platform_machine == 'x86_64' and sys_platform == 'linux'"
-# Each lower bound is a version that the tests pass with; .ci/run installs exactly these. Older rosbags count zstd
-# recordings as damaged, and typer before 0.9 does not know Annotated.
+# The tests pass with each lower bound; .ci/run installs exactly these versions. Older rosbags treat zstd recordings as
+# damaged, and typer before 0.9 does not support Annotated.
 BAGS = ["rosbags>=0.11.7"]
 TEST = [
     "pytest>=7.2",
     "pytest-timeout>=2.1",
     "hypothesis>=6.70",
-    "nvidia-cuda-nvrtc; platform_machine == 'x86_64' and sys_platform == 'linux'",  # compiles kernels without a GPU
-    "setuptools>=64,<80",  # from 80 on colcon's --symlink-install silently makes copies
+    "nvidia-cuda-nvrtc; platform_machine == 'x86_64' and sys_platform == 'linux'",  # to compile kernels without a GPU
+    "setuptools>=64,<80",  # with 80 and later, colcon's --symlink-install silently copies
     "wheel",
     "colcon-common-extensions",
 ]
@@ -79,7 +79,7 @@ setup(
         ],
         "cuda12": ["cupy-cuda12x>=13"],
         "cuda13": ["cupy-cuda13x>=13.6"],
-        "nvjpeg": ["torchvision"],  # jpeg decoded on the GPU, where that is asked for
+        "nvjpeg": ["torchvision"],  # decodes jpeg images on the GPU, if requested
         "bags": BAGS,
         "export": [*BAGS, "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],

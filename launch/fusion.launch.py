@@ -15,7 +15,7 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch import LaunchContext, LaunchDescription
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
-# Keep freed large blocks: page faults on fresh ones cost more than copying the messages.
+# malloc keeps freed large blocks: page faults on new blocks cost more than copying the messages.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
@@ -88,11 +88,11 @@ def existing(argument: str, value: str, advice: str) -> str:
 
 
 def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
-    """The node. The parameter file decides about arguments that are not in `given`."""
+    """The node. Arguments that are not in `given` have the values of the parameter file."""
     values = context.launch_configurations
     spec = existing("spec", values["spec"], "give the path of a fusion spec (YAML)")
     parameters: list[object] = []
-    if values["params_file"]:  # launch_ros only warns where the file does not exist
+    if values["params_file"]:  # launch_ros only warns if the file does not exist
         advice = "give the path of a parameter file (YAML), or leave it out"
         parameters.append(existing("params_file", values["params_file"], advice))
     parameters.append(
@@ -108,7 +108,7 @@ def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
         executable="fusion_node",
         name=values["name"],
         namespace=values["namespace"],
-        # The only default that differs from the node's; in `parameters` it would override `/**` of a file.
+        # The only default that differs from the node's. In `parameters` it would override `/**` of a file.
         ros_arguments=["-p", f"autostart:={values['autostart']}"],
         parameters=parameters,
         output="both",
@@ -117,7 +117,7 @@ def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
 
 
 def generate_launch_description() -> LaunchDescription:
-    given: set[str] = set()  # the arguments that are given, collected before the defaults are set
+    given: set[str] = set()  # names of the given arguments, collected before the defaults are set
     return LaunchDescription(
         [
             OpaqueFunction(function=lambda context: given.update(context.launch_configurations)),

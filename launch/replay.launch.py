@@ -29,7 +29,7 @@ SWITCHES = {
     "loop": ("false", "Start again at the end of the recording."),
     "shutdown": ("true", "End the launch when the replay ends."),
 }
-INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)  # a process that ends so before the launch has seen the Ctrl-C
+INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)  # of a process that ends before the launch handles Ctrl-C
 
 
 def process_ended(event: ProcessExited, context: LaunchContext) -> Shutdown | None:

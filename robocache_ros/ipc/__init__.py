@@ -1,4 +1,4 @@
-"""Frames handed to other processes of the same user and machine without a copy: a ring of slots that both sides map."""
+"""Passes frames to processes of the same user and machine without a copy, in a ring of slots that both sides map."""
 
 from robocache_ros.ipc.connection import Connection
 from robocache_ros.ipc.paths import socket_path

@@ -1,4 +1,4 @@
-"""A connection that reconnects: a consumer keeps it while nodes start, stop and restart."""
+"""A connection that reconnects when nodes start, stop and restart."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ RETRY_S = 0.5
 
 
 class Connection:
-    """The reader of a node's ring while there is one; None while there is not, and frames come as messages.
+    """The reader of a node's ring; None while there is no ring, and frames arrive as messages.
 
-    Never raises if there is no node. A node that restarts is found again, and its ring is mapped again: `reader.layout`
-    and `reader.generation` may then be others.
+    Never raises if there is no node. After a node restarts, its ring is found and mapped again: `reader.layout` and
+    `reader.generation` may then have changed.
 
     Args:
-        path: of the node's socket, from `socket_path`.
-        retry_s: least time between two tries to connect.
+        path: path of the node's socket, from `socket_path`.
+        retry_s: minimum time between two attempts to connect.
 
     Attributes:
         reader: the reader of the last `connect`.
-        why: why there is no reader, for the log.
+        why: the reason why there is no reader, for the log.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_s: float = RETRY_S) -> None:
@@ -57,7 +57,7 @@ class Connection:
         self._next_try = time.monotonic() + self._retry_s
 
     def close(self) -> None:
-        """Disconnect for good."""
+        """Disconnect permanently."""
         if self.reader:
             self.reader.close()
         self._next_try = float("inf")

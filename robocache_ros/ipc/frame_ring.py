@@ -27,16 +27,16 @@ MEDIA = "media:"
 
 
 class FrameWriter:
-    """Puts each tick's frame into a ring, while there are readers.
+    """Writes each tick's frame into a ring, while there are readers.
 
-    The ring is made with the first tick, and made anew when the first image of an undeclared size arrives: readers then
-    connect again.
+    The ring is created with the first tick, and created again when the first image of an undeclared size arrives:
+    readers then reconnect.
 
     Args:
-        path: of the socket, from `socket_path`.
+        path: path of the socket, from `socket_path`.
         layout: columns of a row; its JSON is sent to the readers.
-        device: where the frames are made, and so where the ring is.
-        slots: of the ring.
+        device: device of the frames and of the ring.
+        slots: number of slots of the ring.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class FrameWriter:
         return self._writer.overwritten if self._writer else 0
 
     def publish(self, frames: Frames, window: Tensor) -> None:
-        """Put a tick's frame into the ring and tell the readers; see `fill`."""
+        """Write a tick's frame into the ring and announce it to the readers; see `fill`."""
         self.fill(frames, window)
         self.announce()
 
     def announce(self) -> None:
-        """Tell the readers of the frame that was filled last; nothing without readers."""
+        """Announce the frame that was filled last; without readers, do nothing."""
         if self._filled and self._writer:
             self._writer.announce()
         self._filled = False
 
     def fill(self, frames: Frames, window: Tensor) -> None:
-        """Put a tick's frame into the ring, for `announce` to tell of.
+        """Write a tick's frame into the ring; `announce` then makes it visible.
 
         Args:
-            frames: of one tick.
+            frames: the frames of one tick.
             window: (horizon, D + 2 N + W) float32 rows that end with it, on the device of the ring.
 
         Raises:
-            RoboCacheError: the ring cannot be made (IpcUnavailableError), or its device lacks the memory.
+            RoboCacheError: the ring cannot be created (IpcUnavailableError), or its device has too little memory.
         """
         self._remember(frames)
         media = {MEDIA + name: value[0] for name, value in frames.media.items() if value[0].numel()}
@@ -106,7 +106,7 @@ class FrameWriter:
             self._writer = None
 
     def _remember(self, frames: Frames) -> None:
-        """Keep `valid` and the exact ages of the window's ticks; ticks that were not published are invalid."""
+        """Store `valid` and the exact ages of the window's ticks; ticks that were not published are invalid."""
         tick = tick_grid.first_at_or_after(int(frames.ticks_ns[0]), self._layout.spec.rate_hz)
         steps = 1 if self._newest is None else tick - self._newest
         self._newest = tick
@@ -129,14 +129,14 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Gives each newest frame of a FrameWriter's ring once.
+    """Returns each newest frame of a FrameWriter's ring once.
 
     Args:
-        reader: connected to the ring.
-        layout: the node's.
+        reader: a reader that is connected to the ring.
+        layout: the node's layout.
 
     Raises:
-        IpcUnavailableError: the ring is not one of frames of this layout.
+        IpcUnavailableError: the ring does not contain frames of this layout.
     """
 
     def __init__(self, reader: Reader, layout: Layout) -> None:
@@ -145,10 +145,10 @@ class FrameReader:
             raise IpcUnavailableError("the ring's fields are not those of its layout; use one version on both sides")
         self._reader = reader
         self._layout = layout
-        self._sequence = 0  # of the last frame; ticks do not order frames, for a clock may jump back
+        self._sequence = 0  # of the last frame; ticks do not order frames, because a clock may jump back
 
     def next(self, timeout_s: float) -> FusedFrame | None:
-        """The newest frame that was not given yet, waiting for one; None at the timeout or when the node ends."""
+        """Wait for a frame that was not returned yet and return the newest; None at the timeout or when the node ends."""
         lease = self._reader.wait(timeout_s, self._sequence, self._warm_up)
         if lease is None:
             return None
@@ -162,11 +162,11 @@ class FrameReader:
 
 
 def fused_frame(lease: SlotLease, layout: Layout) -> FusedFrame:
-    """The frame of a slot as a policy sees it; its tensors view the slot, which stays leased as long as they live.
+    """The frame of a slot for a policy; its tensors view the slot, which stays leased until they are deleted.
 
     Args:
-        lease: from a reader of a FrameWriter's ring.
-        layout: the node's.
+        lease: a lease from a reader of a FrameWriter's ring.
+        layout: the node's layout.
     """
     rate_hz = layout.spec.rate_hz
     window: Any = lease.tensors[WINDOW]

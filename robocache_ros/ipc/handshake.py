@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from robocache_ros.errors import printable
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
 
-CONNECT_S = 1.0  # how long a node may take to answer, which it does on a separate thread
-PACKET_BYTES = 4096  # of the first packet at most
+CONNECT_S = 1.0  # how long a node may take to answer, which it does in a separate thread
+PACKET_BYTES = 4096  # maximum size of the first packet
 MAX_FDS = 8  # description, place of the ring, slot table, (ring,) lease page
 MIN_FDS = 4
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def peer_uid_pid(connection: socket.socket) -> tuple[int, int]:
-    """User and process at the other end of a unix socket, from the kernel."""
+    """User and process at the other end of a Unix socket, as reported by the kernel."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return uid, pid
 
@@ -33,12 +33,12 @@ class Hello:
     refused: str = ""  # why the reader is refused; empty if it is admitted
 
     def to_json(self) -> bytes:
-        """What `from_json` reads back."""
+        """The JSON that `from_json` reads."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Hello:
-        """Read it; ValueError where it is another packet."""
+        """Parse a packet; ValueError if it is of another kind."""
         try:
             hello = cls(**json.loads(data))
         except (TypeError, RecursionError) as error:

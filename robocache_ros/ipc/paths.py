@@ -1,4 +1,4 @@
-"""Where the socket of a node is: in a folder that its user alone can enter."""
+"""The path of a node's socket, in a folder that only its user can enter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST = 100  # bytes of a socket's path; Linux allows 107
 
 
 def runtime_folder() -> Path:
-    """$XDG_RUNTIME_DIR/robocache, else a folder of this user alone under the temporary one; made when needed.
+    """$XDG_RUNTIME_DIR/robocache, or else a private folder in the temporary folder; created if needed.
 
     Raises:
-        IpcUnavailableError: the folder cannot be made, is a link, belongs to another user, or others may enter it.
+        IpcUnavailableError: the folder cannot be created, is a link, belongs to another user, or others may enter it.
     """
     named = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(named) / "robocache" if named else Path(tempfile.gettempdir()) / f"robocache-{os.geteuid()}"
@@ -42,7 +42,7 @@ def socket_path(node: str, domain: int | str | None = None) -> Path:
         domain: ROS domain; None: $ROS_DOMAIN_ID, else 0.
 
     Raises:
-        IpcUnavailableError: no folder of this user alone is there to put it in, or its path is too long for a socket.
+        IpcUnavailableError: there is no folder that only this user can enter, or the path is too long for a socket.
     """
     domain = os.environ.get("ROS_DOMAIN_ID") or 0 if domain is None else domain
     folder = runtime_folder()

@@ -1,4 +1,4 @@
-"""A consumer's side: maps the ring of a node and reads frames in it without a copy."""
+"""The consumer's side: maps the ring of a node and reads frames in it without a copy."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from robocache_ros.ipc import handshake, rings, shared_memory, slot_table
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
 from robocache_ros.ipc.slot_layout import RingLayout, slot_views
 
-EARLY_S = 0.000_8  # before a frame is due, a reader that waits gets ready, and looks for it without sleeping
-POLL_S = 0.000_5  # and for so long after it: 4 to 6 % of a core at 50 Hz
+EARLY_S = 0.000_8  # a waiting reader starts to poll without sleeping this long before a frame is due,
+POLL_S = 0.000_5  # and polls for this long after it: 4 to 6 % of a core at 50 Hz
 MAX_DESCRIPTION_BYTES = 16 * 2**20
-MAX_ANNOUNCEMENTS = 1024  # read at once; a socket's buffer holds some 300
+MAX_ANNOUNCEMENTS = 1024  # read at once; a socket's buffer holds about 300
 
 
 class OverwrittenError(RoboCacheError):
-    """The writer needed the slot of a frame while it was leased: what was read of it may be torn."""
+    """The writer overwrote the slot of a frame while it was leased: the data that was read may be inconsistent."""
 
 
 class SlotLease:
     """A frame in its slot, which the writer does not reuse while it is leased.
 
-    The lease lasts as long as any tensor views the slot, or until `release`, or the end of the `with` block. The
-    tensors are not to be written to: other consumers view the same memory. On CUDA, what torch's current stream is
-    given after the lease began runs after the frame was written, and the slot is given back once all that the stream
-    was given before the release is done.
+    The lease lasts until all tensors that view the slot are deleted, or until `release`, or the end of the `with`
+    block. Do not write to the tensors: other consumers view the same memory. On CUDA, work that is launched on torch's
+    current stream after the lease began runs after the frame was written. The slot is returned when all work that was
+    launched on the stream before the release is complete.
 
     Attributes:
         tick_ns: tick of the frame.
         published_ns: wall time at which it was announced.
-        sequence: its number, which rises with each frame of a ring, whatever the ticks do.
+        sequence: its number, which rises with each frame of a ring, also if the ticks jump back.
         tensors: by field, views of the slot on the ring's device.
         host: by field, copies.
     """
@@ -87,20 +87,20 @@ class SlotLease:
 
 
 class Reader:
-    """One connection to a node's ring; it ends when the node does (`alive`).
+    """One connection to a node's ring; it ends when the node ends (`alive`).
 
-    Used by one thread at a time; frames may be dropped in any. `fileno` becomes readable with each new tick, and when
-    the node ends.
+    Use it in one thread at a time; frames may be deleted in any thread. `fileno` becomes readable with each new tick,
+    and when the node ends.
 
     Args:
-        path: of the node's socket, from `socket_path`.
+        path: path of the node's socket, from `socket_path`.
 
     Raises:
-        IpcUnavailableError: no node of this user is behind the path, it refused, or its ring cannot be mapped here.
+        IpcUnavailableError: no node of this user listens at the path, it refused, or its ring cannot be mapped.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # The thread that drops the last tensor releases the slot, also in the middle of a call of this one.
+        # The thread that deletes the last tensor releases the slot, also during a call in another thread.
         self._lock = threading.RLock()
         self._pending: deque[tuple[int, Callable[[], bool]]] = deque()
         self.alive = False
@@ -112,7 +112,7 @@ class Reader:
             self._lease_page = shared_memory.map_fd(fds[-1], self.layout.slots * 8, writable=True)
             place = shared_memory.read_text_fd(fds[1], MAX_DESCRIPTION_BYTES)
             self._ring = rings.map_ring(self.layout, place, fds[3:-1])
-        except Exception as error:  # whatever a peer sends, the consumer continues with messages
+        except Exception as error:  # a peer may send anything; the consumer continues with messages
             self._socket.close()
             raise IpcUnavailableError(f"{path}: {printable(error, 160)}") from None
         finally:
@@ -120,7 +120,7 @@ class Reader:
         self._leases = memoryview(self._lease_page).cast("q")
         self._counts = [0] * self.layout.slots
         self._newest_ns = 0  # tick of the frame that was leased last
-        self._due_ns = 0  # wall time at which the next one is due
+        self._due_ns = 0  # wall time at which the next frame is due
         self._leave = weakref.finalize(self, self._socket.close)
         self.alive = True
 
@@ -134,9 +134,9 @@ class Reader:
         return self._socket.fileno()
 
     def latest(self, after: int = 0) -> SlotLease | None:
-        """Lease the newest frame; None where none has a `sequence` above `after`, or the node has ended."""
+        """Lease the newest frame; None if no frame has a `sequence` above `after`, or the node has ended."""
         self._drain()
-        for _ in range(self.layout.slots):  # more often than a writer at its pace can come between
+        for _ in range(self.layout.slots):  # more attempts than a writer at its rate can interfere with
             if not self.alive:
                 break
             slot, sequence = self._table.newest()
@@ -148,12 +148,12 @@ class Reader:
         return None
 
     def wait(self, timeout_s: float, after: int = 0, warm_up: Callable[[], None] = lambda: None) -> SlotLease | None:
-        """Lease the newest frame with a `sequence` above `after`, waiting for one.
+        """Wait for a frame with a `sequence` above `after`, and lease the newest one.
 
         Args:
             timeout_s: seconds to wait at most.
             after: `sequence` of the last frame that was read.
-            warm_up: called shortly before a frame is due: the code that it runs is in the caches when the frame comes.
+            warm_up: called shortly before a frame is due, so that the code that it runs is in the caches.
 
         Returns:
             The lease; None at the timeout or when the node ends.
@@ -169,8 +169,8 @@ class Reader:
     def _sleep(self, left_s: float, warm_up: Callable[[], None]) -> None:
         """Return when something was announced, or after `left_s`.
 
-        A thread that sleeps is woken a tenth of a millisecond late, with cold caches. So shortly before a frame is
-        due by the period of those before it, the socket is polled; other threads may run between.
+        A sleeping thread wakes up a tenth of a millisecond late, with cold caches. The socket is therefore polled
+        shortly before a frame is due, which follows from the period of earlier frames. Other threads may run meanwhile.
         """
         watched = [self._socket]
         ahead_s = (self._due_ns - time.time_ns()) / 1e9
@@ -196,7 +196,7 @@ class Reader:
         self.close()
 
     def _drain(self) -> None:
-        """Read the announcements: they wake and order; which frames there are, the table tells."""
+        """Read the announcements: they wake and order; the slot table determines which frames exist."""
         for _ in range(len(self._pending)):
             slot, done = self._pending.popleft()
             if done():
@@ -213,7 +213,7 @@ class Reader:
             self.close()
 
     def _lease(self, slot: int, sequence: int, tick_ns: int) -> SlotLease | None:
-        """Mark a slot as leased; None where the writer has begun to reuse it meanwhile."""
+        """Mark a slot as leased; None if the writer has started to reuse it meanwhile."""
         with self._lock:
             self._counts[slot] += 1
             self._leases[slot] = 1

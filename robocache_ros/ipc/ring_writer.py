@@ -1,4 +1,4 @@
-"""The node's side: puts each tick's frame into a free slot and tells the readers."""
+"""The node's side: writes each tick's frame into a free slot and announces it to the readers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Writer:
         published: frames announced.
 
     Raises:
-        IpcUnavailableError: memory or file descriptors are short, another node serves the path, or no socket can be
-            made there.
-        RoboCacheError: the fields make no ring, or a GPU's memory is short.
+        IpcUnavailableError: there is too little memory or too few file descriptors, another node serves the path, or
+            no socket can be created there.
+        RoboCacheError: the fields do not form a ring, or the GPU has too little memory.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Writer:
         self.published = 0
         self.generation = int.from_bytes(os.urandom(7), "little")
         self._sequence = 0
-        with ExitStack() as made:  # released if something that follows fails
+        with ExitStack() as made:  # released if a later step fails
             self._ring, ring_fds = rings.make_ring(self.layout, place)
             made.callback(self._ring.close)
             table_bytes = slot_table.table_bytes(self.layout)
@@ -104,10 +104,10 @@ class Writer:
 
         Args:
             tick_ns: the frame's tick.
-            values: every field by name, in its shape and dtype: tensors for the ring's, arrays for the `host` ones.
+            values: every field by name, in its shape and dtype: tensors for fields of the ring, arrays for `host` fields.
 
         Raises:
-            RoboCacheError: a value is missing or of another shape or dtype; nothing was filled.
+            RoboCacheError: a value is missing or has another shape or dtype; no slot was filled.
         """
         for field in self.layout.fields:
             value = values.get(field.name)
@@ -121,7 +121,7 @@ class Writer:
                     view[...] = values[name]
 
     def announce(self) -> None:
-        """Tell the readers of the frame that was filled last."""
+        """Announce the frame that was filled last to the readers."""
         slot, sequence, tick_ns = self._filled
         self._table.commit(slot, sequence, tick_ns, time.time_ns())
         self._server.announce(ANNOUNCEMENT.pack(sequence, tick_ns, slot))
@@ -140,7 +140,7 @@ class Writer:
         self._filled = (slot, sequence, tick_ns)
 
     def close(self) -> None:
-        """Disconnect the readers and free the memory. Host memory that they lease stays readable to them."""
+        """Disconnect the readers and free the memory. Host memory that readers lease stays readable for them."""
         self._server.close()
         self._views.clear()
         self._made.close()
@@ -154,7 +154,7 @@ class Writer:
             if any(peer.leases[slot] for peer in peers):
                 continue
             self._table.begin(slot, self._sequence + 2)
-            if not any(peer.leases[slot] for peer in peers):  # a reader came between the look and the mark
+            if not any(peer.leases[slot] for peer in peers):  # false if a reader has leased it since the choice
                 return slot
             self._table.abandon(slot, sequence)
         self.overwritten += 1

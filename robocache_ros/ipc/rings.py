@@ -1,4 +1,4 @@
-"""The memory of a ring's slots, in host memory or on a GPU, as the writer and the readers see it."""
+"""The memory of a ring's slots, on the host or on a GPU, for the writer and for the readers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from robocache_ros.ipc.slot_layout import RingLayout
 
 
 class Ring(Protocol):
-    """The slots' memory as one side sees it, whatever the device."""
+    """The slots' memory for one of the sides, on any device."""
 
     tensor: Tensor  # (bytes,) uint8
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
-        """Reader: (nbytes,) uint8 of the ring, and the object that lives as long as some tensor views them."""
+        """Reader: (nbytes,) uint8 of the ring, and an object that exists until all tensors that view them are deleted."""
 
     def copy(self, target: Tensor, value: Tensor) -> None:
-        """Writer: put a value into a view of the ring, in the order of the current stream."""
+        """Writer: copy a value into a view of the ring, in the order of the current stream."""
 
     def record(self, slot: int) -> None:
-        """Writer: what has been put into a slot so far is what its readers wait for."""
+        """Writer: record that the slot is complete after the work launched so far; readers wait for this."""
 
     def wait(self, slot: int) -> None:
-        """Reader: what is launched from now on runs after the slot was written; the host does not wait."""
+        """Reader: make work that is launched later run after the slot was written; the host does not wait."""
 
     def fence(self) -> Callable[[], bool] | None:
-        """Reader: a function that tells when all work launched so far is done; None where it is done already."""
+        """Reader: a function that returns whether all work launched so far is complete; None if it is already."""
 
     def describe(self) -> dict[str, Any]:
         """The values with which the other side maps it."""
@@ -44,7 +44,7 @@ class Ring(Protocol):
 
 
 class HostRing:
-    """A ring in the memory behind a descriptor, which stays the caller's.
+    """A ring in the memory behind a descriptor, which the caller still owns.
 
     Every store is complete when its call returns, so no ordering is needed.
     """
@@ -54,12 +54,12 @@ class HostRing:
         self.tensor = torch.from_numpy(np.frombuffer(self._map, np.uint8))
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
-        """(nbytes,) uint8 of the ring, and the array that its tensors keep."""
+        """(nbytes,) uint8 of the ring, and the array that the tensors keep alive."""
         owner = np.frombuffer(self._map, np.uint8, nbytes, start)
         return owner, torch.from_numpy(owner)
 
     def copy(self, target: Tensor, value: Tensor) -> None:
-        """Put a value into a view of the ring."""
+        """Copy a value into a view of the ring."""
         target.copy_(value)
 
     def record(self, slot: int) -> None:
@@ -69,11 +69,11 @@ class HostRing:
         """Nothing to order."""
 
     def fence(self) -> Callable[[], bool] | None:
-        """Done already."""
+        """None: all work is complete."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Nothing: the descriptor is sent besides."""
+        """An empty description: the descriptor is sent separately."""
         return {}
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class HostRing:
 
 
 def make_ring(layout: RingLayout, device: torch.device) -> tuple[Ring, tuple[int, ...]]:
-    """Writer: the slots' memory, and the descriptor of it where it has one."""
+    """Writer: the slots' memory, and its descriptor if it has one."""
     if device.type == "cpu":
         fd = shared_memory.create("robocache-ring", layout.ring_bytes)
         shared_memory.seal(fd)
@@ -93,7 +93,7 @@ def make_ring(layout: RingLayout, device: torch.device) -> tuple[Ring, tuple[int
 
 
 def map_ring(layout: RingLayout, place: bytes, fds: Sequence[int]) -> Ring:
-    """Reader: the memory that a writer made, by its description or its descriptor."""
+    """Reader: the memory that a writer created, from its description or its descriptor."""
     if layout.device == "cpu":
         if not fds:
             raise IpcUnavailableError("ring: its file descriptor is missing; use one version on both sides")

@@ -1,4 +1,4 @@
-"""The writer's side of the socket: admits readers of the same user, hands them the descriptors, sees them leave."""
+"""The writer's side of the socket: admits readers of the same user, sends descriptors, detects disconnection."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from robocache_ros.ipc.shared_memory import IpcUnavailableError
 log = logging.getLogger(__name__)
 
 MAX_READERS = 16
-RESERVED_FDS = 16  # descriptors that readers leave to the rest of the node
-PAUSE_S = 1.0  # without accepting, after the process ran out of descriptors or memory
+RESERVED_FDS = 16  # descriptors that are not used for readers, but left to the rest of the node
+PAUSE_S = 1.0  # pause in accepting connections after the process ran out of descriptors or memory
 
 
 class Peer:
@@ -43,39 +43,39 @@ class Peer:
         self.leases = memoryview(self._page).cast("q")
 
     def greet(self, hello: bytes, fds: tuple[int, ...]) -> None:
-        """Hand over the descriptors; OSError where the reader has left."""
+        """Send the descriptors; OSError if the reader has disconnected."""
         socket.send_fds(self.socket, [hello], [*fds, self._page_fd])
         self._close_page_fd()
         self.greeted = True
-        self.socket.send(b"\0", socket.MSG_NOSIGNAL)  # it may have slept through a frame since the greeting
+        self.socket.send(b"\0", socket.MSG_NOSIGNAL)  # wakes it, in case a frame was announced since the greeting
 
     def close(self) -> None:
-        """Close the connection; what it has leased counts no more."""
+        """Close the connection; its leases end."""
         self.socket.close()
         self._close_page_fd()
 
     def _close_page_fd(self) -> None:
-        """The mapping needs it no more; descriptors are scarce."""
+        """Close the descriptor of the page, which the mapping no longer needs: descriptors are limited."""
         if self._page_fd >= 0:
             os.close(self._page_fd)
             self._page_fd = -1
 
 
 class Server:
-    """Accepts readers on a separate thread, so that the writer's tick never waits for one.
+    """Accepts readers in a separate thread, so that the writer's tick never waits for one.
 
     Args:
-        path: of the socket; made with mode 0600, in a folder of the user alone.
+        path: path of the socket, which has mode 0600 and is in a folder that only the user can enter.
         slots: entries of a reader's lease page.
         greeting: descriptors that every reader gets, before its lease page.
-        generation: sent to every reader; another one after a restart.
+        generation: sent to every reader; changes with a restart.
 
     Attributes:
-        peers: the readers that are connected.
-        refused: readers that were sent away.
+        peers: the connected readers.
+        refused: the number of readers that were refused.
 
     Raises:
-        IpcUnavailableError: another node serves the path, or no socket can be made there.
+        IpcUnavailableError: another node serves the path, or no socket can be created there.
     """
 
     def __init__(self, path: Path, slots: int, greeting: tuple[int, ...], generation: int) -> None:
@@ -112,7 +112,7 @@ class Server:
             ) from None
 
     def announce(self, packet: bytes) -> None:
-        """Send a packet to every reader; one that does not read misses it, and finds the slot in the table."""
+        """Send a packet to every reader; a reader that misses it finds the slot in the table."""
         for peer in self.peers:
             if not peer.greeted:
                 continue
@@ -128,7 +128,7 @@ class Server:
         os.close(self._lock_fd)
 
     def _claim(self) -> int:
-        """Make sure that no living node serves this path, then remove the socket of a dead one."""
+        """Check that no running node serves this path, then remove the socket of an ended one."""
         fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,13 +151,13 @@ class Server:
                     return self._shut()
                 try:
                     key.data()
-                except Exception:  # trouble with one reader must not end the others' connections
+                except Exception:  # an error with one reader must not end the others' connections
                     log.exception("a consumer's connection failed")
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it has left already
+        except (BlockingIOError, ConnectionError):  # it has already disconnected
             return
         except OSError as error:
             self._pause(str(error.strerror))
@@ -184,7 +184,7 @@ class Server:
         log.info("a consumer (process %d) reads frames from shared memory", pid)
 
     def _refusal(self, connection: socket.socket, uid: int) -> str:
-        """Why a reader is not admitted; empty where it is."""
+        """Why a reader is not admitted; empty if it is."""
         if uid != os.geteuid():
             return f"user {uid} is not the node's user {os.geteuid()}"
         if len(self.peers) >= MAX_READERS:
@@ -201,7 +201,7 @@ class Server:
             connection.send(Hello(refused=why).to_json(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _pause(self, why: str) -> None:
-        """Stop listening for a while: a connection that cannot be accepted would wake this thread over and over."""
+        """Stop listening for a while: a connection that cannot be accepted would wake this thread repeatedly."""
         if not self._warned:
             log.warning("no consumer can be accepted now (%s); trying again every second", why)
         self._selector.unregister(self._listener)
@@ -213,7 +213,7 @@ class Server:
 
     def _receiver(self, peer: Peer) -> Callable[[], None]:
         def receive() -> None:
-            """A reader sends nothing: what comes is its end, or another program, which is sent away."""
+            """Disconnect a peer: a reader sends no data, so this is its end, or data from another program."""
             try:
                 peer.socket.recv(64)
             except BlockingIOError:

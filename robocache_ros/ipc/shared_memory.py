@@ -1,4 +1,4 @@
-"""Host memory that is shared by file descriptor alone: it has no name, and is freed with its last user."""
+"""Host memory that is shared only by file descriptor: it has no name, and is freed with its last user."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import os
 
 from robocache_ros.errors import RoboCacheError
 
-SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a mapping of memory that shrinks ends its process with SIGBUS
-SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # nobody writes, the maker included
-SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: nobody but those who map it already; the fcntl module lacks it
+SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # access to mapped memory that has shrunk ends the process with SIGBUS
+SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # no process can write, including the creator
+SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only existing mappings can write; not in the fcntl module
 
 
 class IpcUnavailableError(RoboCacheError):
-    """Frames cannot be shared through memory, for the reason that the message gives. They still arrive as messages."""
+    """Frames cannot be passed through shared memory, for the reason in the text. They still arrive as messages."""
 
 
 def create(name: str, nbytes: int) -> int:
-    """A file descriptor of `nbytes` zeroed bytes of memory, all of them allocated; their number is sealed.
+    """A file descriptor of `nbytes` zeroed bytes of memory, all of them allocated; the size is sealed.
 
     Raises:
-        IpcUnavailableError: memory or file descriptors are short.
+        IpcUnavailableError: there is too little memory, or there are too few file descriptors.
     """
-    # The kernel does not refuse memory that is not available: it ends processes.
+    # If memory is not available, the kernel does not refuse the request but kills processes.
     available = _available_bytes()
     if available is not None and nbytes > available:
         raise _too_little(name, nbytes, f"{available / 2**20:.1f} MiB are available")
@@ -41,7 +41,7 @@ def create(name: str, nbytes: int) -> int:
 
 
 def _available_bytes() -> int | None:
-    """Bytes of memory that are available; None where the kernel does not tell."""
+    """Bytes of memory that are available; None if the kernel does not report them."""
     try:
         with open("/proc/meminfo", "rb") as lines:
             return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"MemAvailable:")), None)
@@ -56,7 +56,7 @@ def _too_little(name: str, nbytes: int, why: str) -> IpcUnavailableError:
 
 
 def seal(fd: int, seals: int = 0) -> None:
-    """Forbid changes to the memory, and further seals; a kernel without one of the seals leaves it to the uid check."""
+    """Forbid changes to the memory, and further seals; if the kernel lacks a seal, only the uid check protects it."""
     try:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
     except OSError:
@@ -64,7 +64,7 @@ def seal(fd: int, seals: int = 0) -> None:
 
 
 def text_fd(name: str, text: str) -> int:
-    """A file descriptor to read `text` from; its contents are sealed."""
+    """A file descriptor with `text` as its contents, which are sealed."""
     data = text.encode()
     fd = create(name, max(len(data), 1))
     os.pwrite(fd, data, 0)
@@ -73,7 +73,7 @@ def text_fd(name: str, text: str) -> int:
 
 
 def read_text_fd(fd: int, limit: int) -> bytes:
-    """All bytes behind a peer's descriptor; IpcUnavailableError where they are more than `limit`, or not sealed."""
+    """All bytes behind a peer's descriptor; IpcUnavailableError if they are more than `limit`, or not sealed."""
     size = _sealed_bytes(fd)
     if size > limit:
         raise IpcUnavailableError(f"shared memory: a description of {size} bytes; at most {limit} are read")

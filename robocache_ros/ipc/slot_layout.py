@@ -18,8 +18,8 @@ PROTOCOL = 1
 MAX_DIMENSIONS = 16
 MAX_FIELDS = 1024
 MAX_NAME = 256
-MAX_BYTES = 2**62  # of a field; larger sizes do not fit int64 offsets
-ALIGNMENT = 256  # what cudaMalloc gives; a view of any dtype may start there
+MAX_BYTES = 2**62  # maximum size of a field; larger sizes do not fit int64 offsets
+ALIGNMENT = 256  # the alignment of cudaMalloc, at which a view of any dtype may start
 DTYPES = {
     name: getattr(torch, name)
     for name in ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -30,8 +30,8 @@ DTYPES = {
 class Field:
     """One array of a frame.
 
-    `host` ones stay in host memory on every device and are copied when a slot is leased: small ones, such as `valid`,
-    that a consumer looks at before it touches the GPU.
+    `host` fields are in host memory on every device and are copied when a slot is leased. They are small, such as
+    `valid`, and a consumer reads them before it uses the GPU.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Field:
 
 
 def _place(fields: Sequence[Field]) -> tuple[dict[str, int], int]:
-    """Offset of each field in a slot, and the bytes of a slot; everything on ALIGNMENT."""
+    """Offset of each field in a slot, and the bytes of a slot; all are multiples of ALIGNMENT."""
     offsets, end = {}, 0
     for field in fields:
         offsets[field.name] = end
@@ -83,8 +83,8 @@ class RingLayout:
     Args:
         fields: the arrays of a frame.
         slots: K, at least 2: one is read while the next is written.
-        device: `cpu` or `cuda`, where the fields that are not `host` are.
-        meta: passed on as it is; the node puts the JSON of its columns there.
+        device: `cpu` or `cuda`: the memory of the fields that are not `host`.
+        meta: text that is passed on unchanged; the node uses it for the JSON of its columns.
     """
 
     fields: tuple[Field, ...]
@@ -125,7 +125,7 @@ class RingLayout:
 
     @cached_property
     def places(self) -> tuple[tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]:
-        """Of each field in the ring: name, dtype, shape, strides, and where in a slot it begins, in elements."""
+        """Of each field in the ring: name, dtype, shape, strides, and its offset in a slot, in elements."""
         found = []
         for field in self.shared.values():
             dtype = DTYPES[field.dtype]
@@ -145,16 +145,16 @@ class RingLayout:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the ring; never 0, for an empty mapping cannot be made."""
+        """Bytes of the ring; never 0, because an empty mapping is not possible."""
         return max(self.slots * self.slot_bytes, ALIGNMENT)
 
     def to_json(self) -> str:
-        """What `from_json` reads back."""
+        """The JSON that `from_json` reads."""
         return json.dumps({"protocol": PROTOCOL, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RingLayout:
-        """Read a description; RoboCacheError where it is of another protocol or makes no sense."""
+        """Parse a description; RoboCacheError if it is of another protocol or invalid."""
         try:
             raw: dict[str, Any] = json.loads(text)
             protocol = raw.pop("protocol")
@@ -171,7 +171,7 @@ class RingLayout:
 
 
 def slot_views(layout: RingLayout, block: Tensor) -> dict[str, Tensor]:
-    """The tensors of a slot, over its bytes."""
+    """The tensors of a slot, as views of its bytes."""
     views = {}
     typed: dict[torch.dtype, Tensor] = {}
     for name, dtype, shape, strides, at in layout.places:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.ipc.slot_layout import ALIGNMENT, DTYPES, RingLayout
 
-# A slot's line: sequence number (odd while it is written, 0 before it ever was), tick_ns, published_ns.
-LINE = 8  # in words of 8 bytes: a cache line a slot
+# A slot's line: sequence number (odd while it is being written, 0 before the first write), tick_ns, published_ns.
+LINE = 8  # in words of 8 bytes: one cache line per slot
 SEQUENCE, TICK, PUBLISHED = 0, 1, 2
 
 
@@ -25,10 +25,10 @@ def _lines_bytes(layout: RingLayout) -> int:
 
 
 class Table:
-    """One side's view of the slot table.
+    """The slot table for one of the sides.
 
-    Reads and writes of a word are atomic (aligned, 8 bytes). A reader that looks after it received an announcement sees
-    what was written before it was sent: the packet passes through a lock of the kernel on both sides.
+    Reads and writes of a word are atomic (aligned, 8 bytes). After a reader has received an announcement, it sees all
+    that was written before the announcement was sent: the packet passes through a kernel lock on both sides.
     """
 
     def __init__(self, memory: mmap.mmap, layout: RingLayout) -> None:
@@ -72,11 +72,11 @@ class Table:
         self._words[at] = sequence
 
     def abandon(self, slot: int, sequence: int) -> None:
-        """Put back the sequence number of a slot that nothing was written to after all."""
+        """Restore the sequence number of a slot that was not written to."""
         self._words[slot * LINE] = sequence
 
     def newest(self) -> tuple[int, int]:
-        """(slot, sequence) of the newest complete one; sequence 0 where there is none."""
+        """(slot, sequence) of the newest complete slot; sequence 0 if there is none."""
         return max(
             ((s, n) for s in self._slots if (n := self._words[s * LINE]) % 2 == 0), key=lambda e: e[1], default=(0, 0)
         )

@@ -1,4 +1,4 @@
-"""The rclpy shell: lifecycle, parameters, diagnostics, publishers, the consumer's client."""
+"""The ROS nodes: lifecycle, parameters, diagnostics, publishers, and the client for policies."""
 
 from robocache_ros.nodes.middleware.sourced import prefer_sourced_ros
 

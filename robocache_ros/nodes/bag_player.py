@@ -1,4 +1,4 @@
-"""`bag_player`: publishes the messages of a rosbag2 recording with their serialized bytes unchanged, and /clock."""
+"""`bag_player`: publishes the messages of a recording with their serialized bytes unchanged, and /clock."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from robocache_ros.nodes.replay_options import Options, parse
 from robocache_ros.spec import TF_STATIC
 from robocache_ros.units import NS_PER_S
 
-MATCH_S = 0.5  # at most, for a reliable subscriber to match a publisher that has matched it
-PAUSE_S = 0.2  # of sim time at the beginning and at the end, for best effort subscribers, which acknowledge nothing
-DEPTH = 5000  # messages kept for a slow subscriber; acknowledged ones are freed
+MATCH_S = 0.5  # longest wait until a reliable subscriber has matched a publisher that has matched it
+PAUSE_S = 0.2  # pause of sim time at the start and at the end, for best effort subscribers, which do not acknowledge
+DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
 
 
 @dataclass
@@ -53,7 +53,7 @@ class BagPlayer:
         stopped: ends the replay when it is set.
 
     Raises:
-        RoboCacheError: the recording lacks a topic, or the package of a message type is not installed.
+        RoboCacheError: a topic is not in the recording, or the package of a message type is not installed.
     """
 
     def __init__(self, node: Node, bag: Bag, options: Options, stopped: threading.Event | None = None) -> None:
@@ -71,7 +71,7 @@ class BagPlayer:
             raise RoboCacheError(f"{bag.path}: has no topic {printable(', '.join(missing), 60)}; choose from {there}")
         self._first_ns, self._stop_ns = self._span()
         classes = {name: _message_class(bag, name) for name in names}
-        # Topics that were transient local are transient local again.
+        # Topics that were recorded as transient local are published as transient local.
         reliable, latched = qos.reliable(DEPTH), qos.latched(DEPTH)
         self._publishers: dict[str, Any] = {
             name: node.create_publisher(
@@ -92,7 +92,7 @@ class BagPlayer:
             played.messages += 1
             if message.topic not in unmatched:
                 return False
-            # A subscriber that has yet to match asks for the first message a second later: it must arrive in order.
+            # A subscriber that has not matched yet requests the first message a second later; it must arrive in order.
             unmatched.remove(message.topic)
             self._wait_acknowledged([self._publishers[message.topic]], MATCH_S)
             return True
@@ -122,7 +122,7 @@ class BagPlayer:
         return self._stopped.is_set() or not self._node.context.ok()
 
     def _span(self) -> tuple[int, int]:
-        """Log times of the beginning and of the end."""
+        """Log times of the start and of the end."""
         first_ns = self._bag.start_ns + round(self._options.start_s * NS_PER_S)
         stop_ns = self._bag.stop_ns
         if self._options.duration_s is not None:
@@ -136,7 +136,7 @@ class BagPlayer:
         return first_ns, stop_ns
 
     def _wait_for_subscribers(self) -> tuple[str, ...]:
-        """Wait until every topic has a subscriber; returns the topics without one when the time is over."""
+        """Wait until every topic has a subscriber; returns the topics without a subscriber at the timeout."""
         wanted = dict(self._publishers) | ({"/clock": self._clock} if self._clock else {})
         end = time.monotonic() + self._options.wait_s
         while unheard := tuple(name for name, p in wanted.items() if not p.get_subscription_count()):
@@ -148,7 +148,7 @@ class BagPlayer:
         return ()
 
     def _pause_at(self, now_ns: int) -> None:
-        """Repeat a sim time, so that best effort subscribers of /clock match, or receive the last one."""
+        """Repeat a sim time, so that best effort subscribers of /clock match, or receive the last message."""
         end = time.monotonic() + PAUSE_S
         while time.monotonic() < end and not self._ended():
             self._publish_clock(now_ns)
@@ -162,7 +162,7 @@ class BagPlayer:
                 wait(Duration(seconds=max(0.0, end - time.monotonic())))
 
     def _publish_clock(self, now_ns: int) -> None:
-        """Publish the time that belongs to a log time."""
+        """Publish the time of the recording's timeline at a log time."""
         time_ns = self._timeline.at(now_ns)
         self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(time_ns, NS_PER_S)))
 
@@ -197,7 +197,7 @@ def main(args: Sequence[str] | None = None) -> int:
             span_s = (bag.stop_ns - bag.start_ns) / NS_PER_S
             log.info(f"{bag_path}: {span_s:.1f} s at {options.rate:g}x{', looping' if options.loop else ''}")
             played = player.run()
-            for note in bag.notes:  # complete now; some damage shows only when the messages are read
+            for note in bag.notes:  # complete now: some damage is found only when the messages are read
                 if note not in opened:
                     log.warning(note)
             if played.unheard and options.wait_s and not stopped.is_set():

@@ -1,4 +1,4 @@
-"""Time by the wall clock or by /clock: each source pushes the messages that have arrived and yields the due ticks."""
+"""Time from the wall clock or from /clock: each source pushes the messages that have arrived and yields due ticks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, Rece
 from robocache_ros.nodes.subscriptions.topics import Topic, TopicSubscriptions
 
 IDLE_NS = 100_000_000  # how often a thread checks whether to stop
-NEAR_NS = 200_000  # so close to a tick, sleep: a wait set returns later than asked
-PUSH_NS = 30_000_000  # for the messages of a step; a robot's messages of a second take about so long
-FLOOD_NS = 1_500_000  # for the messages of a step in a flood, so that it leaves the processor to others
+NEAR_NS = 200_000  # this close to a tick the thread sleeps: a wait set returns later than requested
+PUSH_NS = 30_000_000  # limit for the messages of a step; the messages that a robot sends in a second take about as long
+FLOOD_NS = 1_500_000  # limit for the messages of a step in a flood, so that other threads get processor time
 FLOOD_PAUSE_NS = 2_500_000  # between two such steps
-CALM_NS = 1_000_000_000  # after a flood, before a step may take `PUSH_NS` again: a flood has pauses
-PAUSED_NS = 2_000_000_000  # without /clock for so long, messages stay in the middleware's bounded queues
-# Messages of a topic that wait for the next /clock message; further ones stay in the middleware's bounded queues.
+CALM_NS = 1_000_000_000  # time after a flood until a step may take `PUSH_NS` again: a flood has pauses
+PAUSED_NS = 2_000_000_000  # after this time without /clock, messages stay in the middleware's bounded queues
+# Messages of a topic that wait for the next /clock message; others stay in the middleware's bounded queues.
 MOST_WAITING = {"small": 4096, "large": 64}
 
 
@@ -38,14 +38,14 @@ class ClockSource(Protocol):
         """Push the messages that have arrived, and yield the ticks that are due."""
 
     def wait(self) -> None:
-        """Return when there may be something to do, after 0.1 s at the latest."""
+        """Return when a message may have arrived or a tick may be due, after 0.1 s at the latest."""
 
     def destroy(self) -> None:
         """Release wait sets, threads and subscriptions."""
 
 
 def due_ticks(engine: FusionEngine, now_ns: int) -> Iterator[Frames]:
-    """The ticks that are due, one at a time: a GPU engine makes one without allocating."""
+    """The ticks that are due, one at a time: a GPU engine computes a single tick without allocating."""
     while len(frames := engine.advance(now_ns, limit=1)):
         yield frames
         if engine.spec.emit == "fixed" and (engine.next_due_ns or 0) > now_ns:
@@ -55,7 +55,7 @@ def due_ticks(engine: FusionEngine, now_ns: int) -> Iterator[Frames]:
 def push_in_order(
     engine: FusionEngine, subscriptions: TopicSubscriptions, arrived: Iterable[tuple[int, Topic, ReceivedMessage]]
 ) -> Iterator[Frames]:
-    """Push messages in the order of arrival, and yield the ticks due between them: after a stall no buffer overruns."""
+    """Push messages in the order of arrival, and yield the ticks due between them, so that no buffer overruns."""
     for arrival_ns, topic, message in arrived:
         due_ns = engine.next_due_ns
         if due_ns is not None and due_ns < arrival_ns:
@@ -66,9 +66,9 @@ def push_in_order(
 class WallClockSource:
     """The system's clock: a message arrives when the middleware receives it.
 
-    An image or a cloud that the middleware received before a tick, but that was not copied when the tick was made,
-    arrives after it. So does a message of a flooded topic that was not read when the tick was made: a step pushes
-    messages for `PUSH_NS`, in a flood for `FLOOD_NS`, so that neither a tick nor another topic waits for them.
+    An image or a cloud that the middleware received before a tick, but that was not yet copied when the tick was
+    computed, counts as arrived after the tick. The same applies to a message of a flooded topic that was not yet read:
+    a step pushes messages for `PUSH_NS`, in a flood for `FLOOD_NS`, so that no tick and no other topic waits for them.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class WallClockSource:
         small = [topic for topic in subscriptions.topics if not topic.large]
         queues = [partial(subscriptions.take_from, topic) for topic in small]
         self._arrivals = Arrivals([*queues, self._large.read])
-        self._flooded_ns = -CALM_NS  # the newest step that ran out of time
+        self._flooded_ns = -CALM_NS  # time of the last step that reached its limit
         self._waiter = compat.Waiter(node, (topic.subscription for topic in small), self._large.news)
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
-        now_ns = time.time_ns()  # before reading the messages: those that arrived by now are among them
+        now_ns = time.time_ns()  # before reading: all messages that arrived by this time are read
         limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if self._in_flood else PUSH_NS
         self._subscriptions.provide_buffers()
         arrived = self._arrivals.read(self._earliest_ns, limit_ns, PUSH_NS)
@@ -128,10 +128,10 @@ class SimClockSource:
     """/clock: a message arrives at the sim time at which it was published.
 
     Args:
-        node: whose clock follows /clock too.
+        node: a node whose clock is set from /clock too.
         subscriptions: the topics.
-        engine: gets their messages.
-        counters: counts `invalid_clocks`, the messages of /clock that were ignored.
+        engine: receives their messages.
+        counters: counts `invalid_clocks`, the /clock messages that were ignored.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SimClockSource:
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
-        # The clock first: messages published before the newest /clock message are then among those received.
+        # /clock first: all messages published before the newest /clock message have then been received.
         clocks = self._take_clocks()
         if not self._paused:
             self._take_messages()
@@ -172,7 +172,7 @@ class SimClockSource:
             now_ns = self._timeline.now_ns
             begins = now_ns is None
             if now_ns is not None and sim_ns < now_ns - JUMP_BACK_NS:
-                # Messages and ticks of the time before the jump are handled before the time after it begins.
+                # Messages and ticks from before the jump are processed before those from after it.
                 before = [entry for entry in ready if entry[1].source_ns < source_ns]
                 ready = ready[len(before) :]
                 yield from self._push(before)
@@ -180,7 +180,7 @@ class SimClockSource:
                 self._timeline.restart()
                 begins = True
             if begins:
-                # The clock decides the first tick, not the batch of messages.
+                # The clock determines the first tick, not the batch of messages.
                 yield from due_ticks(self._engine, sim_ns)
             self._timeline.add(source_ns, sim_ns)
         yield from self._push(ready)
@@ -228,7 +228,7 @@ class SimClockSource:
 
     def _take_clocks(self) -> list[tuple[int, int]]:
         clocks = []
-        for _ in range(qos.CLOCK_DEPTH):  # a flood of clocks does not keep the messages waiting
+        for _ in range(qos.CLOCK_DEPTH):  # bounded, so that a flood on /clock does not block the messages
             message = self._raw_subscriber.take(self._subscription)
             if message is None:
                 break

@@ -33,9 +33,9 @@ class _FloatArray(Protocol):
 
 
 def fused_cdr(tick_ns: int, window: NDArray[np.float32]) -> bytes:
-    """A std_msgs/Float32MultiArray of an (H, C) window as CDR; its first dim's label carries the newest tick.
+    """A std_msgs/Float32MultiArray of an (H, C) window as CDR; the label of its first dimension is the newest tick.
 
-    Written by hand: filling the message class and serializing it costs ten times as much, 50 times a second.
+    It is written by hand: filling and serializing the message class takes ten times as long, 50 times a second.
     """
     horizon, columns = window.shape
     label = f"{TICK_LABEL}{tick_ns}".encode() + b"\0"
@@ -50,7 +50,7 @@ def fused_cdr(tick_ns: int, window: NDArray[np.float32]) -> bytes:
 
 
 def read_fused(message: _FloatArray) -> tuple[int, Tensor]:
-    """The newest tick and the (H, C) float32 window of a message; ValueError where it is not a fusion node's."""
+    """The newest tick and the (H, C) float32 window of a message; ValueError if it is not from a fusion node."""
     tick, columns = message.layout.dim
     if not tick.label.startswith(TICK_LABEL):
         raise ValueError(f"label {tick.label!r} does not begin with {TICK_LABEL}")
@@ -78,7 +78,7 @@ def image_message(tick_ns: int, frame_id: str, image: Tensor) -> Image:
     message.encoding = encoding
     message.is_bigendian = sys.byteorder == "big"
     message.step = width * channels * data.itemsize
-    message.data = array("B", data.tobytes())  # rclpy copies an array at once and checks anything else byte by byte
+    message.data = array("B", data.tobytes())  # rclpy copies an array as a block, and checks other types byte by byte
     return message
 
 
@@ -90,14 +90,14 @@ def read_image(message: Image) -> Tensor:
 
 
 def value_names(grid: VoxelSpec) -> tuple[str, ...]:
-    """The fields that a voxel cloud has after x, y, z; these are its cells' centres, so the feature `z` is `mean_z`."""
+    """The fields of a voxel cloud after x, y, z, which are the voxels' centres; the feature `z` is thus `mean_z`."""
     if not grid.features:
         return () if grid.reduction.is_flag else (grid.reduce,)
     return tuple([f"{grid.reduce}_{name}" if name in _CENTRE else name for name in grid.features])
 
 
 def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) -> PointCloud2:
-    """The occupied cells of a (X, Y, Z) or (F, X, Y, Z) grid, as points at their centres."""
+    """The occupied voxels of an (X, Y, Z) or (F, X, Y, Z) grid, as points at their centres."""
     values = (voxels if voxels.ndim == 4 else voxels[None]).cpu().numpy()
     cells = np.argwhere(values.any(axis=0))
     names = (*_CENTRE, *value_names(grid))
@@ -109,7 +109,7 @@ def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) 
 
 
 def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
-    """The grid that a voxel cloud was made of: (X, Y, Z) uint8 or int32, (F, X, Y, Z) float32."""
+    """The grid that a voxel cloud was made from: (X, Y, Z) uint8 or int32, (F, X, Y, Z) float32."""
     count = message.width * message.height
     points = np.frombuffer(message.data, np.float32).reshape(count, 3 + len(value_names(grid)))
     cells = np.rint((points[:, :3] - np.array(grid.origin_m)) / np.array(grid.size_m) - 0.5).astype(np.int64)
@@ -122,7 +122,7 @@ def read_voxels(message: PointCloud2, grid: VoxelSpec) -> Tensor:
 
 
 def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.float32]) -> PointCloud2:
-    """An (N, F) float32 array as a cloud of N points, by sensor_msgs_py where it is installed."""
+    """An (N, F) float32 array as a cloud of N points, made by sensor_msgs_py if it is installed."""
     fields = [
         PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
         for index, name in enumerate(names)
@@ -131,14 +131,14 @@ def cloud_message(header: Header, names: tuple[str, ...], points: NDArray[np.flo
         build: Any = importlib.import_module("sensor_msgs_py.point_cloud2").create_cloud
     except ImportError:  # it is not on PyPI
         return build_cloud_message(header, fields, points)
-    # Only a structured array is copied as a block; of any other each point is packed separately.
+    # Only a structured array is copied as a block; from other arrays each point is packed separately.
     structured = points.view([(name, np.float32) for name in names]).reshape(-1) if len(points) else points
     cloud: PointCloud2 = build(header, fields, structured)
     return cloud
 
 
 def build_cloud_message(header: Header, fields: list[PointField], points: NDArray[np.float32]) -> PointCloud2:
-    """What sensor_msgs_py.point_cloud2.create_cloud makes, byte for byte, without it."""
+    """The same message as from sensor_msgs_py.point_cloud2.create_cloud, byte for byte, without that package."""
     message = PointCloud2(header=header, height=1, width=len(points), fields=fields)
     message.is_dense = False
     message.is_bigendian = sys.byteorder == "big"
@@ -149,7 +149,7 @@ def build_cloud_message(header: Header, fields: list[PointField], points: NDArra
 
 
 def blank(stream: StreamSpec) -> Tensor | None:
-    """The zeros of a stream's image or grid that is not valid; None where its size is not declared."""
+    """Zeros for an invalid image or grid of a stream; None if its size is not declared."""
     if stream.voxels:
         grid = stream.voxels
         shape = grid.reduction.dense_shape(grid.shape, len(grid.features), 0)

@@ -12,7 +12,7 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # where Humble has it
+from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]  # its module in Humble
 from rclpy.exceptions import ParameterException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -37,7 +37,7 @@ Transition = Callable[["FusionNode", LifecycleState], TransitionCallbackReturn]
 
 
 def _logs_errors(transition: Transition) -> Transition:
-    """Make a user's mistake one error line and FAILURE, and anything else a logged ERROR, which rclpy would swallow."""
+    """Log a user's mistake as one line and return FAILURE; log other errors, which rclpy hides, and return ERROR."""
 
     @wraps(transition)
     def guarded(node: FusionNode, state: LifecycleState) -> TransitionCallbackReturn:
@@ -58,7 +58,7 @@ class FusionNode(LifecycleNode):
 
     Args:
         name: the node's name, before remapping.
-        kwargs: those of rclpy's LifecycleNode.
+        kwargs: arguments of rclpy's LifecycleNode.
     """
 
     def __init__(self, name: str = "fusion_node", **kwargs: Any) -> None:
@@ -66,12 +66,12 @@ class FusionNode(LifecycleNode):
         self._log = logs.attach(self.get_logger())
         self.pipeline: Pipeline | None = None  # None while the node is unconfigured
         self._failure: Exception | None = None
-        self._report_error = ""  # of the last report
+        self._report_error = ""  # error of the last report
         self.exit_code = 0
         parameters.declare(self)
         self.add_on_set_parameters_callback(self._check_change)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.reliable(10))
-        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics go on while a simulation is paused
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # diagnostics continue while a simulation is paused
         self.create_timer(parameters.read(self, "diagnostics_period_s"), self._report, clock=steady)
         self._failure_seen = self.create_guard_condition(self._on_failure)
 
@@ -123,7 +123,7 @@ class FusionNode(LifecycleNode):
 
     @_logs_errors
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop publishing and discard the samples; the counters stay."""
+        """Stop publishing and discard the samples; the counters keep their values."""
         assert self.pipeline
         self.pipeline.stop()
         if self._failure:
@@ -153,7 +153,7 @@ class FusionNode(LifecycleNode):
 
     def fail(self, error: Exception) -> None:
         """Report the error of a thread; the node moves to its error state."""
-        if self.context.ok():  # while shutting down, publishers fail under the thread
+        if self.context.ok():  # during shutdown, publishers fail while the thread uses them
             self._failure = error
             self._failure_seen.trigger()
 
@@ -177,7 +177,7 @@ class FusionNode(LifecycleNode):
             self.trigger_deactivate()
 
     def _exits_on_error(self) -> bool:
-        """With the parameter `exit_on_error`, end the process with exit code 1; whether that is so."""
+        """End the process with exit code 1 if the parameter `exit_on_error` is set; returns whether it is set."""
         if parameters.read(self, "exit_on_error"):
             self.exit_code = 1
             self.context.try_shutdown()
@@ -195,7 +195,7 @@ class FusionNode(LifecycleNode):
             statuses = self.pipeline.report({"log_lines_dropped": self._log.dropped})
             self._diagnostics.publish(diagnostics.array(statuses, self.get_clock().now().to_msg()))
             self._report_error = ""
-        except Exception as error:  # such as no file descriptors left: the ticks go on, and so do later reports
+        except Exception as error:  # such as no free file descriptors: ticks and later reports continue
             text = printable(repr(error), 150)
             if text != self._report_error:
                 self.get_logger().error(f"/diagnostics: a report failed ({text}); the node tries again at the next one")

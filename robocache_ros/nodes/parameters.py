@@ -19,9 +19,9 @@ class Declared:
     """One parameter.
 
     Attributes:
-        constraints: the values that it takes, in words.
-        bounds: the least and the greatest value of a number.
-        read_only: it is set at the start only; every other parameter is read when the node is configured.
+        constraints: description of the allowed values.
+        bounds: the smallest and the largest value of a number.
+        read_only: whether it can only be set at the start; all others are read when the node is configured.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Declared:
     read_only: bool = False
 
     def descriptor(self) -> ParameterDescriptor:
-        """What `ros2 param describe` shows."""
+        """The descriptor that `ros2 param describe` shows."""
         made = ParameterDescriptor(
             description=self.description, additional_constraints=self.constraints, read_only=self.read_only
         )
@@ -114,10 +114,10 @@ def help_text() -> str:
 
 
 def refused_change(changed: Iterable[str], node: str, *, configured: bool, active: bool) -> str:
-    """Why these parameters cannot be changed now; empty where they can.
+    """Why these parameters cannot be changed now; empty if they can.
 
     Args:
-        changed: names of parameters that get another value.
+        changed: names of the parameters to change.
         node: fully qualified name, for the commands.
         configured: whether the node is inactive or active.
         active: whether it is active.
@@ -133,13 +133,13 @@ def refused_change(changed: Iterable[str], node: str, *, configured: bool, activ
 
 
 def refusal(error: ParameterException) -> str:
-    """Why a parameter could not be declared: rclpy's text, and how to write the value."""
+    """Why a parameter could not be declared: rclpy's text, and the correct notation of the value."""
     by_type = isinstance(error, InvalidParameterTypeException)
     return f"{error}{'; write a DOUBLE with a decimal point and a STRING of digits in quotes' if by_type else ''}"
 
 
 def payload_bytes(node: Node) -> dict[str, int]:
-    """The parameter `payload_bytes` by stream; RoboCacheError where an entry is not name=bytes."""
+    """The parameter `payload_bytes` by stream; RoboCacheError if an entry is not name=bytes."""
     sizes = {}
     given = read(node, "payload_bytes")
     for entry in given.split(",") if given.strip() else ():

@@ -24,13 +24,13 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 
 
 class Pipeline:
-    """All that exists between configure and cleanup.
+    """Everything that exists between configure and cleanup.
 
     Args:
         node: owns the subscriptions and publishers.
         spec: the streams.
-        limit: of the middleware's transport.
-        failed: called once, from a thread, when the pipeline cannot go on.
+        limit: the limit of the middleware's transport.
+        failed: called once, from a thread, when the pipeline cannot continue.
 
     Raises:
         RoboCacheError: the device, a message type or a parameter cannot be used.
@@ -70,8 +70,8 @@ class Pipeline:
         return self._tick_loop is not None
 
     def start(self, *, sim_time: bool) -> None:
-        """Start to receive messages and to publish ticks, by /clock with `sim_time`."""
-        self.subscriptions.discard()  # messages that came while the node was inactive
+        """Start to receive messages and to publish ticks; with `sim_time` the ticks follow /clock."""
+        self.subscriptions.discard()  # messages that arrived while the node was inactive
         clock: ClockSource = (
             SimClockSource(self._node, self.subscriptions, self.engine, self._clock_counters)
             if sim_time
@@ -83,7 +83,7 @@ class Pipeline:
         self._tick_loop.start()
 
     def stop(self) -> None:
-        """Stop the ticks; the samples and counters stay."""
+        """Stop the ticks; samples and counters are kept."""
         if self._tick_loop:
             self._tick_loop.stop()
             self._tick_loop = None
@@ -96,10 +96,10 @@ class Pipeline:
         self.outputs.destroy()
 
     def report(self, node_counters: Mapping[str, int]) -> list[DiagnosticStatus]:
-        """Check topics and streams, log what is wrong with them, and return the diagnostics.
+        """Check topics and streams, log their problems, and return the diagnostics.
 
         Args:
-            node_counters: the node's own counters, by name; they belong to the status of the ticks.
+            node_counters: the node's own counters by name, for the status of the ticks.
         """
         self._topic_checks.check()
         statuses = self._diagnostics.report(
@@ -117,7 +117,7 @@ class Pipeline:
         return statuses
 
     def memory_lines(self) -> list[str]:
-        """The engine's memory, a line for each place."""
+        """The engine's memory, one line per kind of memory."""
         places: dict[str, int] = {}
         for row in self.engine.memory():
             places[row.place] = places.get(row.place, 0) + row.total_bytes

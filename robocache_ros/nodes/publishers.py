@@ -1,4 +1,4 @@
-"""The publishers of the fusion node: the fused window, its layout, and aligned images and voxels with subscribers."""
+"""The publishers of the fusion node: the fused window, its layout, and the aligned images and voxels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Window:
     Args:
         horizon: H.
         columns: C.
-        rate_hz: of the tick grid; a tick that was not published is a row of zeros, so that rows stay a period apart.
+        rate_hz: rate of the tick grid; a tick that was not published is a row of zeros, so that rows are one period
+            apart.
     """
 
     def __init__(self, horizon: int, columns: int, rate_hz: int) -> None:
@@ -67,7 +68,7 @@ class Outputs:
     Args:
         node: owns the publishers.
         layout: columns of a row.
-        frame_of: name of a stream -> the frame of its images or voxels.
+        frame_of: returns the frame of a stream's images or voxels, by its name.
         ring: shares the frames with consumers of this machine.
     """
 
@@ -95,11 +96,11 @@ class Outputs:
         }
 
     def describe(self) -> None:
-        """Publish the layout, for later subscribers too."""
+        """Publish the layout; later subscribers receive it too."""
         self._described.publish(String(data=self._layout.to_json()))
 
     def publish(self, frames: Frames, wait_until_due: Callable[[int], None] = lambda tick_ns: None) -> None:
-        """Publish each tick of the frames; the messages are made before `wait_until_due(tick_ns)` is called."""
+        """Publish each tick of the frames; the messages are built before `wait_until_due(tick_ns)` is called."""
         if self.ring and frames.window is not None:
             self.ring.fill(frames, frames.window)
         rows = frames.rows().numpy()
@@ -108,7 +109,7 @@ class Outputs:
             if self.ring and frames.window is None:
                 self.ring.fill(frames[index : index + 1], torch.from_numpy(window))
             fused = frame_messages.fused_cdr(tick_ns, window)
-            # A value has no elements until a message has shown a size that the spec does not declare.
+            # If the spec does not declare a size, a value has no elements until the first message arrives.
             media = [
                 (self._media[stream.name], self._media_message(tick_ns, stream, value))
                 for stream in self._layout.spec.media

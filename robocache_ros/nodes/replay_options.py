@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from robocache_ros.bags.player import check_rate
 from robocache_ros.errors import RoboCacheError
 
-LONGEST_S = 1e6  # of a start, a duration or a wait
+LONGEST_S = 1e6  # limit for a start, a duration or a wait
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Options:
     """How a recording is replayed.
 
     Attributes:
-        rate: seconds of the recording in a second.
+        rate: speed of the replay, in seconds of the recording per second.
         loop: start again at the end.
         clock: publish /clock.
-        topics: the topics to replay; none: all.
+        topics: the topics to replay; empty: all.
         start_s: seconds of the recording to skip.
         duration_s: seconds of the recording to replay; None: all.
-        wait_s: seconds to wait at most for every topic to have a subscriber.
+        wait_s: how long to wait at most until every topic has a subscriber, in seconds.
 
     Raises:
         RoboCacheError: a number is not finite or out of range.
@@ -41,12 +41,12 @@ class Options:
         """Refuse numbers that are not finite or out of range."""
         check_rate(self.rate)
         for name, value in (("start", self.start_s), ("duration", self.duration_s), ("wait", self.wait_s)):
-            if value is not None and not 0 <= value <= LONGEST_S:  # refuses nan too
+            if value is not None and not 0 <= value <= LONGEST_S:  # also refuses NaN
                 raise RoboCacheError(f"{name}: {value!r} is not between 0 and {LONGEST_S:g}; give a number of seconds")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="bag_player",
         description="Publish the messages of a rosbag2 recording as ROS 2 topics, byte for byte.",

@@ -1,4 +1,4 @@
-"""The ring of frames at both of its ends: the node that offers it, the subscriber that follows it."""
+"""The ring of frames in shared memory: the node's side, which writes it, and the subscriber's side, which reads it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from robocache_ros.spec.layout import Layout
 
 log = logging.getLogger(__name__)
 
-WAIT_S = 0.2  # how often a follower looks whether it is closed
-RETRY_S = 10.0  # after which a ring that could not be made is tried again
+WAIT_S = 0.2  # period at which a follower checks whether it is closed
+RETRY_S = 10.0  # time until the node tries again to create a ring
 
 
 class RingOutput:
-    """Offers each tick's frame to the consumers of this machine and user, besides the topics.
+    """Provides each tick's frame to consumers of the same machine and user, in addition to the topics.
 
-    Where the ring cannot be made, or fails, a warning is logged once, frames are published as messages alone, and the
-    ring is tried again every `retry_s`.
+    If the ring cannot be created, or fails, a warning is logged once, frames are published as messages only, and
+    another attempt follows every `retry_s`.
 
     Args:
-        node: whose name the consumers know.
+        node: the node whose name the consumers use.
         layout: columns of a row.
-        device: where the engine makes its frames.
-        slots: of the ring, a frame each.
-        retry_s: seconds between two tries.
+        device: device on which the engine computes its frames.
+        slots: slots of the ring, one frame each.
+        retry_s: seconds between two attempts.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RingOutput:
         self._guarded(self._make)
 
     def fill(self, frames: Frames, window: torch.Tensor) -> None:
-        """Put the frame of one tick into the ring; `window` are the (horizon, C) rows that end with it."""
+        """Write the frame of one tick into the ring; `window` contains the (horizon, C) rows that end with it."""
         if self._writer is None and time.monotonic() >= self._next_try:
             self._guarded(self._make)
         if self._writer and self._guarded(lambda: self._fill(frames, window)) and self._failed:
@@ -61,12 +61,12 @@ class RingOutput:
             log.info("frames are published through shared memory again")
 
     def announce(self) -> None:
-        """Tell the consumers of the frame that was filled."""
+        """Announce the frame that was filled last to the consumers."""
         if self._writer:
             self._guarded(self._writer.announce)
 
     def counters(self) -> dict[str, int]:
-        """`ring_readers` connected, and frames `ring_overwritten` while a reader had leased them."""
+        """`ring_readers`: connected readers; `ring_overwritten`: frames overwritten while a reader had leased them."""
         writer = self._writer
         return {"ring_readers": writer.readers, "ring_overwritten": writer.overwritten} if writer else {}
 
@@ -84,7 +84,7 @@ class RingOutput:
         self._writer.fill(frames, window)
 
     def _guarded(self, step: Callable[[], None]) -> bool:
-        """Whether a step succeeds; shared memory is a faster way for frames, and its failure never stops the ticks."""
+        """Run a step and return whether it succeeds; an error in shared memory never stops the ticks."""
         try:
             step()
         except (RoboCacheError, OSError) as error:
@@ -102,18 +102,18 @@ class RingOutput:
 
 
 class RingFollower:
-    """Delivers each newest frame of a node's ring, on a separate thread.
+    """Delivers each newest frame of a node's ring, in a separate thread.
 
     Args:
         node: fully qualified name of the fusion node.
         deliver: called with each frame and the layout of its columns.
-        report: called with a line of text when the way of the frames changes.
+        report: called with a line of text when the transport of the frames changes.
 
     Attributes:
-        connected: whether frames come from the ring.
+        connected: whether frames are read from the ring.
 
     Raises:
-        IpcUnavailableError: no folder of this user alone is there for the socket.
+        IpcUnavailableError: there is no folder for the socket that only this user can enter.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RingFollower:
         while not self._stopped.is_set():
             try:
                 self._follow()
-            except Exception as error:  # whatever is in the ring, the messages remain
+            except Exception as error:  # the ring may have any contents; frames still arrive as messages
                 self._connection.drop(f"the ring cannot be read ({printable(error, 120)})")
             self.connected = False
             self._report_once(f"frames come as messages: {self._connection.why}")
@@ -146,7 +146,7 @@ class RingFollower:
         self._connection.close()
 
     def _follow(self) -> None:
-        """Deliver frames as long as the connection lasts."""
+        """Deliver frames until the connection ends."""
         while not self._stopped.is_set() and (reader := self._connection.connect()):
             layout = Layout(load_spec(json.loads(reader.meta)["spec"]))
             frames = FrameReader(reader, layout)
@@ -156,7 +156,7 @@ class RingFollower:
                 frame = frames.next(WAIT_S)
                 if frame:
                     self._deliver(frame, layout)
-                    del frame  # its tensors lease the slot
+                    del frame  # its tensors keep the lease of the slot
 
     def _report_once(self, text: str) -> None:
         if text != self._reported and not self._stopped.is_set():

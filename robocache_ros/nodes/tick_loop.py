@@ -14,7 +14,7 @@ from robocache_ros.nodes.clock_sources import ClockSource
 from robocache_ros.nodes.middleware import process
 from robocache_ros.ops.resample.selection import HELD, NONE
 
-SPIN_NS = 80_000  # before a due time: a sleep ends some tens of microseconds late
+SPIN_NS = 80_000  # the thread spins for this long before a due time: a sleep ends some tens of microseconds late
 
 
 class TickStats:
@@ -30,7 +30,7 @@ class TickStats:
         self._lateness_ns: list[int] = []
 
     def add(self, frames: Frames, lateness_ns: int | None) -> None:
-        """Count the ticks of some frames; `lateness_ns`: publication against the due time, None where there is none."""
+        """Count the ticks of some frames; `lateness_ns`: publication minus due time, None without a due time."""
         self.emitted += len(frames)
         self.held += (frames.valid == HELD).sum(axis=0)
         self.invalid += (frames.valid == NONE).sum(axis=0)
@@ -42,11 +42,11 @@ class TickStats:
             del self._lateness_ns[:-10_000]
 
     def read_lateness_ms(self) -> tuple[float, float, float] | None:
-        """Median, 99th percentile and maximum since the last call, in ms; None without one."""
+        """Median, 99th percentile and maximum since the last call, in ms; None if no tick had a due time."""
         lateness, self._lateness_ns = self._lateness_ns, []
         if not lateness:
             return None
-        lateness.sort()  # np.percentile imports a module when it is first called, which fails without file descriptors
+        lateness.sort()  # np.percentile imports a module at its first call, which fails without file descriptors
         p50, p99, most = (lateness[round(share * (len(lateness) - 1))] / 1e6 for share in (0.5, 0.99, 1.0))
         return p50, p99, most
 
@@ -59,8 +59,8 @@ class TickLoop:
         publish: called with the frames of due ticks, and with a function that waits until a tick is due.
         failed: called once, from the thread, if it ends with an error.
         stats: counts the ticks.
-        delay_ns: a tick is due at its time + delay; None: at once (eager, sim time).
-        lead_ns: a tick is made at most this long before it is due.
+        delay_ns: a tick is due at its time + delay; None: immediately (eager, sim time).
+        lead_ns: a tick is computed at most this long before it is due.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class TickLoop:
                 self._failed(error)
 
     def _wait_until_due(self, tick_ns: int) -> None:
-        """Return when a tick that was made ahead is due; at once where that time is past, or there is none."""
+        """Return when a tick is due; immediately if that time has passed, or if there is none."""
         if self._delay_ns is None:
             return
-        # By the monotonic clock and no longer than the lead: the thread does not block if the wall clock is set back.
+        # The wait uses the monotonic clock and is limited by the lead: setting back the wall clock does not block it.
         left_ns = min(tick_ns + self._delay_ns - time.time_ns(), self._lead_ns)
         end_ns = time.monotonic_ns() + left_ns
         if left_ns > SPIN_NS:

@@ -1,1 +1,1 @@
-"""The consumer of a fusion node."""
+"""The client of a fusion node."""

@@ -1,4 +1,4 @@
-"""Frames from messages: the window of a tick and its images come on separate topics."""
+"""Frames from messages: the window of a tick and its images arrive on separate topics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AWAITED = 8  # ticks whose images are waited for
 
 
 class Assembly:
-    """Brings windows and images of one tick together.
+    """Combines the window and the images of each tick.
 
     Args:
-        images: image and voxel streams that a frame waits for where it has them.
+        images: image and voxel streams that a frame waits for if it has them.
 
     Attributes:
-        incomplete: frames given up because an image of theirs did not come in time.
+        incomplete: frames dropped because one of their images did not arrive in time.
     """
 
     def __init__(self, images: Sequence[str]) -> None:
@@ -40,18 +40,18 @@ class Assembly:
         """Add the image of a tick; returns the frames that are complete now, in order."""
         kept = self._images[name]
         if kept and tick_ns <= next(reversed(kept)):
-            kept.clear()  # the clock has jumped back: a tick of the same time is another one
+            kept.clear()  # the clock has jumped back: a tick with the same time is a different tick
         kept[tick_ns] = image
         while len(kept) > AWAITED:
             del kept[next(iter(kept))]
         return self._pop_complete()
 
     def clear(self) -> None:
-        """Forget the frames that wait."""
+        """Discard the waiting frames."""
         self._waiting.clear()
 
     def _restart(self, tick_ns: int) -> None:
-        """The clock has jumped back to a tick: what came before is not of the same timeline."""
+        """Discard what is not of the new timeline, after the clock has jumped back to a tick."""
         self.incomplete += len(self._waiting)
         self._waiting.clear()
         for kept in self._images.values():
@@ -59,7 +59,7 @@ class Assembly:
                 kept.clear()
 
     def _pop_complete(self) -> list[FusedFrame]:
-        """An older frame without its images is given up for a newer one with them."""
+        """Remove and return the complete frames; a newer complete frame replaces older incomplete ones."""
         complete = [self._is_complete(frame) for frame in self._waiting]
         if not any(complete):
             while len(self._waiting) > AWAITED:

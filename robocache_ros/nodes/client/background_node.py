@@ -1,4 +1,4 @@
-"""A node that a thread spins."""
+"""A node that is spun by a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robocache_ros.nodes.middleware.shutdown import until_shutdown
 
 
 class BackgroundNode:
-    """A node in a context of its own, spun by a thread: the caller needs neither `rclpy.init()` nor an executor.
+    """A node with its own context, spun by a thread: the caller needs neither `rclpy.init()` nor an executor.
 
     Args:
         name: of the node.
@@ -28,7 +28,7 @@ class BackgroundNode:
         self._thread = threading.Thread(target=self._spin, name=f"robocache-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start to spin."""
+        """Start spinning."""
         self._thread.start()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Images as a policy asks for them: the pixels, their values in 0..1 as datasets give them, or normalised."""
+"""Images for a policy: 8-bit pixels, values in 0..1 as in datasets, or normalised values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 
 
 class ImageConverter:
-    """Converts the images of a fusion node to the values that a policy asks for.
+    """Converts the images of a fusion node to the values that a policy requests.
 
     Args:
         dtype: float32, float16 or bfloat16 for x / 255 of each 8-bit value x, computed in float32 and rounded once;
             uint8 for the 8-bit values themselves.
-        normalize: give (x / 255 - mean) / std instead, where the stream's spec has `normalize`.
+        normalize: return (x / 255 - mean) / std instead, if the stream's spec has `normalize`.
 
     Raises:
         RoboCacheError: another dtype, or uint8 with `normalize`.
@@ -34,15 +34,15 @@ class ImageConverter:
         self._normalize = normalize
 
     def __call__(self, stream: StreamSpec, tensor: Tensor | None) -> Tensor:
-        """Convert an image; the tensor of a voxel stream is returned as it is.
+        """Convert an image; the tensor of a voxel stream is returned unchanged.
 
         Args:
-            stream: whose tensor it is.
-            tensor: (C, H, W) as the node gives it: uint8; float32 of depth, or of a node that normalises. None where
-                none has come yet and the size is not declared.
+            stream: the stream of the tensor.
+            tensor: (C, H, W) as the node provides it: uint8; float32 for depth, or from a node that normalises. None if
+                no image has arrived yet and the size is not declared.
 
         Returns:
-            (C, H, W) on the same device; (0,) for None. Depth keeps its units: float32 in metres or millimetres.
+            (C, H, W) on the same device; (0,) for None. Depth keeps its unit: float32 in metres or millimetres.
         """
         if stream.voxels:
             return torch.zeros(0) if tensor is None else tensor
@@ -61,7 +61,7 @@ class ImageConverter:
 
 
 def _pixels(image: Tensor, normalization: object) -> Tensor:
-    """The (3, H, W) uint8 pixels that a node normalised to float32: exact, for its rounding errors are below 1e-3."""
+    """The (3, H, W) uint8 pixels that a node normalised to float32; exact, because rounding errors are below 1e-3."""
     affine = mean_std(normalization, len(image))
     if affine:
         mean, std = (torch.tensor(values, dtype=torch.float32, device=image.device)[:, None, None] for values in affine)

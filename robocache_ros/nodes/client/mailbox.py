@@ -1,4 +1,4 @@
-"""The newest frame, and those who wait for one."""
+"""The newest frame, and the threads and event loops that wait for it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import suppress
 
 from robocache_ros.engine.fused_frame import FusedFrame
 
-POLL_S = 0.1  # how often a waiting thread looks whether `ended`; nothing notifies of a shutdown by signal
+POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
 
 
 class Mailbox:
     """Keeps the newest frame; threads and event loops wait for it.
 
     Args:
-        ended: whether no more frames are to be given, besides after `close`.
+        ended: whether no more frames are delivered; `close` has the same effect.
 
     Attributes:
-        overtaken: frames that a newer one replaced before they were looked at.
+        overtaken: frames that were replaced by a newer frame before they were read.
     """
 
     def __init__(self, ended: Callable[[], bool]) -> None:
@@ -29,17 +29,17 @@ class Mailbox:
         self._closed = False
         self._changed = threading.Condition()
         self._newest: FusedFrame | None = None
-        self._count = 0  # frames put so far: ticks do not order them, for a clock may jump back
-        self._seen = 0  # the count at which somebody last looked
+        self._count = 0  # frames put so far: ticks do not order them, because a clock may jump back
+        self._seen = 0  # the count at the last read
         self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     @property
     def closed(self) -> bool:
-        """Whether no more frames are given."""
+        """Whether no more frames are delivered."""
         return self._closed or self._ended()
 
     def put(self, frame: FusedFrame, *, seen: bool = False) -> None:
-        """Replace the newest frame; `seen` where somebody is given it without waiting here."""
+        """Replace the newest frame; `seen` if it is also delivered in another way, such as a callback."""
         with self._changed:
             self.overtaken += self._seen < self._count
             self._newest = frame
@@ -49,7 +49,7 @@ class Mailbox:
             self.notify()
 
     def notify(self) -> None:
-        """Have all who wait look again."""
+        """Wake all waiting threads and event loops, which then check their conditions."""
         with self._changed:
             self._changed.notify_all()
             for loop, event in self._loops:
@@ -57,13 +57,13 @@ class Mailbox:
                     loop.call_soon_threadsafe(event.set)
 
     def close(self) -> None:
-        """Give no more frames; those who wait return."""
+        """Deliver no more frames; waiting calls return."""
         with self._changed:
             self._closed = True
             self.notify()
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
-        """Wait for a condition that `notify` signals; whether it is met. None waits until there are no more frames."""
+        """Wait for a condition that `notify` signals; returns whether it is met. None: no timeout, until `closed`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not condition() and not self.closed:
@@ -74,7 +74,7 @@ class Mailbox:
             return bool(condition())
 
     def latest(self, timeout_s: float | None, other_than_ns: int | None) -> FusedFrame | None:
-        """The newest frame, if it is of another tick; None where none comes in time."""
+        """The newest frame, if it is of another tick; None at the timeout."""
 
         def there() -> bool:
             frame = self._newest

@@ -1,4 +1,4 @@
-"""`FusedSubscriber`: a policy's end of the fusion node."""
+"""`FusedSubscriber`: reads the ticks of a fusion node in a policy."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ TRANSPORTS = ("auto", "message")
 
 
 class FusedSubscriber:
-    """Gives each tick of a fusion node as torch tensors.
+    """Returns each tick of a fusion node as torch tensors.
 
     There are three ways to read frames: `latest()`, `for` or `async for` over the subscriber, and the `callback`. A
-    consumer that is slower than the ticks gets the newest one; those that it missed are counted in `overtaken`. The
+    consumer that is slower than the ticks gets the newest tick; `overtaken` counts those that it did not read. The
     loops end when the subscriber is closed and when the ROS context is shut down: by `rclpy.shutdown()`, or by the
-    signals SIGINT and SIGTERM where `rclpy.init()` has installed its handlers.
+    signals SIGINT and SIGTERM if `rclpy.init()` has installed its handlers.
 
-    An image is by default what LeRobotDataset gives of an exported dataset: (C, H, W) float32 in 0..1, which is
-    x / 255 of each 8-bit value x; a pixel of 200 is 0.784. The bits are the same where the dataset stores PNG images;
-    a dataset's video is lossy. `dtype=torch.uint8` gives the 8-bit values. The spec's `normalize` is applied with
-    `normalize=True` alone: a policy that normalises by itself, as LeRobot's do, must get images without it.
-    Depth keeps its units, voxels their values. What is not valid is zero before it is normalised.
+    By default, images have the values that LeRobotDataset returns for an exported dataset: (C, H, W) float32 in 0..1,
+    which is x / 255 of each 8-bit value x; a pixel of 200 is 0.784. The bits are the same if the dataset stores PNG
+    images; a dataset's video is lossy. `dtype=torch.uint8` returns the 8-bit values. The spec's `normalize` is applied
+    only with `normalize=True`: a policy that normalises by itself, as LeRobot's policies do, must get images without
+    it. Depth keeps its unit, voxels their values. Invalid values are zero before normalisation.
 
-    Where the node runs on this machine and as this user, vectors, voxels and uint8 images are views of its memory, or
-    of the GPU's: they are not copied, must not be written to, and occupy their slot as long as any of them lives. From
-    elsewhere, and where shared memory is not available, frames come as messages; the log tells which.
+    If the node runs on the same machine under the same user, vectors, voxels and uint8 images are views of its memory,
+    or of the GPU's: they are not copied, must not be written to, and occupy their slot until all of them are deleted.
+    Otherwise, and if shared memory is not available, frames arrive as messages; the log states which is the case.
 
     Args:
         fusion: name of the fusion node, relative to the namespace or absolute, as it was remapped.
         images: image and voxel streams whose newest tensor each frame contains; a frame then waits for them.
-        callback: called with each frame, on the thread that received it; its errors are logged.
-        device: of the tensors; the node's for frames that are not copied.
-        dtype: of images: float32, float16, bfloat16, or uint8 for the 8-bit values.
+        callback: called with each frame, in the thread that received it; its errors are logged.
+        device: device of the tensors; the node's device for frames that are not copied.
+        dtype: dtype of images: float32, float16, bfloat16, or uint8 for the 8-bit values.
         normalize: apply the `normalize` of each stream's spec to its images: (x / 255 - mean) / std.
-        node: a node to subscribe with, which the caller spins; None: a new one, spun in the background.
-        namespace: of the new node.
-        transport: `auto`, or `message` for topics alone.
+        node: a node to subscribe with, which the caller spins; None: a new node, spun in the background.
+        namespace: namespace of the new node.
+        transport: `auto`, or `message` to use topics only.
 
     Attributes:
-        missed: ticks that never came, by the gaps between those that did.
+        missed: ticks that did not arrive, counted from the gaps between those that did.
 
     Raises:
-        RoboCacheError: another transport or dtype, or `normalize` with uint8.
+        RoboCacheError: an unknown transport or dtype, or `normalize` with uint8.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class FusedSubscriber:
 
     @property
     def overtaken(self) -> int:
-        """Frames that a newer one replaced before they were looked at."""
+        """Frames that were replaced by a newer frame before they were read."""
         return self._mailbox.overtaken
 
     @property
     def incomplete(self) -> int:
-        """Frames given up because an image of theirs did not come in time."""
+        """Frames dropped because one of their images did not arrive in time."""
         return self._topics.incomplete
 
     @property
@@ -128,11 +128,11 @@ class FusedSubscriber:
         """The newest frame.
 
         Args:
-            timeout_s: seconds to wait for one at most; None: until there is one, or the subscriber is closed.
+            timeout_s: seconds to wait at most; None: until there is a frame, or the subscriber is closed.
             other_than_ns: wait for a tick other than this one (a clock may have jumped back).
 
         Returns:
-            The frame; None where none came in time.
+            The frame; None at the timeout.
         """
         return self._mailbox.latest(timeout_s, other_than_ns)
 
@@ -145,7 +145,7 @@ class FusedSubscriber:
         return self._mailbox.__aiter__()
 
     def close(self) -> None:
-        """Stop; calls that wait for a frame return."""
+        """Stop; calls that are waiting for a frame return."""
         if self._closed:
             return
         self._closed = True
@@ -185,23 +185,23 @@ class FusedSubscriber:
         self._mailbox.notify()
 
     def _on_shared_frame(self, frame: FusedFrame, layout: Layout) -> None:
-        """Called on the thread of the ring."""
+        """Called in the thread of the ring."""
         for name in [name for name in frame.tensors if name not in layout.slots and name not in self._images]:
             del frame.tensors[name]
         self._layout = layout
         self._deliver(frame, layout, shared=True)
 
     def _on_message_frame(self, frame: FusedFrame, layout: Layout) -> None:
-        """Called on the thread that spins the node."""
+        """Called in the thread that spins the node."""
         self._deliver(frame, layout, shared=False)
 
     def _deliver(self, frame: FusedFrame, layout: Layout, *, shared: bool) -> None:
         with self._order:  # not around the callback, which may close this subscriber
             switched = shared != self._newest_shared
             if (self.shared and not shared) or (switched and frame.tick_ns == self._newest_ns):
-                return  # it came the other way already
+                return  # it has already arrived over the other transport
             for name in self._images:
-                if name in frame.valid:  # not in `tensors`: no image has come yet to show its size
+                if name in frame.valid:  # not in `tensors`: its size is unknown until an image arrives
                     frame.tensors[name] = self._convert(layout.spec.stream(name), frame.tensors.get(name))
             frame = frame.to(self._device)
             if self._newest_ns is not None:

@@ -1,4 +1,4 @@
-"""Frames from topics: for consumers on other machines, and where shared memory is not available."""
+"""Frames from topics: for consumers on other machines, and if shared memory is not available."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from robocache_ros.spec.layout import Layout
 
 
 class TopicFollower:
-    """Subscribes to a fusion node's topics and delivers the frames that they make up.
+    """Subscribes to a fusion node's topics and delivers frames assembled from their messages.
 
     Args:
-        node: to subscribe with.
+        node: the node to subscribe with.
         fusion: name of the fusion node.
         images: image and voxel streams that a frame waits for.
-        deliver: called with each frame and the layout of its columns. Images are as the node gives them; one that is
-            not valid is zero, and missing where its size is not known.
+        deliver: called with each frame and the layout of its columns. Images are as the node publishes them; an invalid
+            image is zero, and missing if its size is not known.
         on_layout: called with each layout.
-        paused: whether frames come another way now; the topics of images are then left alone.
+        paused: whether frames currently arrive through shared memory; images are then not subscribed to.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class TopicFollower:
         self._paused = paused
         self._layout: Layout | None = None
         self._assembly = Assembly(self._images)
-        self._malformed: set[str] = set()  # topics on which a message that cannot be read was reported
+        self._malformed: set[str] = set()  # topics for which an unreadable message was reported
         self._image_subscriptions: list[Any] = []
         self._subscriptions = [
             node.create_subscription(
                 String, f"{fusion}/layout", self._guarded("layout", self._on_layout), qos.latched()
             ),
-            # Raw: while frames are shared, a message only shows that the node is alive, and is not deserialized.
+            # Raw: while frames are read from shared memory, a message only shows that the node is alive.
             node.create_subscription(
                 Float32MultiArray, f"{fusion}/fused", self._guarded("fused", self._on_fused), qos.reliable(10), raw=True
             ),
@@ -64,7 +64,7 @@ class TopicFollower:
 
     @property
     def incomplete(self) -> int:
-        """Frames given up because an image of theirs did not come in time."""
+        """Frames dropped because one of their images did not arrive in time."""
         return self._assembly.incomplete
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class TopicFollower:
             self._node.destroy_subscription(subscription)
 
     def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A callback that drops a message which is not the fusion node's, with one warning for each topic."""
+        """A callback that drops messages that are not from a fusion node, with one warning per topic."""
 
         def receive(message: Any) -> None:
             try:
@@ -102,11 +102,11 @@ class TopicFollower:
             return
         tick_ns, window = frame_messages.read_fused(deserialize_message(data, Float32MultiArray))
         if window.shape[1] != self._layout.row_width:
-            return  # from before the node was configured anew
+            return  # from before the node was reconfigured
         self._finish(self._assembly.add_window(split_window(self._layout, tick_ns, window)))
 
     def _want_images(self, wanted: bool) -> None:
-        """Subscribe to the images' topics, or not: a node makes messages of images only for subscribers."""
+        """Subscribe to the image topics, or unsubscribe: a node only publishes images that have subscribers."""
         if wanted and not self._image_subscriptions and self._layout:
             media = {stream.name: stream for stream in self._layout.spec.media}
             self._image_subscriptions = [self._subscribe(media[name]) for name in self._images if name in media]
@@ -136,7 +136,7 @@ class TopicFollower:
     def _finish(self, frames: list[FusedFrame]) -> None:
         layout = self._layout
         for frame in frames:
-            assert layout  # windows are added once it is known
+            assert layout  # windows are added only when it is known
             for name in self._images:
                 if name in frame.valid and name not in frame.tensors:
                     blank = frame_messages.blank(layout.spec.stream(name))

@@ -1,1 +1,1 @@
-"""What depends on rclpy, on its distribution and on the middleware below it."""
+"""Code that depends on rclpy, on the ROS distribution, and on the middleware."""

@@ -1,4 +1,4 @@
-"""What differs between Humble, Jazzy, Kilted and later, and what rclpy does not offer in public."""
+"""Differences between Humble, Jazzy, Kilted and later, and functions that rclpy has no public interface for."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ POLL_NS = 2_000_000  # period of polling where a wait set is not available
 
 
 class ManualCallbackGroup(CallbackGroup):
-    """A callback group of subscriptions that no executor runs: a thread of their own takes the messages.
+    """A callback group of subscriptions that no executor runs: a separate thread takes the messages.
 
-    An executor builds its wait set anew for every callback and, in Humble, withholds the message info. Their events
-    are not for it either: Fast DDS wakes an executor that waits for a subscription's events at each message too, and
-    the executor then holds the interpreter's lock while the thread needs it.
+    An executor rebuilds its wait set for every callback and, in Humble, does not pass on the message info. It does not
+    handle the events of these subscriptions either: Fast DDS wakes an executor that waits for the events of a
+    subscription at each message too, and the executor then holds the interpreter's lock while the thread needs it.
     """
 
     def can_execute(self, entity: object) -> bool:
@@ -39,7 +39,7 @@ class ManualCallbackGroup(CallbackGroup):
         return False
 
     def beginning_execution(self, entity: object) -> bool:
-        """Whether an executor may begin to run it."""
+        """Whether an executor may start to run it."""
         return self.can_execute(entity)
 
     def ending_execution(self, entity: object) -> None:
@@ -54,7 +54,7 @@ class Signal:
         self.handle: Any = self._condition.handle
 
     def send(self) -> None:
-        """Wake the waiting thread, or the next one that waits."""
+        """Wake the waiting thread, or the next thread that waits."""
         self._condition.trigger()
 
     def destroy(self) -> None:
@@ -63,13 +63,13 @@ class Signal:
 
 
 class Waiter:
-    """Waits until one of some subscriptions has a message, or a signal is sent."""
+    """Waits until one of the given subscriptions has a message, or a signal is sent."""
 
     def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]], signal: Signal | None = None) -> None:
         self._subscriptions = list(subscriptions)
         self._signal = signal
         try:
-            # rclpy.wait_for_message does the same in every distribution; a public interface does not exist.
+            # rclpy.wait_for_message does the same in every distribution; there is no public interface.
             rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
             self._set: Any = rcl.WaitSet(
                 len(self._subscriptions), int(signal is not None), 0, 0, 0, 0, node.context.handle
@@ -92,7 +92,7 @@ class Waiter:
         self._set.wait(timeout_ns)
 
     def destroy(self) -> None:
-        """Release the context: a wait set that outlives it keeps its threads."""
+        """Release the wait set: if it outlives its context, the threads of the context do not end."""
         self._subscriptions.clear()
         if self._set is not None:
             self._set.clear_entities()
@@ -101,15 +101,15 @@ class Waiter:
 
 
 def no_events() -> SubscriptionEventCallbacks:
-    """No event callbacks for a subscription; `TopicChecks` looks at the graph instead."""
+    """No event callbacks for a subscription; `TopicChecks` reads the ROS graph instead."""
     return SubscriptionEventCallbacks(use_default_callbacks=False)
 
 
 class NodeClock:
-    """Drives a node's clock in sim time from its own /clock subscription.
+    """Sets a node's clock in sim time from an existing /clock subscription.
 
-    rclpy's time source would receive every /clock message a second time, in the executor: half the cost of a fast
-    replay.
+    rclpy's time source would receive every /clock message a second time, in the executor, which is half the cost of a
+    fast replay.
     """
 
     def __init__(self, node: Node) -> None:
@@ -126,10 +126,10 @@ class NodeClock:
 
 
 def load_message_class(type_name: str) -> type[Any] | None:
-    """The class of `package/msg/Type`; None where its package is not installed.
+    """The class of `package/msg/Type`; None if its package is not installed.
 
-    The name may come from a recording. It must be one that ROS allows, and its package must not be a folder or a file
-    in the working directory, which Python would import before an installed one.
+    The name may come from a recording. It must be a valid ROS name, and its package must not be a folder or a file
+    in the working directory, which Python would import before an installed package.
     """
     match = _MESSAGE_TYPE.fullmatch(type_name)
     if match is None or _is_beside(match["package"]):
@@ -143,7 +143,7 @@ def load_message_class(type_name: str) -> type[Any] | None:
 
 
 def _is_beside(package: str) -> bool:
-    """Whether a package would come from the working directory, and PYTHONPATH does not name that."""
+    """Whether a package would be imported from the working directory although PYTHONPATH does not name it."""
     here = Path.cwd()
     named = [Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     spec = importlib.util.find_spec(package)

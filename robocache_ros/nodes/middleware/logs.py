@@ -1,4 +1,4 @@
-"""The package's Python log records through the node's logger: to the console, the log file and /rosout."""
+"""Passes the package's Python log records to the node's logger: to the console, the log file and /rosout."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 
 from robocache_ros.errors import printable
 
-LONGEST = 500  # characters of a line: it may show text from messages
-WAITING = 1000  # lines that are not logged yet; further ones are dropped and counted
+LONGEST = 500  # characters of a line, which may contain text from messages
+WAITING = 1000  # lines that are not logged yet; others are dropped and counted
 
 
 class RosHandler(logging.Handler):
-    """Passes Python's log records to a ROS logger, control characters escaped.
+    """Passes Python's log records to a ROS logger, with control characters escaped.
 
-    A thread of its own logs them: a ROS logger looks up the line of code that logs and publishes on /rosout, which
-    takes 10 to 100 ms, and the thread that makes the ticks logs too.
+    A separate thread logs them: a ROS logger looks up the line of code that logs and publishes on /rosout, which
+    takes 10 to 100 ms, and the thread that computes the ticks logs too.
 
     Attributes:
-        dropped: lines that came while `WAITING` others were not logged yet; a warning states them.
+        dropped: lines that arrived while `WAITING` others were not logged yet; a warning states their number.
     """
 
     def __init__(self, logger: Any) -> None:
         super().__init__()
         self.dropped = 0
-        self._reported = 0  # of these, the ones that a warning has stated
+        self._reported = 0  # the number of these that warnings have stated
         self._logger = logger
         self._lines: queue.Queue[tuple[int, str] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._run, name="robocache-log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one record soon, at the level it has."""
+        """Queue one record, to be logged at its level."""
         try:
             self._lines.put_nowait((record.levelno, printable(record.getMessage(), LONGEST)))
         except queue.Full:
@@ -84,7 +84,7 @@ def attach(logger: Any) -> RosHandler:
 
 
 def detach(handler: RosHandler) -> None:
-    """Stop routing to it, and return when what was logged before has been written."""
+    """Stop routing to a handler, and return when all earlier records have been written."""
     package = logging.getLogger("robocache_ros")
     package.removeHandler(handler)
     package.propagate = not package.handlers

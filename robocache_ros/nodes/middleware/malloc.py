@@ -1,4 +1,4 @@
-"""glibc's malloc, set to keep the blocks of large messages: faulting them in again costs more than copying them."""
+"""Settings of glibc's malloc to keep the blocks of large messages: page faults cost more than copying a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MALLOPT = {
 
 
 def keep_large_blocks() -> None:
-    """Set malloc up, except for settings in the user's environment; do nothing with another libc."""
+    """Configure malloc, except for settings in the user's environment; do nothing with another libc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

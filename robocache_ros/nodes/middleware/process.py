@@ -14,7 +14,7 @@ import torch
 from robocache_ros.nodes.middleware.malloc import keep_large_blocks
 
 _PR_SET_TIMERSLACK = 29
-SWITCH_INTERVAL_S = 0.0005  # a tick waits no longer for a callback that holds the interpreter
+SWITCH_INTERVAL_S = 0.0005  # longest time that a tick waits for a callback that holds the interpreter's lock
 
 
 def prepare() -> None:
@@ -25,13 +25,13 @@ def prepare() -> None:
 
 
 def reduce_timer_slack() -> None:
-    """Make this thread's sleeps end on time; by default the kernel delays them by up to 50 us to wake less often."""
+    """Make this thread's sleeps end on time; by default the kernel delays the end by up to 50 us to save power."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
 
 
 def freeze_gc() -> None:
-    """Exclude all present objects from garbage collection, so that a collection of later ones is short."""
+    """Exclude all existing objects from garbage collection, so that later collections are short."""
     gc.collect()
     gc.freeze()
 
@@ -42,7 +42,7 @@ def unfreeze_gc() -> None:
 
 
 def ignore_sigint() -> None:
-    """Ignore further Ctrl-C, so that it does not interrupt the shutdown: a shell sends one, launch another."""
+    """Ignore further SIGINTs, which would interrupt the shutdown: at Ctrl-C the shell sends one, and launch another."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -8,7 +8,7 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 
 from robocache_ros.spec import QosSpec
 
-SMALL_DEPTH, LARGE_DEPTH = 5000, 500  # messages that wait for a busy node during a replay
+SMALL_DEPTH, LARGE_DEPTH = 5000, 500  # messages that are queued for a busy node during a replay
 CLOCK_DEPTH = 10_000
 
 
@@ -25,12 +25,12 @@ def profile(qos: QosSpec) -> QoSProfile:
 
 
 def for_replay(asked: QosSpec, *, large: bool) -> QosSpec:
-    """Reliable, and deep enough that a fast replay loses nothing while the node is busy."""
+    """Reliable, with a queue deep enough that a fast replay loses no message while the node is busy."""
     return replace(asked, reliability="reliable", depth=max(asked.depth, LARGE_DEPTH if large else SMALL_DEPTH))
 
 
 def unmet(asked: QosSpec, offered: QoSProfile) -> str:
-    """The policy of which a publisher offers less than is asked for; empty where it offers enough."""
+    """The QoS policy for which a publisher offers less than is requested; empty if it offers enough."""
     if asked.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
         return "reliability"
     if asked.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
@@ -44,10 +44,10 @@ def reliable(depth: int) -> QoSProfile:
 
 
 def latched(depth: int = 1) -> QoSProfile:
-    """The last messages, for later subscribers too."""
+    """Reliable and transient local: later subscribers receive the last messages too."""
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 def clock() -> QoSProfile:
-    """A profile that every publisher of /clock matches, deep enough for a /clock with each message of a fast replay."""
+    """A profile that matches every publisher of /clock, with a queue for one /clock per message of a fast replay."""
     return QoSProfile(depth=CLOCK_DEPTH, reliability=ReliabilityPolicy.BEST_EFFORT)

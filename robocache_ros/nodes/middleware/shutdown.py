@@ -1,4 +1,4 @@
-"""What a program does when its ROS context is shut down."""
+"""The end of a program when its ROS context is shut down."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rclpy.executors import ExternalShutdownException
 def until_shutdown(context: Context) -> Iterator[None]:
     """Run a block, such as a spinning executor, that ends when the context is shut down.
 
-    rclpy documents ExternalShutdownException alone, but a signal shuts the context down in another thread: an executor
-    that is just making its wait set, or a callback that publishes, then fails with an RCLError of its own.
+    rclpy documents only ExternalShutdownException. But a signal shuts the context down in another thread: an executor
+    that is building its wait set, or a callback that publishes, then raises an RCLError.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A sourced ROS wins over the ROS wheels of the `ros` extra, where a machine has both."""
+"""A sourced ROS has priority over the ROS wheels of the `ros` extra, if a machine has both."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
 
-# The wheels' start-up hook puts their libraries on LD_LIBRARY_PATH, in any order beside those of a sourced ROS, and
-# starts Python again; this is the variable by which it knows that it has done so.
+# The wheels' start-up hook adds their libraries to LD_LIBRARY_PATH, before or after those of a sourced ROS, and
+# restarts Python; it sets this variable to detect that it has already run.
 HOOK_DONE = "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
 _COMMANDS = ("robocache", "fusion_node", "bag_player")
 
 
 def _wheel_libraries() -> list[str]:
-    """The entries of LD_LIBRARY_PATH that the hook puts there."""
+    """The entries of LD_LIBRARY_PATH that the hook adds."""
     entries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     return [e for e in entries if e == os.path.join(sys.prefix, "lib") or Path(e).match("ros_*.libs")]
 
 
 def prefer_sourced_ros() -> None:
-    """Keep the wheels' libraries from a process whose rclpy comes from a sourced ROS; call it before importing rclpy.
+    """Remove the wheels' libraries from a process whose rclpy is of a sourced ROS; call it before importing rclpy.
 
-    One of this package's own commands starts over without them. Elsewhere that would lose the caller's state.
+    The commands of this package restart without them. In other processes a restart would lose the caller's state.
 
     Raises:
-        RoboCacheError: the two are mixed in a process that is not one of this package's commands.
+        RoboCacheError: both are active in a process that is not one of this package's commands.
     """
     spec = importlib.util.find_spec("rclpy")
     libraries = _wheel_libraries()

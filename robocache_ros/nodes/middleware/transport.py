@@ -1,7 +1,7 @@
-"""What the middleware's transport carries, against the size of a stream's messages.
+"""The largest message that the middleware's transport carries, compared with the size of a stream's messages.
 
-Default settings lose large images and clouds under best effort, and the middleware logs nothing. The publisher's
-settings decide; those of this process are known, and a driver started from the same shell has the same.
+With default settings and best effort, large images and clouds are lost, and the middleware logs nothing. The settings
+of the publisher determine this. Only those of this process are known; a driver started from the same shell has the same.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SOCKET_LIMIT = Path("/proc/sys/net/core/rmem_max")
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest message that best effort carries, as far as this process' settings tell.
+    """The largest message that best effort carries with the settings of this process.
 
     Attributes:
         nbytes: bytes of that message.
-        where: what limits it.
-        advice: what raises it.
+        where: the setting that limits it.
+        advice: how to raise the limit.
         at_receiver: whether it also limits messages of a publisher with other settings.
     """
 
@@ -37,7 +37,7 @@ class Limit:
     at_receiver: bool = False
 
     def exceeded(self, stream: StreamSpec, nbytes: int, qualifier: str = "") -> str:
-        """The warning for messages of a known size; empty where they fit."""
+        """The warning for messages of a known size; empty if they fit."""
         if stream.qos.reliability != "best_effort" or nbytes <= self.nbytes:
             return ""
         return (
@@ -46,7 +46,7 @@ class Limit:
         )
 
     def silent(self, stream: StreamSpec, publishers: int) -> str:
-        """The warning for a best effort topic that is published but of which nothing arrives; else empty."""
+        """The warning for a best effort topic that is published but from which no message arrives; otherwise empty."""
         if stream.qos.reliability != "best_effort":
             return ""
         return (
@@ -57,11 +57,11 @@ class Limit:
 
 
 def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
-    """The limit of a middleware such as `rmw_fastrtps_cpp`; None where it is not known or there is none.
+    """The limit of a middleware such as `rmw_fastrtps_cpp`; None if it is not known or there is none.
 
     Args:
         rmw: the middleware's identifier.
-        environ: the environment variables that name its settings.
+        environ: the environment, whose variables name the files with its settings.
     """
     if "fastrtps" in rmw or "fastdds" in rmw:
         return Limit(
@@ -80,10 +80,10 @@ def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
 
 
 def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, int]) -> list[str]:
-    """A line for each stream whose messages are known to exceed the limit before one has arrived.
+    """A line for each stream whose messages exceed the limit, as far as this is known before a message arrives.
 
     Args:
-        spec: the streams; a crop tells how large a raw image is at least.
+        spec: the streams; a crop determines the minimum size of a raw image.
         found: the limit.
         payload_bytes: declared bytes of the largest message, by stream.
     """
@@ -100,7 +100,7 @@ def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, 
 
 
 def fast_dds_bytes(environ: Mapping[str, str]) -> int:
-    """Bytes of the shared memory segment that Fast DDS uses by its profile; those of a socket where it uses none."""
+    """Bytes of the shared memory segment in the Fast DDS profile; those of a socket if it disables shared memory."""
     name = next((environ[key] for key in PROFILES if environ.get(key)), "")
     if not name:
         by_udp = environ.get("FASTDDS_BUILTIN_TRANSPORTS", "DEFAULT").partition("?")[0] in ("UDPv4", "UDPv6")

@@ -1,4 +1,4 @@
-"""/diagnostics: one status for each stream and one for the ticks, with every counter by its name."""
+"""/diagnostics: one status per stream and one for the ticks, with every counter by its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robocache_ros.spec import TF, FusionSpec, StreamSpec
 
 OK, WARN, ERROR, STALE = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE
 SLOW = 0.8  # share of the declared rate below which a stream is reported as slow
-# Counters that make a warning, with what a person can do about it; the first that has grown is reported.
+# Counters that cause a warning, with advice for the user; the first one that has grown is reported.
 _ADVICE = {
     "dropped": "messages cannot be decoded; see the dropped:<cause> counters",
     "unpaired": "depth images have no camera_info, or no color image within pair_ms; see unpaired:<key> and the log",
@@ -42,11 +42,11 @@ class _Seen:
 
 
 class Diagnostics:
-    """Reports the counters of all messages, and judges those that have grown since the last report.
+    """Reports the counters of all messages, and derives a level from those that have grown since the last report.
 
     Args:
         spec: the streams.
-        name: of the node, which begins each status' name.
+        name: the node's name, with which the name of each status begins.
     """
 
     def __init__(self, spec: FusionSpec, name: str) -> None:
@@ -119,7 +119,7 @@ class Diagnostics:
         return self._status(stream.name, level, message, values)
 
     def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
-        """Whether a feed is /tf and a stream's sensor may move."""
+        """Whether a feed is /tf and the stream's clouds are placed with it."""
         return feed.name == TF and stream in self._spec.framed
 
     def _ticks(
@@ -148,14 +148,14 @@ class Diagnostics:
 
 
 def array(statuses: list[DiagnosticStatus], stamp: object) -> DiagnosticArray:
-    """The message with some statuses."""
+    """The message that contains the statuses."""
     message = DiagnosticArray(status=statuses)
     message.header.stamp = stamp
     return message
 
 
 def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | None:
-    """Messages a second by their arrivals, so that a replay at any speed shows the recorded rate."""
+    """Messages per second by their arrivals, so that a replay at any speed shows the recorded rate."""
     if before_ns is None or newest_ns is None or newest_ns <= before_ns:
         return None
     return count * 1e9 / (newest_ns - before_ns)

@@ -10,19 +10,19 @@ import numpy as np
 from robocache_ros.nodes.tick_loop import TickStats
 from robocache_ros.spec import FusionSpec
 
-MIN_TICKS = 150  # that a share is computed of
-INVALID_SHARE = 0.5  # of the ticks, from which a stream is reported
-REPEAT_S = 30.0  # between two warnings of one stream
+MIN_TICKS = 150  # ticks that a share is computed from
+INVALID_SHARE = 0.5  # share of the ticks above which a stream is reported
+REPEAT_S = 30.0  # time between two warnings about a stream
 
 
 class StreamWarnings:
-    """Finds the streams that were invalid at most ticks since the last look.
+    """Finds the streams that were invalid at most ticks since the last check.
 
     Args:
         spec: the streams.
         stats: counts of the ticks.
-        best_effort: names of streams that are subscribed best effort.
-        now_s: the time, on a clock that does not jump.
+        best_effort: names of streams with a best effort subscription.
+        now_s: returns the time of a monotonic clock.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StreamWarnings:
 
         Args:
             reasons: message of each stream's diagnostic status, by its name.
-            received: names of the streams of which a message has arrived.
+            received: names of the streams that have received a message.
         """
         ticks = self._stats.emitted - self._ticks
         if ticks < MIN_TICKS:

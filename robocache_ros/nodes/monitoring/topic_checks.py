@@ -1,4 +1,4 @@
-"""Checks of the subscribed topics against their publishers: type, quality of service, and messages that are lost."""
+"""Compares the subscribed topics with their publishers: type, quality of service, and lost messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from robocache_ros.nodes.middleware import qos
 from robocache_ros.nodes.middleware.transport import Limit
 from robocache_ros.nodes.subscriptions.topics import Topic, TopicSubscriptions
 
-SILENT_S = 5.0  # a topic that is published for so long without a message is reported
+SILENT_S = 5.0  # a topic with a publisher but without a message for this long is reported
 
 
 class TopicChecks:
-    """Looks at the publishers of each topic; what is wrong goes to the log once and into `StreamState.problems`.
+    """Checks the publishers of each topic; each problem is logged once and stored in `StreamState.problems`.
 
     Args:
-        node: whose view of the graph is used.
+        node: the node whose view of the ROS graph is used.
         subscriptions: the topics.
-        limit: of the transport, None where it is not known.
-        now_s: the time, on a clock that does not jump.
+        limit: the limit of the transport, None if it is not known.
+        now_s: returns the time of a monotonic clock.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TopicChecks:
         self._subscriptions = subscriptions
         self._limit = limit
         self._now_s = now_s
-        self._short: dict[int, set[bytes]] = {}  # by topic: publishers that offer less than is asked for
+        self._short: dict[int, set[bytes]] = {}  # by topic: publishers that offer less than is requested
         self._published_since_s: dict[int, float] = {}  # by topic: since when there is a publisher and no message
         self._warned: set[int] = set()  # topics whose messages are too large for the transport
 

@@ -1,1 +1,1 @@
-"""From the topics into the engine."""
+"""Subscriptions: the messages of the topics, into the engine."""

@@ -1,4 +1,4 @@
-"""Messages of several topics in the order of their arrival, of which no flooded topic keeps the others waiting."""
+"""Messages of several topics in the order of their arrival; a flooded topic does not delay the others."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class _Entry(NamedTuple):
 class Arrivals:
     """Merges queues of messages.
 
-    Each queue is read `BATCH` messages at a time, in turn. A queue that gave so many may hold more, older than the
-    messages of the others: those younger than its last message wait until it is empty or the time is over.
+    The queues are read in turn, `BATCH` messages at a time. A queue that returned `BATCH` messages may contain more,
+    which may be older than messages of other queues. Messages that are newer than its last one therefore wait until it
+    is empty, or until the time limit.
 
     Args:
         queues: each returns up to a number of its messages, oldest first.
 
     Attributes:
-        flooded: whether the last `read` ran out of time.
+        flooded: whether the last `read` reached its time limit.
     """
 
     def __init__(self, queues: Sequence[ReadQueue]) -> None:
@@ -42,12 +43,12 @@ class Arrivals:
     def read(
         self, earliest_ns: Callable[[], int], limit_ns: int, grace_ns: int
     ) -> Iterator[tuple[int, Topic, ReceivedMessage]]:
-        """The messages that have arrived, with their arrival in ns, in order; one at least, if there is one.
+        """The messages that have arrived, with their arrival in ns, in order; at least one, if there is one.
 
         Args:
-            earliest_ns: arrival that no message is before, as the tick of that time is made.
-            limit_ns: after so long, the messages of the queues that are not empty are left for the next call.
-            grace_ns: after so much longer, the others too.
+            earliest_ns: lower bound for arrivals, because the tick of that time has been computed.
+            limit_ns: time limit after which messages of queues that are not empty are left for the next call.
+            grace_ns: additional time after which the messages of all queues are left for the next call.
         """
         end_ns = time.monotonic_ns() + limit_ns
         self.flooded = False
@@ -74,7 +75,7 @@ class Arrivals:
     def _read_quiet(
         self, full: set[int], earliest_ns: Callable[[], int], end_ns: int
     ) -> Iterator[tuple[int, Topic, ReceivedMessage]]:
-        """The messages of the queues that are empty by now; the others stay for the next call."""
+        """The messages of the queues that are empty now; the others are left for the next call."""
         self.flooded = True
         ready = [entry for entry in self._held if entry.queue not in full]
         self._held = [entry for entry in self._held if entry.queue in full]
@@ -85,14 +86,14 @@ class Arrivals:
             yield max(arrival_ns, earliest_ns()), topic, message
 
     def _fill(self) -> set[int]:
-        """Read the queues; returns those that may hold more messages."""
+        """Read the queues; returns those that may contain more messages."""
         waiting = [0] * len(self._queues)
         for entry in self._held:
             waiting[entry.queue] += 1
         now_ns = time.time_ns()
         full = set()
         for queue, read in enumerate(self._queues):
-            if waiting[queue] < BATCH:  # otherwise the middleware's bounded queue keeps the new ones
+            if waiting[queue] < BATCH:  # otherwise new messages stay in the middleware's bounded queue
                 found = read(BATCH)
                 self._held += [_Entry(message.received_ns or now_ns, queue, topic, message) for topic, message in found]
                 if len(found) < BATCH:

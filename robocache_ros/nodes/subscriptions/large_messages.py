@@ -1,4 +1,4 @@
-"""Images and clouds, received by a thread of their own, so that no tick waits for one."""
+"""Receives images and clouds in a separate thread, so that no tick waits for one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, Rece
 from robocache_ros.nodes.subscriptions.topics import Topic, TopicSubscriptions
 
 IDLE_NS = 100_000_000  # how often the thread checks whether to stop
-PAUSE_S = 0.002  # while the received messages are not read, and in a flood
-BATCH = 8  # messages of a topic in a row; more are a flood, or wait since a stall
-MOST = 64  # messages received and not read; further ones wait in the middleware's queues
+PAUSE_S = 0.002  # pause while the received messages are not read, and in a flood
+BATCH = 8  # messages of a topic in a row; more indicate a flood, or waited during a stall
+MOST = 64  # messages received and not read; others wait in the middleware's queues
 
 
 class LargeMessages:
-    """Receives the messages of the large topics as they come; for a node on the wall clock.
+    """Receives the messages of the large topics as they arrive; for a node on the wall clock.
 
-    Receiving a camera's frame is 2 ms of copying, without the interpreter's lock. A message whose copy is not complete
-    when a tick is made arrives after the tick.
+    Copying a camera image takes 2 ms, without the interpreter's lock. A message whose copy is not complete when a tick
+    is computed counts as arrived after the tick.
 
     Args:
         node: owns the subscriptions.
-        subscriptions: the topics, of which the large ones are received.
+        subscriptions: the topics; only the large ones are received.
         failed: called once, from the thread, if it ends with an error.
     """
 
@@ -43,7 +43,7 @@ class LargeMessages:
             self._thread.start()
 
     def read(self, limit: int) -> list[tuple[Topic, ReceivedMessage]]:
-        """The messages received and not yet read, the oldest ones first, `limit` at most."""
+        """The messages received and not yet read, oldest first, at most `limit`."""
         return [self._received.popleft() for _ in range(min(limit, len(self._received)))]
 
     def destroy(self) -> None:
@@ -70,7 +70,7 @@ class LargeMessages:
                 self._failed(error)
 
     def _receive(self, topic: Topic) -> bool:
-        """Receive the messages of a topic; whether there may be more."""
+        """Receive the messages of a topic; returns whether there may be more."""
         count = 0
         for message in topic.take(self._raw_subscriber, BATCH):
             self._received.append((topic, message))

@@ -1,8 +1,8 @@
-"""Serialized messages out of the middleware, into memory of the caller.
+"""Takes serialized messages from the middleware into memory of the caller.
 
-rclpy's take returns a `bytes` object: it makes two copies more than the middleware needs and holds the interpreter's
-lock meanwhile, 2 ms for a camera's frame. So rcl's function is called through ctypes, which releases the lock; where it
-is not found, rclpy's is called.
+rclpy's take returns a `bytes` object: it makes two unnecessary copies and holds the interpreter's lock meanwhile, 2 ms
+for a camera image. Therefore rcl's function is called through ctypes, which releases the lock. If it is not found,
+rclpy's function is called.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rclpy.subscription import Subscription
 
 SMALL_BYTES = 65536
 _OK, _BAD_ALLOC, _NOTHING_THERE = 0, 10, 401  # RCL_RET_OK, RCL_RET_BAD_ALLOC, RCL_RET_SUBSCRIPTION_TAKE_FAILED
-_INFO_WORDS = 32  # rmw_message_info_t begins with source and received time, and is 72 bytes so far
+_INFO_WORDS = 32  # more than rmw_message_info_t needs, which starts with source and received time and has 72 bytes
 
 
 class ReceivedMessage(NamedTuple):
     """A serialized message with the middleware's times."""
 
     data: bytes | memoryview
-    source_ns: int  # time of publication; 0 where the middleware does not tell it
-    received_ns: int  # time of reception; 0 where the middleware does not tell it
+    source_ns: int  # time of publication; 0 if the middleware does not provide it
+    received_ns: int  # time of reception; 0 if the middleware does not provide it
 
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -47,7 +47,7 @@ class _Allocator(ctypes.Structure):
 
 
 class _Array(ctypes.Structure):
-    """rcutils_uint8_array_t, with space behind it for later versions of it."""
+    """rcutils_uint8_array_t, followed by space for later versions of it."""
 
     _fields_ = (
         ("buffer", ctypes.c_void_p),
@@ -59,13 +59,13 @@ class _Array(ctypes.Structure):
 
 
 class _Target:
-    """The memory for a message as rcutils expects it, with an allocator for messages that are larger.
+    """The memory for a message as rcutils expects it, with an allocator for larger messages.
 
-    rcutils neither frees nor grows the caller's memory: where it asks for more, it gets memory of a NumPy array.
+    rcutils does not free or grow the caller's memory: if it requests more, it gets the memory of a NumPy array.
     """
 
     def __init__(self) -> None:
-        self.larger: NDArray[np.uint8] | None = None  # holds the last message, where the caller's memory was too small
+        self.larger: NDArray[np.uint8] | None = None  # the last message, if the caller's memory was too small
         self._capacity = 0
         self._functions = _Allocator(
             _Allocate(lambda nbytes, state: self._grow(0, nbytes)),
@@ -84,12 +84,12 @@ class _Target:
         self.larger = None
 
     def _grow(self, pointer: int | None, nbytes: int) -> int:
-        if pointer and self.larger is None and nbytes <= self._capacity:  # some middlewares fit it to each message
+        if pointer and self.larger is None and nbytes <= self._capacity:  # some middlewares resize it for each message
             return pointer
         try:
             self.larger = np.empty(nbytes, np.uint8)
         except MemoryError:
-            return 0  # rcutils reports it
+            return 0  # rcutils reports the error
         return int(self.larger.ctypes.data)
 
 
@@ -97,7 +97,7 @@ class RawSubscriber:
     """Takes serialized messages of raw subscriptions; for one thread.
 
     Args:
-        direct: call rcl's function where it is found.
+        direct: call rcl's function if it is found.
     """
 
     def __init__(self, *, direct: bool = True) -> None:
@@ -110,11 +110,11 @@ class RawSubscriber:
 
     @property
     def direct(self) -> bool:
-        """Whether rcl's function is called, not rclpy's."""
+        """Whether rcl's function is called instead of rclpy's."""
         return self._rcl_take is not None
 
     def take(self, subscription: Subscription[Any]) -> ReceivedMessage | None:
-        """The next message, None if there is none."""
+        """The next message; None if there is none."""
         if self._rcl_take is None:
             return _take_by_rclpy(subscription)
         length = self._take(subscription, self._small_at, SMALL_BYTES)
@@ -125,7 +125,7 @@ class RawSubscriber:
         return ReceivedMessage(data, self._info[0], self._info[1])
 
     def take_into(self, subscription: Subscription[Any], buffer: NDArray[np.uint8]) -> ReceivedMessage | None:
-        """The next message, in `buffer`, or in new memory where it is larger; None if there is none."""
+        """The next message, in `buffer`, or in new memory if it is larger; None if there is none."""
         if self._rcl_take is None:
             return _take_by_rclpy(subscription)
         length = self._take(subscription, int(buffer.ctypes.data), buffer.nbytes)
@@ -161,7 +161,7 @@ def _take_by_rclpy(subscription: Subscription[Any]) -> ReceivedMessage | None:
 
 @cache
 def find_rcl_take() -> Any:
-    """rcl_take_serialized_message of the rcl that rclpy has loaded; None where it or its structures differ."""
+    """rcl_take_serialized_message of the rcl that rclpy has loaded; None if it is missing or its structures differ."""
     from rclpy.impl.implementation_singleton import rclpy_implementation
 
     try:
@@ -177,7 +177,7 @@ def find_rcl_take() -> Any:
 
 
 def _is_as_declared(rcutils: Any) -> bool:
-    """Whether rcutils' functions read our structures as we write them."""
+    """Whether the functions of rcutils read the structures declared here as they are written."""
     target = _Target()
     target.use(0, 0)
     made = rcutils.rcutils_uint8_array_init(

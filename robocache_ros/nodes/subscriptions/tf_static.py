@@ -1,4 +1,4 @@
-"""/tf_static into the ingest, for poses from /tf and for streams with a `voxels.frame`."""
+"""The subscription of /tf_static, for poses from /tf and for streams with a `voxels.frame`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEPTH = 100  # one message of each publisher of static transforms
 
 
 class StaticTransformSubscription:
-    """The subscription of /tf_static; made only if a stream needs it.
+    """The subscription of /tf_static; created only if a stream needs it.
 
     Args:
         node: owns the subscription.

@@ -1,4 +1,4 @@
-"""From the topics into the engine: one subscription for each topic, its messages as serialized bytes."""
+"""Passes the topics' messages to the engine: one subscription per topic, messages as serialized bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from robocache_ros.nodes.middleware import compat, qos
 from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, ReceivedMessage
 from robocache_ros.spec import FusionSpec, QosSpec, StreamSpec
 
-FIRST_BYTES = 4096  # of the buffer for the first large message, which shows the size of the next ones
-BUFFERS = 2  # of a large topic: one for the message that is received, one for the next
+FIRST_BYTES = 4096  # size of the buffer for the first large message, which determines the size of the next buffers
+BUFFERS = 2  # buffers of a large topic: one for the message that is being received, one for the next
 HEADER_BYTES = 16  # encapsulation, stamp and length of frame_id
-_LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}  # by the encapsulation's byte order
+_LENGTH = {0: struct.Struct(">I"), 1: struct.Struct("<I")}  # by the byte order in the encapsulation
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Delay:
     max_ns: int = 0
 
     def add(self, delay_ns: int) -> None:
-        """Count one."""
+        """Add one delay."""
         self.total_ns += delay_ns
         self.count += 1
         self.max_ns = max(self.max_ns, delay_ns)
 
     def read(self) -> tuple[float, float] | None:
-        """Mean and maximum in ms since the last call, None without one."""
+        """Mean and maximum in ms since the last call; None if there was no delay."""
         total, count, most = self.total_ns, self.count, self.max_ns
         self.total_ns = self.count = self.max_ns = 0
         return (total / count / 1e6, most / 1e6) if count else None
@@ -50,25 +50,25 @@ class Delay:
 
 @dataclass
 class StreamState:
-    """State of a stream's messages besides the engine's counters."""
+    """State of a stream's messages, in addition to the engine's counters."""
 
     newest_arrival_ns: int | None = None
     age: Delay = field(default_factory=Delay)  # header stamp to arrival
-    transport: Delay = field(default_factory=Delay)  # published to received, by the middleware's clocks
+    transport: Delay = field(default_factory=Delay)  # publication to reception, by the middleware's timestamps
     frame_id: str = ""
     crashed: int = 0  # messages that raised an exception other than DecodeError
-    problems: dict[str, str] = field(default_factory=dict)  # with the topic's publishers, by cause (type, qos)
+    problems: dict[str, str] = field(default_factory=dict)  # problems with the topic's publishers, by cause (type, qos)
     events: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class Topic:
-    """A subscribed topic and the streams that its messages go to."""
+    """A subscribed topic and the streams that receive its messages."""
 
     subscription: Subscription[Any]
     streams: tuple[StreamSpec, ...]
     qos: QosSpec
-    largest_bytes: int = 0  # of the messages received so far, where they are large
+    largest_bytes: int = 0  # size of the largest message so far, of a large topic
     buffers: deque[NDArray[np.uint8]] = field(default_factory=deque)  # for the next large messages
 
     @property
@@ -82,7 +82,7 @@ class Topic:
         return buffer_for(self.largest_bytes) if self.largest_bytes else FIRST_BYTES
 
     def take(self, subscriber: RawSubscriber, limit: int) -> Iterator[ReceivedMessage]:
-        """The messages that are waiting, the oldest ones first, `limit` at most."""
+        """The waiting messages, oldest first, at most `limit`."""
         for _ in range(limit):
             message = self._take_large(subscriber) if self.large else subscriber.take(self.subscription)
             if message is None:
@@ -91,7 +91,7 @@ class Topic:
 
     def _take_large(self, subscriber: RawSubscriber) -> ReceivedMessage | None:
         nbytes = self.buffer_bytes
-        while self.buffers and len(self.buffers[0]) < nbytes:  # only this thread removes buffers; another adds them
+        while self.buffers and len(self.buffers[0]) < nbytes:  # only this thread removes buffers; another one adds them
             self.buffers.popleft()
         buffer = self.buffers.popleft() if self.buffers else np.empty(nbytes, np.uint8)
         message = subscriber.take_into(self.subscription, buffer)
@@ -121,21 +121,21 @@ class TopicSubscriptions:
         shared: dict[tuple[Any, ...], list[StreamSpec]] = {}
         for stream in spec.feeds:
             shared.setdefault((stream.topic, stream.type, stream.qos), []).append(stream)
-        # Images and clouds last: joints do not wait for them.
+        # Images and clouds are last, so that joints do not wait for them.
         ordered = sorted(shared.values(), key=lambda streams: streams[0].kind != "vector")
         self.topics = [self._subscribe(tuple(streams), reliable) for streams in ordered]
 
     def take(self) -> list[tuple[Topic, ReceivedMessage]]:
-        """The messages that are waiting, of each topic at most its queue's depth."""
+        """The waiting messages, at most the queue depth of each topic."""
         self.provide_buffers()
         return [entry for topic in self.topics for entry in self.take_from(topic, topic.qos.depth)]
 
     def take_from(self, topic: Topic, limit: int) -> list[tuple[Topic, ReceivedMessage]]:
-        """The messages of a topic that are waiting, the oldest ones first, `limit` at most."""
+        """The waiting messages of a topic, oldest first, at most `limit`."""
         return [(topic, message) for message in topic.take(self._raw_subscriber, limit)]
 
     def provide_buffers(self) -> None:
-        """Get buffers from the engine for the next large messages: in the thread that pushes them."""
+        """Get buffers from the engine for the next large messages; called in the thread that pushes them."""
         for topic in self.topics:
             if topic.large and topic.largest_bytes:
                 while len(topic.buffers) < BUFFERS:
@@ -154,7 +154,7 @@ class TopicSubscriptions:
             try:
                 self._ingest.serialized(stream.name, data, arrival_ns)
             except Exception as error:
-                # Ingest counts bad messages itself; what gets here is a fault of this package, and the robot goes on.
+                # Ingest counts bad messages itself. Any other exception is a bug in this package; the node continues.
                 if not state.crashed:
                     text = printable(repr(error), 120)
                     self._node.get_logger().error(f"{stream.name}: a message could not be decoded: {text}")
@@ -167,7 +167,7 @@ class TopicSubscriptions:
 
     def discard(self) -> None:
         """Drop the messages that wait in the middleware."""
-        self.take()  # as many as the queues hold: a flood does not keep it busy
+        self.take()  # limited to the queue depths, so that a flood does not keep it busy
 
     def destroy(self) -> None:
         """Destroy the subscriptions."""
@@ -191,7 +191,7 @@ class TopicSubscriptions:
 
 
 def message_class(stream: StreamSpec) -> type[Any]:
-    """The message class of a stream; RoboCacheError where its package is not installed."""
+    """The message class of a stream; RoboCacheError if its package is not installed."""
     found = compat.load_message_class(stream.type)
     if found is None:
         package = stream.type.partition("/")[0]
@@ -203,7 +203,7 @@ def message_class(stream: StreamSpec) -> type[Any]:
 
 
 def definitions(spec: FusionSpec) -> dict[str, str]:
-    """The definitions of the spec's message types, from the installed classes; none is needed for transforms."""
+    """The definitions of the spec's message types, from the installed classes; transforms need no definition."""
     texts: dict[str, str] = {}
     for stream in (feed for feed in spec.feeds if not feed.is_transform):
         texts.update(definitions_of(message_class(stream)))
@@ -211,11 +211,11 @@ def definitions(spec: FusionSpec) -> dict[str, str]:
 
 
 def _never_called(data: bytes) -> None:
-    """The callback that rclpy requires; messages are received by `TopicSubscriptions.take` instead."""
+    """The callback that rclpy requires; `TopicSubscriptions.take` receives the messages instead."""
 
 
 def _frame_id(data: bytes | memoryview) -> str:
-    """The frame of an image or a cloud, whose first field is the header; empty where it is missing or cut short."""
+    """The frame of an image or a cloud, whose first field is the header; empty if it is missing or truncated."""
     if len(data) < HEADER_BYTES:
         return ""
     (length,) = _LENGTH[data[1] & 1].unpack_from(data, HEADER_BYTES - 4)
