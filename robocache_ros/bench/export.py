@@ -1,4 +1,4 @@
-"""`robocache info` and `robocache export` of a recording, each in a process of its own, as a user runs them.
+"""`robocache info` and `robocache export` of a recording, each in a separate process, as a user runs them.
 
     python -m robocache_ros.bench.export --bag test/data/panda_lift --spec config/panda_lift.yaml
 

@@ -2,10 +2,10 @@
 
 Run: python -m robocache_ros.bench.export_memory [--tree NAME=PLACE ...] [--minutes 30] [--media none]
 
-Each tree exports the same recording in a process of its own. PLACE is a checkout of this project or a commit of it;
-without `--tree` it is this checkout. The parent samples RssAnon of the child every 20 ms and ends it where the machine
-runs out of memory. The same is measured of a process that only imports torch. Needs 7 GB of disk below the temporary
-folder, which are free again afterwards. Prints a table; writes export_memory.json and .md into benchmarks/results.
+Each tree exports the same recording in a separate process. PLACE is a checkout or a commit of this project;
+without `--tree` it is this checkout. The parent samples RssAnon of the child every 20 ms and ends it if the machine
+runs out of memory. The same is measured for a process that only imports torch. Needs 7 GB of disk in the temporary
+folder until it ends. Prints a table; writes export_memory.json and .md into benchmarks/results.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ SPEC = {
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the recording: its type, its rate and a message as the others are made of."""
+    """A topic of the recording: its type, its rate and the message that the others are made from."""
 
     name: str
     type: str
     rate_hz: int
     message: bytes
-    values_at: int  # where in the message the numbers start that change
-    values: int  # how many of them, float64, or float32 of a cloud
+    values_at: int  # offset in the message of the numbers that change
+    values: int  # their count: float64, or float32 for a cloud
 
 
 def main() -> None:
@@ -232,13 +232,13 @@ def measured(command: list[str], tree: Path) -> dict[str, Any]:
 
 
 def available_kb() -> int:
-    """Memory that the machine can still give, swap aside."""
+    """Available memory of the machine, without swap."""
     found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
     return int(found[1]) if found else LEAST_FREE_KB
 
 
 def anonymous_kb(pid: int) -> int:
-    """RssAnon of a process; 0 where it has just ended."""
+    """RssAnon of a process; 0 if it has just ended."""
     try:
         found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
     except (FileNotFoundError, ProcessLookupError):

@@ -148,7 +148,7 @@ class FrameReader:
         self._sequence = 0  # of the last frame; ticks do not order frames, because a clock may jump back
 
     def next(self, timeout_s: float) -> FusedFrame | None:
-        """Wait for a frame that was not returned yet and return the newest; None at the timeout or when the node ends."""
+        """Wait for a new frame and return the newest one; None at the timeout or when the node ends."""
         lease = self._reader.wait(timeout_s, self._sequence, self._warm_up)
         if lease is None:
             return None

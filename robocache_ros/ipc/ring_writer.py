@@ -27,18 +27,18 @@ ANNOUNCEMENT = struct.Struct("=qqi")  # sequence, tick_ns, slot
 class Writer:
     """A ring of K slots that readers map. Never waits for a reader.
 
-    A tick is written to the oldest slot that no reader has leased. Where every slot but the newest is leased, the
-    oldest of them is overwritten: its lease tells so, and `overwritten` counts it.
+    A tick is written to the oldest slot that no reader has leased. If every slot but the newest is leased, the
+    oldest of them is overwritten: `overwritten` of its lease is then true, and `overwritten` of the writer counts it.
 
-    On CUDA the host waits for nothing either: the copies are put on torch's current stream with an event behind them
-    that the readers' own streams wait for, and the slot is announced at once.
+    The host does not wait on CUDA either: the copies are queued on torch's current stream, followed by an event that
+    the streams of the readers wait for, and the slot is announced immediately.
 
     Args:
-        path: of the socket, from `socket_path`.
-        fields: of a frame.
+        path: path of the socket, from `socket_path`.
+        fields: the fields of a frame.
         slots: K. Each reader leases one or two at a time.
         device: `cpu`, `cuda` or `cuda:<index>`.
-        meta: passed on to the readers as it is.
+        meta: text that is passed to the readers unchanged.
 
     Attributes:
         overwritten: frames whose slot was overwritten while a reader had leased it.
@@ -104,7 +104,7 @@ class Writer:
 
         Args:
             tick_ns: the frame's tick.
-            values: every field by name, in its shape and dtype: tensors for fields of the ring, arrays for `host` fields.
+            values: every field by name, in its shape and dtype: tensors for the ring, arrays for `host` fields.
 
         Raises:
             RoboCacheError: a value is missing or has another shape or dtype; no slot was filled.

@@ -22,7 +22,7 @@ class Ring(Protocol):
     tensor: Tensor  # (bytes,) uint8
 
     def block(self, start: int, nbytes: int) -> tuple[object, Tensor]:
-        """Reader: (nbytes,) uint8 of the ring, and an object that exists until all tensors that view them are deleted."""
+        """Reader: (nbytes,) uint8, and an object that exists until the tensors that view them are deleted."""
 
     def copy(self, target: Tensor, value: Tensor) -> None:
         """Writer: copy a value into a view of the ring, in the order of the current stream."""

@@ -8,7 +8,7 @@ import os
 
 from robocache_ros.errors import RoboCacheError
 
-SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # access to mapped memory that has shrunk ends the process with SIGBUS
+SEAL_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # access to mapped memory that has shrunk raises SIGBUS
 SEAL_CONTENTS = fcntl.F_SEAL_WRITE  # no process can write, including the creator
 SEAL_READERS = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only existing mappings can write; not in the fcntl module
 

@@ -1,4 +1,4 @@
-"""Small recordings of every storage variant, and the damage that is done to them."""
+"""Small recordings of every storage variant, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Recording:
 
 
 def fusion_spec() -> FusionSpec:
-    """What the recordings are fused by."""
+    """The spec with which the recordings are fused."""
     streams = {
         "position": {"topic": "/arm/pose", "type": POSE, "field": "pose.position", "max_gap_ms": 60},
         "command": {"topic": "/arm/command", "type": ARRAY, "dim": 2, "align": "hold", "max_age_ms": 200},

@@ -25,11 +25,11 @@ TEXT_LIMIT = 200
 
 
 def run(count: int, seed: int = 0) -> dict[str, Any]:
-    """Decode damaged messages of every supported kind, as far as the tensor that a stream asks for.
+    """Decode damaged messages of every supported kind, up to the tensor that a stream requires.
 
     Args:
-        count: messages.
-        seed: of the damage; the same messages come of the same seed.
+        count: number of messages.
+        seed: seed of the damage; the same seed gives the same messages.
 
     Returns:
         messages, accepted, refused (by cause), seconds, slowest_ms (of the processor) and slowest (its kind),
@@ -40,7 +40,7 @@ def run(count: int, seed: int = 0) -> dict[str, Any]:
     rng = random.Random(seed)
     targets = [*_targets(), ("/tf_static", [transforms()], read_transforms), *_definitions()]
     logging.getLogger("PIL").setLevel(logging.ERROR)
-    for _, messages, accept in targets:  # what is imported and allocated once is not a message's cost
+    for _, messages, accept in targets:  # one-time imports and allocations are not part of the cost of a message
         for message in messages:
             report.watch("warm-up", accept, message)
     report.restart()
@@ -128,7 +128,7 @@ class _Report:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was measured so far, the peak of the memory too."""
+        """Discard the measurements so far, including the peak of the memory."""
         self.slowest, self.slowest_s, self.unfit, self.accepted = "", 0.0, 0, 0
         self.refused.clear()
         self.exceptions.clear()
@@ -152,7 +152,7 @@ class _Report:
             self.slowest, self.slowest_s = name, took
 
     def summary(self, count: int, seconds: float) -> dict[str, Any]:
-        """What `run` returns."""
+        """The result of `run`."""
         return {
             "messages": count,
             "accepted": self.accepted,

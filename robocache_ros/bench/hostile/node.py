@@ -1,9 +1,9 @@
 """A live fusion node under hostile input: its ticks under garbage, image bombs, bad clocks and exhausted resources.
 
 `python -m robocache_ros.bench.hostile.node [--messages N] [--seconds S]` prints the result as JSON. Each case starts a
-fusion node of its own and a publisher of valid joint states at 200 Hz, each process in a session of its own. The ticks
-are timed by the middleware, where the node publishes them and where this process receives them. Both include what the
-machine does: measure without other load, of which `other_load` tells.
+new fusion node and a publisher of valid joint states at 200 Hz, each process in a separate session. The middleware
+provides the times at which the node publishes the ticks and at which this process receives them. Both depend on other
+load on the machine, which `other_load` states: measure without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from robocache_ros import ipc
 from robocache_ros.bench.hostile.node_case import NODE, Case
 from robocache_ros.resources import resource as package_file
 
-GARBAGE_S = 600.0  # at most, for the garbage to be sent
+GARBAGE_S = 600.0  # time limit for sending the garbage
 
 
 @contextmanager
@@ -44,14 +44,14 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def quiet(folder: Path, seconds: float, _count: int) -> dict[str, Any]:
-    """Valid joints alone."""
+    """Only valid joints."""
     case = Case(folder)
     case.monitor.poll(seconds)
     return case.result()
 
 
 def garbage(folder: Path, _seconds: float, count: int) -> dict[str, Any]:
-    """Garbage on three topics, as fast as it goes."""
+    """Garbage on three topics, as fast as possible."""
     case = Case(folder)
     begin_s = time.monotonic()
     sender = case.send("garbage", count=count)

@@ -28,7 +28,7 @@ from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber
 NODE = "/fusion_node"
 RATE_HZ = 50
 START_S, END_S = 60.0, 30.0
-SIM_OFFSET_NS = 1_000_000_000 * 1_000_000_000  # sim time is so much behind the wall clock
+SIM_OFFSET_NS = 1_000_000_000 * 1_000_000_000  # by how much sim time is behind the wall clock
 _QOS = {"reliability": "reliable", "depth": 1000}
 _IMAGE = {"image": {"size": [64, 64]}, "qos": _QOS}
 SPEC: dict[str, Any] = {
@@ -139,7 +139,7 @@ class OtherLoad:
 
 
 class Case:
-    """A fusion node, a publisher of joints, and hostile publishers, in processes of their own.
+    """A fusion node, a publisher of joints, and hostile publishers, in separate processes.
 
     Args:
         folder: for the spec and the logs.
@@ -176,7 +176,7 @@ class Case:
         command = [sys.executable, "-m", "robocache_ros.bench.hostile.node_sender"]
         options = {"mode": mode, **self._sim, **options}
         with (self._folder / f"{mode}.log").open("w") as log:
-            # A session of its own: Linux shares processors between sessions first, and a flood is not of the monitor's.
+            # In a separate session: Linux shares processors by session, so a flood cannot slow the monitor
             child = subprocess.Popen(
                 [*command, json.dumps(options)],
                 stdin=subprocess.PIPE,
@@ -190,7 +190,7 @@ class Case:
         return child
 
     def result(self, **more: Any) -> dict[str, Any]:
-        """End every process, and sum up."""
+        """End every process, and return the results."""
         grown_kb = self._rss_kb() - self._begin_kb
         alive = self.node.poll() is None
         received = {name: self.monitor.count(name, "received") for name in SPEC["streams"]}

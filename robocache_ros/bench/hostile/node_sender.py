@@ -43,7 +43,7 @@ class Sender:
         self._at_rate(JOINT_HZ, lambda: publish(inputs.joint_state(time.time_ns() - offset_ns, JOINTS)))
 
     def garbage(self) -> None:
-        """Publish garbage to a joint, an image and a compressed image topic, as fast as it goes."""
+        """Publish garbage to a joint, an image and a compressed image topic, as fast as possible."""
         kinds = ((JointState, "/garbage"), (Image, "/raw"), (CompressedImage, "/camera"))
         publishers = [self._publisher(kind, topic) for kind, topic in kinds]
         wanted = self._options["count"]
@@ -94,7 +94,7 @@ class Sender:
 
     def _publisher(self, kind: type[Any], topic: str) -> Callable[[bytes], None]:
         publisher = self._node.create_publisher(kind, topic, QoSProfile(depth=DEPTH))
-        while not publisher.get_subscription_count() and not self.ended.is_set():  # else nothing of it arrives
+        while not publisher.get_subscription_count() and not self.ended.is_set():  # otherwise no message arrives
             self.ended.wait(0.01)
         found: Callable[[bytes], None] = publisher.publish
         return found

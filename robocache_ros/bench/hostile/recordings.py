@@ -31,7 +31,7 @@ BAD = ("unstated", "long error", "traceback", "hang", "memory")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a recording gives."""
+    """The result of reading a recording."""
 
     messages: tuple[tuple[str, int, bytes], ...]
     frames: str  # digest of the fused ticks; an error's text where there are none
@@ -120,11 +120,11 @@ def _limited() -> Iterator[None]:
 
 
 class Judge:
-    """Damages recordings in a folder of its own."""
+    """Damages recordings in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self._recordings = {v: make(v, folder / f"v{index}") for index, v in enumerate(VARIANTS)}
-        # What each variant gives before it is damaged.
+        # The result of each variant before it is damaged.
         self.undamaged: dict[str, Reading] = {
             variant: read(recording.path) for variant, recording in self._recordings.items()
         }
@@ -136,7 +136,7 @@ class Judge:
 
 
 def cases(count: int) -> list[Case]:
-    """So many cases, evenly over variants and kinds of damage."""
+    """`count` cases, evenly over variants and kinds of damage."""
     pairs = [(variant, damage) for variant in VARIANTS for damage in DAMAGES]
     return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
 
@@ -156,7 +156,7 @@ def _work(case: Case) -> tuple[Case, str, str]:
 
 
 def run(count: int, workers: int = 2) -> dict[str, Any]:
-    """Damage so many recordings and count the outcomes.
+    """Damage `count` recordings and count the outcomes.
 
     Returns:
         `rows`: by variant, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.

@@ -1,4 +1,4 @@
-"""Valid messages of every supported kind, to be damaged, each with the stream that takes it."""
+"""Valid messages of every supported kind, to be damaged, each with the stream that uses it."""
 
 from __future__ import annotations
 

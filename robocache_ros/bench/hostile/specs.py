@@ -20,7 +20,7 @@ from robocache_ros.spec import load_spec
 SLOW_S = 10.0
 LINE_CHARACTERS = 200
 
-# What a value is replaced by: other types, other YAML versions' types, bounds, and what costs time or memory.
+# Replacements of a value: other types, types of other YAML versions, bounds, and values that cost time or memory.
 SCALARS: tuple[str, ...] = (
     *(
         "",
@@ -207,7 +207,7 @@ def _structure(_text: str, rng: random.Random) -> str:
 
 
 def _many(text: str, rng: random.Random) -> str:
-    """Add very many streams, keys or aliases."""
+    """Add a very large number of streams, keys or aliases."""
     streams = "".join(f"  s{k}: {{topic: /t{k}, type: a/msg/B}}\n" for k in range(rng.choice((10, 3000))))
     return rng.choice((f"{text}\n{LAUGHS}", f"{LAUGHS}\n{text}", f"{text}\n{streams}", "k: 1\n" * 30_000, text * 40))
 

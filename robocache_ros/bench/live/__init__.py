@@ -1,1 +1,1 @@
-"""A robot's load through the fusion node to a consumer, each in a process of its own."""
+"""A robot's load through the fusion node to a consumer, each in a separate process."""

@@ -1,4 +1,4 @@
-"""The load of a robot: which sensors publish how much how often, and the spec that fuses them."""
+"""The load of a robot: the rates and message sizes of its sensors, and the spec that fuses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sensor:
 
     @property
     def topic(self) -> str:
-        """Where it is published."""
+        """The topic that it is published on."""
         return f"/bench/{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""Messages of the load as bytes: serialized once, then only stamp and number are written into them."""
+"""Messages of the load as bytes: serialized once; afterwards only stamp and number are overwritten."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STAMP_AT, _NUMBER_AT = 4, 16  # behind the encapsulation; behind the string's l
 class Template:
     """A serialized message that begins with a Header.
 
-    `publish` takes real bytes alone, and making 6 MB of them anew for each frame would cost more than the publishing:
-    so stamp and number are written into the bytes object itself, which nothing else holds.
+    `publish` accepts only bytes objects, and creating one of 6 MB for each frame would cost more than publishing it.
+    Stamp and number are therefore written into the bytes object, which has no other user.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ class Template:
         self._address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
     def stamped(self, stamp_ns: int) -> bytes:
-        """The next message, of a stamp."""
+        """The next message, with the given stamp."""
         stamp = _STAMP.pack(*divmod(stamp_ns, NS_PER_S))
         ctypes.memmove(self._address + _STAMP_AT, stamp, len(stamp))
         ctypes.memmove(self._address + _NUMBER_AT, NUMBER.format(self.sent).encode(), 10)

@@ -1,4 +1,4 @@
-"""What a process costs, read from /proc by its parent: processor time by thread, memory; and the GPU's memory."""
+"""The cost of a process, read from /proc by its parent: processor time by thread, memory; and the GPU's memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> dict[str, Any]:
-        """Stop, and say what was seen; shares are of one core."""
+        """Stop, and return the results; shares are of one core."""
         self._stopped.set()
         self._thread.join()
         if len(self._times) < 2:

@@ -40,7 +40,7 @@ DISCOVERY_S, WARM_UP_S = 2.0, 3.0
 
 
 def publish_recording(bag: Bag, loops: int) -> int:
-    """Publish a recording as if it happened now; returns the number of messages."""
+    """Publish a recording with current stamps; returns the number of messages."""
     process.prepare()
     node = rclpy.create_node("panda")
     publishers: dict[str, Any] = {

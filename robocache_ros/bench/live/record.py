@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Columns:
-    """Rows of int64, kept in memory that is there from the start: nothing grows while it is measured.
+    """Rows of int64 in memory that is allocated at the start, so that it does not grow during a measurement.
 
     Args:
         names: of the columns.
@@ -37,7 +37,7 @@ class Columns:
 
 
 def percentiles(values: Iterable[float] | NDArray[Any]) -> dict[str, float] | None:
-    """p50, p99, max and count; None of nothing."""
+    """p50, p99, max and count; None without values."""
     data = np.asarray(list(values) if not isinstance(values, np.ndarray) else values, np.float64)
     if not data.size:
         return None
@@ -46,7 +46,7 @@ def percentiles(values: Iterable[float] | NDArray[Any]) -> dict[str, float] | No
 
 
 def slope_per_minute(times_s: Sequence[float], values: Sequence[float]) -> float:
-    """Growth a minute, by least squares; 0 of fewer than two values."""
+    """Growth per minute, by least squares; 0 for fewer than two values."""
     if len(times_s) < 2:
         return 0.0
     slope: float = np.polyfit(np.asarray(times_s) - times_s[0], values, 1)[0]

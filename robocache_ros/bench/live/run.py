@@ -1,4 +1,4 @@
-"""`robocache bench live`: a robot's load through the node to a consumer, each in a process of its own."""
+"""`robocache bench live`: a robot's load through the node to a consumer, each in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robocache_ros.bench.live.report import print_report, summarize, write_plot
 from robocache_ros.nodes.middleware import transport
 from robocache_ros.resources import resource
 
-DRAIN_S = 0.5  # for messages that are on their way
+DRAIN_S = 0.5  # wait for messages that are still being transmitted
 
 
 def main(options: Options, *, naive: bool = False, out: Path | None = None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def measure_node(options: Options, folder: Path) -> dict[str, Any]:
 
 
 def measure_naive(options: Options, folder: Path) -> dict[str, Any]:
-    """The peer with the middleware's defaults, as a tutorial leaves them."""
+    """The peer with the middleware's defaults, as in a tutorial."""
     place = _subfolder(folder, "naive")
     with Family(place, environment(tuned=False)) as family:
         device = _torch_device(options.device)
@@ -129,7 +129,7 @@ def _spec(options: Options) -> dict[str, Any]:
 
 
 def environment(*, tuned: bool) -> dict[str, str]:
-    """Of what is measured: a domain of its own on this machine, with the shipped transport profile or without one."""
+    """The environment of the measured processes: a separate domain on this machine, with or without the profile."""
     own = {"ROS_DOMAIN_ID": str(random.randint(1, 101)), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     profile = dict.fromkeys(transport.PROFILES, str(resource("config", "fastdds.xml"))) if tuned else {}
     return {**own, **profile, "PYTHONUNBUFFERED": "1"}
@@ -153,7 +153,7 @@ def _subfolder(folder: Path, name: str) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """The machine of the measurement."""
     import torch
 
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

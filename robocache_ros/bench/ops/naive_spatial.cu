@@ -1,4 +1,4 @@
-// What one writes first: a thread a point, a thread an output pixel.
+// Straightforward kernels: one thread per point, one thread per output pixel.
 extern "C" __global__ void count_points(const float* points, int* grid, int n, float low, float size, int side) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;

@@ -1,4 +1,4 @@
-// What one writes first: a thread an element, each with its own binary search.
+// A straightforward kernel: one thread per element, each with its own binary search.
 #include <cuda_bf16.h>
 
 extern "C" __global__ void naive_resample(const __nv_bfloat16* source, const long long* times, const long long* targets,

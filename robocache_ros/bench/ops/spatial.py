@@ -38,7 +38,7 @@ ROTATED = 96 << 20  # bytes of inputs that rotate, more than the L2 cache holds
 
 
 def random_points(count: int, columns: int = 3) -> Tensor:
-    """Uniform in the grid: nearly every point in a voxel of its own."""
+    """Uniform in the grid: nearly every point is in a different voxel."""
     points = torch.rand(count, columns, device="cuda")
     points[:, :3] = points[:, :3] * (SIDE * SIZE) + LOW
     return points

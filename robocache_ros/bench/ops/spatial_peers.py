@@ -17,7 +17,7 @@ cupy: Any = need("cupy", "cuda13")
 
 
 def cell_of(points: Tensor) -> Tensor:
-    """Eager torch: cell number, CELLS where outside."""
+    """Eager torch: cell number, CELLS if outside."""
     index = torch.floor((points[:, :3] - LOW) / SIZE).to(torch.int32)
     inside = ((index >= 0) & (index < SIDE)).all(dim=1)
     cell = (index[:, 0] * SIDE + index[:, 1]) * SIDE + index[:, 2]
@@ -37,7 +37,7 @@ def torch_occupancy(points: Tensor) -> Tensor:
 
 
 def torch_mean(points: Tensor) -> Tensor:
-    """Means by float index_add: not the same from run to run."""
+    """Means by float index_add, which differ between runs."""
     cell = cell_of(points)
     sums = torch.zeros(CELLS + 1, 5, device="cuda")
     sums.index_add_(0, cell, F.pad(points[:, 3:], (0, 1), value=1.0))

@@ -138,14 +138,14 @@ class Eager:
         return grid[:-1].view(GRID, GRID, GRID)
 
     def tick(self, k: int) -> None:
-        """All of it."""
+        """The complete tick."""
         self.vectors(k)
         self.image(2 * k)
         self.image(2 * k + 1)
         self.grid(k)
 
     def tick_and_wait(self, k: int) -> None:
-        """All of it, until the GPU has done it."""
+        """The complete tick, and wait for the GPU."""
         self.tick(k)
         torch.cuda.synchronize()
 

@@ -22,7 +22,7 @@ from robocache_ros.ops.resample.cpu import select_stream
 
 SECOND = 1_000_000_000
 ROTATED = 192 << 20  # bytes of inputs and outputs that rotate, three times the L2 cache
-# B, S, T, D, and the goal: at most so many microseconds, or at least this share of the copy rate
+# B, S, T, D, and the target: maximum microseconds, or minimum share of the copy rate
 RESAMPLE = [
     ((256, 100, 50, 32), 2.5),
     ((32, 500, 250, 256), 4.0),
@@ -76,7 +76,7 @@ class Case:
         return fuse(self.streams, self.targets, out=self.fused)
 
     def eager(self) -> Tensor:
-        """Plain torch, values alone."""
+        """Plain torch, values only."""
         parts = [lerp(*inputs, self.targets) for inputs in zip(self.sources, self.times, strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
@@ -85,7 +85,7 @@ class Case:
         return compiled_lerps(self.sources, self.times, self.targets)
 
     def naive(self) -> None:
-        """A launch of the naive kernel for each stream, values alone."""
+        """A launch of the naive kernel for each stream, values only."""
         batches, count, pitch = self.out.shape
         column = 0
         for source, times in zip(self.sources, self.times, strict=True):
@@ -143,7 +143,7 @@ def host_us(call: Callable[[], Any], calls: int = 200, rounds: int = 15) -> floa
 
 
 def cases(batches: int, streams: Sequence[tuple[int, int]], targets: int, dtype: torch.dtype) -> list[Case]:
-    """As many sets of inputs as exceed the L2 cache."""
+    """Enough sets of inputs to exceed the L2 cache."""
     first = Case(batches, streams, targets, dtype)
     size = sum(tensor.nbytes for tensor in (*first.sources, *first.times, first.targets, first.out))
     return [first, *(Case(batches, streams, targets, dtype) for _ in range(min(ROTATED // size, 63)))]
@@ -173,7 +173,7 @@ def row(
 
 
 def curves(dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Time against each size in turn, the others held."""
+    """Time against each size in turn, with the others constant."""
     base = {"batches": 256, "samples": 100, "targets": 50, "width": 32, "streams": 1}
     sweeps = {
         "batches": [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536],

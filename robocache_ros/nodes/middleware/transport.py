@@ -1,7 +1,7 @@
 """The largest message that the middleware's transport carries, compared with the size of a stream's messages.
 
 With default settings and best effort, large images and clouds are lost, and the middleware logs nothing. The settings
-of the publisher determine this. Only those of this process are known; a driver started from the same shell has the same.
+of the publisher determine this. Only those of this process are known; drivers started from the same shell share them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The load's consumer process: has each frame's tensors, and notes when."""
+"""The load's consumer process: records when it has the tensors of each frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 0.2
 
 
 def ring_frames(layout: Layout, path: str, ended: threading.Event) -> Iterator[FusedFrame]:
-    """Frames straight from the ring."""
+    """Frames directly from the ring."""
     connection = ipc.Connection(path, retry_s=0.05)
     frames: FrameReader | None = None
     source = None
@@ -55,7 +55,7 @@ def main() -> None:
     def note(frame: FusedFrame) -> None:
         framed_ns = time.time_ns()
         if any(tensor.is_cuda for tensor in frame.tensors.values()):
-            torch.cuda.current_stream().synchronize()  # the tensors are there, not only on their way
+            torch.cuda.current_stream().synchronize()  # the tensors are complete, not only queued
         had_ns = time.time_ns()
         age: Any = frame.age_ns.get("joints_position")
         rows.add(frame.tick_ns, framed_ns, had_ns, frame.tick_ns - int(age[-1]) if age is not None else 0)

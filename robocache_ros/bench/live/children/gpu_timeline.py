@@ -1,4 +1,4 @@
-"""Times on the GPU by the clock of the host."""
+"""Times on the GPU, on the clock of the host."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Spans:
 
 
 class GpuTimeline:
-    """When the work on a CUDA stream was complete, by the clock of the host.
+    """When the work on a CUDA stream was complete, on the clock of the host.
 
     Args:
         rows: the most marks that are kept.
@@ -58,7 +58,7 @@ class GpuTimeline:
         self._free: list[Any] = []
 
     def mark(self, stream: Any) -> None:
-        """Note when the work that a stream has now is complete."""
+        """Record when the work that is now queued on a stream is complete."""
         if time.time_ns() - self._base_ns > REBASE_NS:
             self._base = new_timer()
             self._base.record()

@@ -1,4 +1,4 @@
-"""The peer: a fusion node as the ROS tutorials teach it, without code of this package in its path.
+"""The peer: a fusion node written as in the ROS tutorials, without code of this package in its data path.
 
 A timer of 20 ms, typed subscriptions with the sensor data profile, the newest message of each topic, NumPy to torch in
 the callback, resizing and voxels by torch, `rclpy.spin`.

@@ -40,16 +40,16 @@ class Publisher:
         self._publishers: list[Any] = [self.node.create_publisher(message_class(s.type), s.topic, qos) for s in sensors]
 
     def await_subscribers(self) -> None:
-        """Wait until every topic has one, so that each message sent is one that could be received."""
+        """Wait until every topic has a subscriber, so that each message can be received."""
         end = time.monotonic() + MATCH_S
         while time.monotonic() < end and not all(p.get_subscription_count() for p in self._publishers):
             time.sleep(0.02)
 
     def run(self, seconds: float) -> None:
-        """Publish for some time."""
+        """Publish for the given time."""
         start = time.monotonic()
         periods = [1 / sensor.rate_hz for sensor in self._sensors]
-        # Cameras are not triggered together: each sensor begins at a moment of its own.
+        # Cameras are not triggered together: each sensor starts at a different time.
         due = [(start + (i + 1) / len(periods) * period, i) for i, period in enumerate(periods)]
         heapq.heapify(due)
         while due[0][0] < start + seconds:
@@ -91,7 +91,7 @@ def main() -> None:
     publisher.run(options["seconds"])
     leave_result(options["result"], {**publisher.result(), "started_ns": started_ns})
     say_ready()
-    await_command(STOP)  # by then its shared memory is read
+    await_command(STOP)  # its shared memory has then been read
     publisher.node.destroy_node()
     rclpy.try_shutdown()
 

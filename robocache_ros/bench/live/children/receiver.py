@@ -1,4 +1,4 @@
-"""Receives the messages of the ingest measurement in one of several ways, in a process of its own."""
+"""Receives the messages of the ingest measurement in one of several ways, in a separate process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def subscribe(node: Node, callback: Callable[[Any], None], *, raw: bool, own: bo
 
 
 def spin(make: Callable[[], Any], *, raw: bool) -> Callable[[Node, Received], None]:
-    """By an executor."""
+    """Receive with an executor."""
 
     def run(node: Node, received: Received) -> None:
         subscribe(node, received.serialized if raw else received.typed, raw=raw)
@@ -92,7 +92,7 @@ def events_executor() -> Any:
 
 
 def own_thread(node: Node, received: Received) -> None:
-    """By a wait set and rcl's take."""
+    """Receive with a wait set and rcl's take."""
     process.reduce_timer_slack()
     subscriptions = subscribe(node, received.serialized, raw=True, own=True)
     subscriber, waiter = RawSubscriber(), compat.Waiter(node, subscriptions)
@@ -111,7 +111,7 @@ def own_thread(node: Node, received: Received) -> None:
 
 
 def fusion_node(node: Node, received: Received) -> None:
-    """By the node's own clock source, into an engine."""
+    """Receive with the node's clock source, into an engine."""
     process.reduce_timer_slack()
     spec = load_spec(LOAD.spec(delay_ms=10.0))
     engine = FusionEngine(spec, device="cpu")

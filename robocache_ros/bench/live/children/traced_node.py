@@ -1,4 +1,4 @@
-"""The fusion node, with a note of each message and each tick."""
+"""The fusion node, with a record of each message and each tick."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from robocache_ros.ops.resample.selection import select_one
 from robocache_ros.units import NS_PER_S
 
 REBASE_NS = NS_PER_S  # the GPU's clock and the host's drift apart
-EVENTS = 64  # on their way at once; read out when their turn comes again
+EVENTS = 64  # pending at once; each is read before it is used again
 JOINTS = "joints_position"
 _STAMP = struct.Struct("<iI")
 
 
 class Trace:
-    """The notes of a run.
+    """The records of a run.
 
     Args:
-        rows: messages and ticks that are noted at most.
+        rows: maximum number of recorded messages and ticks.
     """
 
     def __init__(self, rows: int) -> None:
@@ -91,7 +91,7 @@ class Trace:
 
 
 def instrument(trace: Trace) -> None:
-    """Replace the classes of the node in this process by ones that note what they do."""
+    """Replace the classes of the node in this process by classes that record times."""
     replaced = {"Ingest": _traced_ingest(trace), "Outputs": _traced_outputs(trace), "RingOutput": _traced_ring(trace)}
     for name, traced in replaced.items():
         assert hasattr(pipeline, name)
@@ -157,7 +157,7 @@ def _traced_outputs(trace: Trace) -> type[Outputs]:
 
 
 class ReadyNode(fusion_node.FusionNode):
-    """The node, which tells its parent when it is active."""
+    """The node, which reports to its parent when it is active."""
 
     def autostart(self) -> None:
         """Configure and activate, then report it."""
