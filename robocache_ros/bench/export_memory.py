@@ -223,7 +223,7 @@ def measured(command: list[str], tree: Path) -> dict[str, Any]:
         raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}")
     return {
         "seconds": round(time.perf_counter() - begun, 1),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),  # what other programs on the machine leave as it is
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),  # does not depend on other load
         "peak_anonymous_mb": round(peak_kb * 1024 / 1e6),
         "load_before": round(load_before, 1),
         "load_after": round(os.getloadavg()[0], 1),

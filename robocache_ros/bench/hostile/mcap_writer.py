@@ -16,7 +16,7 @@ class McapLayout:
     """How a file is laid out; see https://mcap.dev/spec."""
 
     chunk_messages: int = 20  # messages in a chunk; 0: no chunks
-    compression: str = ""  # of the chunks: ``, lz4 or zstd; another text is written as it is, over plain records
+    compression: str = ""  # of the chunks: ``, lz4 or zstd; other text is declared only, over plain records
     summary: bool = True
     checksums: bool = True
     message_indexes: bool = True

@@ -66,7 +66,7 @@ def compressed_image(stamp_ns: int, form: str, data: bytes) -> bytes:
 
 
 def raw_image(stamp_ns: int, height: int, width: int, encoding: str, step: int, data: bytes) -> bytes:
-    """A sensor_msgs/Image, whatever its fields declare."""
+    """A sensor_msgs/Image, whose fields may contradict each other."""
     cdr = _Cdr().header(stamp_ns).put("I", height, width).text(encoding).put("B", 0).put("I", step)
     return cdr.blob(data).done()
 

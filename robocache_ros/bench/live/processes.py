@@ -137,7 +137,7 @@ class Family:
         return self.folder / f"{name}.json"
 
     def result(self, child: Child) -> dict[str, Any]:
-        """The result of a child, with its arrays; RoboCacheError where it wrote none."""
+        """The result of a child, with its arrays; RoboCacheError if it wrote none."""
         path = self.result_file(child.name)
         try:
             found: dict[str, Any] = json.loads(path.read_text())

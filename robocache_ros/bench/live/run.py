@@ -29,7 +29,7 @@ def main(options: Options, *, naive: bool = False, out: Path | None = None) -> d
 
     Args:
         options: what is measured.
-        naive: measure the peer first, with the middleware as it is without a profile.
+        naive: measure the peer first, with the middleware's default settings.
         out: folder for the results; None writes none.
     """
     found: dict[str, Any] = {

@@ -109,7 +109,7 @@ class TopicSubscriptions:
         node: owns the subscriptions.
         spec: the streams; those of one topic share a subscription.
         ingest: receives the messages.
-        reliable: subscribe to all topics reliably with deep queues, whatever the spec's qos asks for.
+        reliable: subscribe to all topics as reliable with deep queues, regardless of the spec's qos.
     """
 
     def __init__(self, node: Node, spec: FusionSpec, ingest: Ingest, *, reliable: bool = False) -> None:
