@@ -45,11 +45,6 @@ SHARED_NAMES = {
     "fuse.py": "robocache_ros.bags.fuse is a documented import; fuse is a public operation",
 }
 
-# Tests that share large fixtures and are still longer. No file may be added here.
-LONG_TESTS = {
-    "test/ops/image/test_image_bits.py",
-}
-
 # Former names of classes, functions and options, and phrases that readers stumble over.
 OLD_WORDS = {
     r"\bRooms?\(|\bclass Rooms?\b": "BufferPool or workspace",
@@ -75,7 +70,7 @@ OLD_WORDS = {
 }
 
 
-@pytest.mark.parametrize("file", [file for file in SOURCES if relative(file) not in LONG_TESTS], ids=relative)
+@pytest.mark.parametrize("file", SOURCES, ids=relative)
 def test_a_file_has_at_most_250_lines(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, "split it by subject"
 
