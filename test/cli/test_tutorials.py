@@ -50,7 +50,7 @@ def test_the_tutorial_from_a_bag_to_a_dataset_runs_as_shown(
 
 def test_the_refusals_that_the_tutorial_lists_are_those_of_the_commands() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "robocache_ros" / "bags").rglob("*.py"))
-    table = TUTORIAL.read_text(encoding="utf-8").partition("## If a command refuses")[2]
+    table = TUTORIAL.read_text(encoding="utf-8").partition("## If a command fails")[2]
     refusals = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     assert len(refusals) == 4
     assert [text for text in refusals if text not in sources] == []
