@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ def continued(out: Path) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
         kept = finished_pieces(out)
         if kept:
             where = escape(printable(out, 60))
@@ -45,4 +46,6 @@ def continued(out: Path) -> Iterator[None]:
         else:
             text = "robocache: stopped; nothing is kept"
         tables.errors.print(text, soft_wrap=True, highlight=False)
+        if isinstance(stop, KeyboardInterrupt):  # typer 0.9 would exit with 1
+            raise SystemExit(128 + signal.SIGINT) from None
         raise

@@ -19,6 +19,7 @@ from robocache_ros.export.dataset_writer import ExportOptions
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.lerobot import parquet_tables, piece_writer
 from robocache_ros.export.lerobot.arrays import read_arrays
+from robocache_ros.export.lerobot.video import encoder_of
 from robocache_ros.spec import FusionSpec, load_spec
 
 Made = Callable[[str], ExportResult]
@@ -239,7 +240,7 @@ def test_row_groups_are_bounded_and_change_no_value(
 
 def test_a_dataset_states_how_its_images_are_stored(made: Made) -> None:
     for media, stored in (
-        ("video", "8-bit RGB as av1 video (yuv420p), lossy"),
+        ("video", f"8-bit RGB as {encoder_of((224, 224)).codec} video (yuv420p), lossy"),
         ("image", "8-bit RGB as PNG, lossless"),
     ):
         front = meta(made(media), "robocache.json")["images"]["front"]

@@ -38,7 +38,8 @@ def test_frames_of_any_size_are_decoded_in_that_size(tmp_path: Path, size: tuple
     video.close()
     with av.open(str(video.path)) as container:
         stream = container.streams.video[0]
-        assert (stream.codec_context.codec.canonical_name, stream.pix_fmt) == (
+        codec = stream.codec_context.codec  # PyAV 12 has the decoder's name alone
+        assert (getattr(codec, "canonical_name", codec.name), stream.pix_fmt) == (
             video.encoder.codec,
             video.encoder.pixel_format,
         )
@@ -48,8 +49,8 @@ def test_frames_of_any_size_are_decoded_in_that_size(tmp_path: Path, size: tuple
     assert abs(frames[0].astype(int) - image.transpose(1, 2, 0)).mean() < 12
 
 
-def test_even_frames_from_64_pixels_on_are_av1() -> None:
-    assert encoder_of((64, 64)).codec == "av1"
+def test_even_frames_from_64_pixels_on_are_av1_where_pyav_has_its_encoder() -> None:
+    assert encoder_of((64, 64)).codec == ("av1" if "libsvtav1" in av.codecs_available else "h264")
     assert {encoder_of(size).pixel_format for size in SMALL_OR_ODD} == {"yuv444p"}
 
 
