@@ -78,7 +78,7 @@ def export(
     bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes one or more episodes.")],
     spec: given.SpecFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
-    format_: Annotated[str, typer.Option("--format", "-f", help="Dataset format: lerobot (v3.0).")] = "lerobot",
+    formats: given.Formats = None,
     visibility: given.Sees = given.Visibility.ideal,
     media: Annotated[
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
@@ -101,13 +101,13 @@ def export(
     """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
     from robocache_ros.cli import export_outcome, tables
-    from robocache_ros.export.dataset_writer import ExportOptions
+    from robocache_ros.export.export_options import ExportOptions
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export as run
     from robocache_ros.spec import load_spec
 
     options = ExportOptions(
-        format=format_,
+        formats=tuple(formats or ["lerobot"]),
         visibility=visibility.value,
         media=media.value,
         task=task,

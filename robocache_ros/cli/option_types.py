@@ -63,3 +63,7 @@ AtError = Annotated[
         help="A recording that fails: convert the others and fail, or make the dataset of the others (exit code 1).",
     ),
 ]
+Formats = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+    typer.Option("--format", "-f", help="Dataset format; may be repeated.", show_default="lerobot"),
+]

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
-from typing import Any
 
-import robocache_ros
 from robocache_ros.bags.fuse import without_cameras
 from robocache_ros.bags.reader import check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
-from robocache_ros.export.dataset_writer import ExportOptions, load_format
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.pieces import recording_file
+from robocache_ros.export.formats import DatasetFormat, load_format
+from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, convert, masks_all
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
-from robocache_ros.export.report.page import write_report
-from robocache_ros.export.target import NewDataset, new_dataset
+from robocache_ros.export.target import new_dataset
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.layout import Layout
 
 ON_ERROR = ("fail", "skip")
 LINES = 20  # maximum number of failed recordings listed in an error
@@ -65,8 +62,8 @@ def export(
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
-    Each recording is converted to a piece in a hidden folder of `out`. An export that is stopped or fails keeps the
-    complete pieces. The same call continues the export.
+    Each recording becomes a piece in a hidden folder of `out`. A stopped export keeps the complete pieces. The same
+    call continues it. With several formats, each dataset is in a folder of `out` with the format's name.
 
     Args:
         bags: the recordings, in the order of their episodes.
@@ -88,19 +85,31 @@ def export(
     paths, options = _paths(bags), options or ExportOptions()
     _check_arguments(jobs, on_error)
     spec = _resolved(spec, options)
-    load_format(options.format)
+    formats = _formats(spec, options)
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
     with file_errors(target):
         failed = _check(paths, spec, on_error)
-        plan = Plan(tuple(path for path in paths if path not in failed), spec, options)
-        with new_dataset(target, overwrite=overwrite) as new:
+        plan = Plan(_without(paths, failed), spec, options, needed_encodings(formats, spec, options))
+        with new_dataset(target, formats[-1].entry, overwrite=overwrite) as new:
             outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
             failed |= {path: outcome.error for path, outcome in outcomes.items() if outcome.error}
             _check_failed(failed, len(set(paths)), on_error, Path(out))
             made = [outcomes[path] for path in plan.recordings if path not in failed]
             losses = tuple(starmap(FailedRecording, failed.items()))
-            recordings = _merge(plan, made, losses, new, target.name if report else None)
+            recordings = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
     return ExportResult(Path(out), recordings, time.perf_counter() - begun, losses, (*_reused(made), *new.notes))
+
+
+def _without(paths: Sequence[Path], failed: dict[Path, str]) -> tuple[Path, ...]:
+    return tuple(path for path in paths if path not in failed)
+
+
+def _formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
+    """Load the formats; refuse what they cannot store."""
+    formats = [load_format(name) for name in options.formats]
+    for format_ in formats:
+        format_.check(spec, options)
+    return formats
 
 
 def _check_arguments(jobs: int | None, on_error: str) -> None:
@@ -145,27 +154,6 @@ def _lines(failed: dict[Path, str]) -> str:
     return "\n".join([*lines, *more])
 
 
-def _merge(
-    plan: Plan, made: Sequence[Outcome], failed: Sequence[FailedRecording], new: NewDataset, name: str | None
-) -> tuple[ExportedRecording, ...]:
-    """Merge the pieces into the dataset, and write the report with the dataset's name."""
-    pieces = [outcome.piece for outcome in made if outcome.piece]
-    bags = [outcome.recording for outcome in made]
-    loaded = [
-        recording_file.load(piece, bag, plan.spec, plan.options.visibility)
-        for piece, bag in zip(pieces, bags, strict=True)
-    ]
-    recordings = tuple(recording for recording, _ in loaded)
-    names = [printable(bag, 60) for bag in bags]
-    merge = load_format(plan.options.format).merge(new.folder, Layout(plan.spec), plan.options, pieces, names)
-    provenance = _provenance(plan.spec, plan.options, recordings, [files for _, files in loaded], failed)
-    merge.write(provenance)
-    if name is not None:
-        report = new.folder / "report.html"
-        write_report(recordings, report, dataset=name, stored=merge.stored, failed=failed)
-    return recordings
-
-
 def _reused(made: Sequence[Outcome]) -> list[str]:
     distinct = {outcome.recording: outcome for outcome in made}.values()
     reused = sum(outcome.reused for outcome in distinct)
@@ -201,45 +189,3 @@ def _resolved(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     if not options.trim and not masks_all(spec):
         raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
     return spec
-
-
-def _provenance(
-    spec: FusionSpec,
-    options: ExportOptions,
-    recordings: Sequence[ExportedRecording],
-    checksums: Sequence[recording_file.Files],
-    failed: Sequence[FailedRecording],
-) -> dict[str, Any]:
-    """Return the provenance: the data needed to recreate the dataset and to verify that it is identical."""
-    return {
-        "robocache_ros": robocache_ros.__version__,
-        "options": asdict(options),
-        "spec": spec.to_dict(),
-        "layout": Layout(spec).to_dict(),
-        "recordings": [
-            {
-                "bag": printable(recording.bag, 4096),
-                "files": files,
-                "start_ns": recording.start_ns,
-                "stop_ns": recording.stop_ns,
-                "ticks": len(recording.ticks_ns),
-                "frames": recording.frames,
-                "counters": {name: dict(counts) for name, counts in recording.counters.items()},
-                "notes": list(recording.notes),
-                "integrity": recording.integrity,
-                **recording.clocks,
-            }
-            for recording, files in zip(recordings, checksums, strict=True)
-        ],
-        "failed": [{"bag": printable(loss.bag, 4096), "reason": printable(loss.reason, 400)} for loss in failed],
-        "episodes": [
-            {
-                "recording": index,
-                "first_tick_ns": int(recording.ticks_ns[start]),
-                "last_tick_ns": int(recording.ticks_ns[stop - 1]),
-                "frames": stop - start,
-            }
-            for index, recording in enumerate(recordings)
-            for start, stop in recording.episodes
-        ],
-    }

@@ -6,18 +6,37 @@ import json
 import os
 from pathlib import Path
 
-INFO = Path("meta") / "info.json"  # the file that identifies a folder as a dataset
-ENTRIES = ("meta", "data", "videos", "arrays", "report.html")  # --overwrite replaces these too
+LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
 MOVES = "moves.json"
+INFO = Path("meta") / "info.json"  # identifies a LeRobot dataset of another program
+_LEROBOT = ("meta", "data", "videos", "arrays", "report.html")
 
 
-def publish(out: Path, partial: Path) -> None:
-    """Move a complete dataset to `out`. Undo the moves if one fails."""
+def list_entries(dataset: Path) -> None:
+    """List the entries of a complete dataset in a file, if it has other ones than a LeRobot dataset."""
+    names = sorted(entry.name for entry in dataset.iterdir())
+    if not set(names) <= set(_LEROBOT):
+        (dataset / LISTING).write_text(json.dumps(names), encoding="utf-8")
+
+
+def listed_entries(out: Path) -> tuple[str, ...]:
+    """Return the names of a dataset's files and folders in `out`; empty if `out` has no dataset."""
+    try:
+        names = json.loads((out / LISTING).read_text(encoding="utf-8"))
+        return (LISTING, *(name for name in names if _is_entry(name)))
+    except (OSError, ValueError, TypeError):
+        return _LEROBOT if (out / INFO).exists() else ()
+
+
+def publish(out: Path, partial: Path, last: str) -> None:
+    """Move a complete dataset to `out`, the entry `last` after the others. Undo the moves if one fails."""
     moves = partial / MOVES
     draft = partial / f"{MOVES}.new"
     written = {entry.name for entry in (partial / "dataset").iterdir()}
-    new = sorted(written, key=lambda name: (name == INFO.parts[0], name))  # `meta` last
-    old = [name for name in dict.fromkeys((*ENTRIES, *new)) if os.path.lexists(out / name)]
+    new = sorted(written, key=lambda name: (name == last, name))
+    # The entry by which readers recognize the old dataset is listed last, and is moved out first.
+    present = [name for name in dict.fromkeys((*listed_entries(out), *new)) if os.path.lexists(out / name)]
+    old = sorted(present, key=lambda name: name != last)
     draft.write_text(json.dumps({"old": old, "new": new}), encoding="utf-8")
     sync(draft)
     draft.rename(moves)  # from here on, the next export completes a killed one
@@ -31,7 +50,7 @@ def publish(out: Path, partial: Path) -> None:
 
 
 def finish_moves(out: Path, partial: Path) -> None:
-    """Move old entries out, `meta` first, then new entries in, `meta` last. Can be repeated after an interruption."""
+    """Move old entries out, then new entries in, in the listed order. Can be repeated after an interruption."""
     moves = json.loads((partial / MOVES).read_text(encoding="utf-8"))
     dataset, replaced = partial / "dataset", partial / "replaced"
     replaced.mkdir(exist_ok=True)
@@ -45,7 +64,7 @@ def finish_moves(out: Path, partial: Path) -> None:
 
 def _is_entry(name: object) -> bool:
     """Whether a name read from a file refers to an entry directly in the folder."""
-    return isinstance(name, str) and Path(name).name == name and not name.startswith(".")
+    return isinstance(name, str) and Path(name).name == name and (name == LISTING or not name.startswith("."))
 
 
 def _move_back(out: Path, partial: Path) -> None:

@@ -10,7 +10,7 @@ the dataset is written:
                                  /moves.json the list of moves, written when the new dataset is complete
 
 All files are on the file system of `out`, which may be a mount point or a link. At the end, the entries are moved to
-`out`. `meta` with its info.json is last, because readers identify a dataset by this file.
+`out`, the one by which readers recognize a dataset last. `.robocache-dataset` lists them, unless they are LeRobot's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from pathlib import Path
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.publish import ENTRIES, INFO, MOVES, finish_moves, publish, sync_all
+from robocache_ros.export.publish import (
+    INFO,
+    LISTING,
+    MOVES,
+    finish_moves,
+    list_entries,
+    listed_entries,
+    publish,
+    sync_all,
+)
 
 LOCK = ".robocache-lock"
 PIECES = ".robocache-pieces"
@@ -52,7 +61,7 @@ def finished_pieces(out: Path) -> int:
 
 
 @contextmanager
-def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
+def new_dataset(out: Path, last: str = "meta", *, overwrite: bool = False) -> Iterator[NewDataset]:
     """Yield a folder for a new dataset. On exit its contents move to `out`; on an exception it is removed.
 
     A dataset that is replaced stays readable until the new one is complete. A killed process leaves its partial folder
@@ -61,6 +70,7 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
 
     Args:
         out: the dataset's folder: new, empty, or with `overwrite` an existing dataset.
+        last: the file or folder by which readers recognize the dataset; it is moved to `out` after the others.
         overwrite: replace the dataset in `out`; other files in `out` are kept.
 
     Errors:
@@ -81,9 +91,10 @@ def new_dataset(out: Path, *, overwrite: bool = False) -> Iterator[NewDataset]:
                 new = NewDataset(partial / "dataset", pieces, notes)
                 try:
                     yield new
+                    list_entries(new.folder)
                     sync_all(new.folder)
                     _check(out, overwrite)  # check again: files may have been added during the export
-                    publish(out, partial)
+                    publish(out, partial, last)
                     shutil.rmtree(pieces.folder, ignore_errors=True)
                 finally:
                     pieces.tidy()
@@ -110,16 +121,17 @@ def _make(out: Path, overwrite: bool) -> bool:
 
 
 def _check(out: Path, overwrite: bool) -> None:
-    own = (LOCK, PARTIAL, PIECES)
+    own = (LOCK, PARTIAL, PIECES, LISTING)
     present = [f.name for f in out.iterdir() if not f.name.startswith(own) and f.name not in _FOREIGN]
     if not present:
         return
     where = printable(out)
     if not overwrite:
         raise RoboCacheError(f"{where}: exists; choose another folder, or replace it with --overwrite")
-    if not (out / INFO).exists():
+    entries = listed_entries(out)
+    if not entries:
         raise RoboCacheError(f"{where}: not a dataset (no {INFO}), so it is not overwritten; choose another folder")
-    for name in ENTRIES:
+    for name in entries:
         if os.path.ismount(out / name):
             raise RoboCacheError(
                 f"{where}: {name} in it is a mount point and cannot be replaced; choose another folder"

@@ -155,7 +155,7 @@ def test_export_refuses_a_folder_that_is_there(robocache: Callable[..., Finished
     [
         (("info", "/nowhere"), "/nowhere: no such recording"),
         (("check", "/nowhere.yaml"), "cannot be read"),
-        (("export", BAG, "-s", SPEC, "-o", "/tmp/never", "-f", "zip"), "format: 'zip' is not one of lerobot"),
+        (("export", BAG, "-s", SPEC, "-o", "/tmp/never", "-f", "zip"), "formats: 'zip' is not one of lerobot"),
         (("report", "/nowhere", "-s", SPEC), "/nowhere: no such recording"),
     ],
 )

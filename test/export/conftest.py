@@ -13,7 +13,7 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.spec import FusionSpec, load_spec
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
@@ -117,7 +118,9 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"format": "zip"}, "format: 'zip' is not one of lerobot"),
+        ({"formats": ()}, "formats: .* is not a list of formats"),
+        ({"formats": ("lerobot", "lerobot")}, "formats: .* has one twice"),
+        ({"formats": "lerobot"}, "formats: 'lerobot' is not a list of formats"),
         ({"media": "gif"}, "media: 'gif' is not one of video, image, none"),
         ({"visibility": "all"}, "visibility: 'all' is not one of ideal, deployed"),
         ({"task": " "}, "task: is empty"),
@@ -128,7 +131,7 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
         ({"robot_type": "a\0b"}, "robot_type: .* is not a line of text"),
     ],
 )
-def test_options_are_checked(keys: dict[str, str], expected: str) -> None:
+def test_options_are_checked(keys: dict[str, Any], expected: str) -> None:
     with pytest.raises(RoboCacheError, match=expected):
         ExportOptions(**keys)
 

@@ -15,11 +15,11 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.lerobot import lerobot_v3, parquet_tables
+from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.lerobot import parquet_tables, piece_writer
-from robocache_ros.export.lerobot.arrays import read_arrays
-from robocache_ros.export.lerobot.video import encoder_of
+from robocache_ros.export.media.video import encoder_of
 from robocache_ros.spec import FusionSpec, load_spec
 
 Made = Callable[[str], ExportResult]
@@ -228,8 +228,8 @@ def test_row_groups_are_bounded_and_change_no_value(
 ) -> None:
     limit = 1_000_000
     monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
-    monkeypatch.setattr(piece_writer, "WRITE_BYTES", limit // 2)
-    result = export(bags, spec, tmp_path / "out", ExportOptions("lerobot", media="image", task="lift the cube"))
+    monkeypatch.setattr(lerobot_v3, "PART_BYTES", limit // 2)
+    result = export(bags, spec, tmp_path / "out", ExportOptions(media="image", task="lift the cube"))
     for name in ("data/chunk-000/file-000.parquet", "arrays/voxels/chunk-000/file-000.parquet"):
         small, large = (parquet.ParquetFile(folder / name) for folder in (result.out, made("image").out))
         sizes = [small.read_row_group(group).nbytes for group in range(small.num_row_groups)]

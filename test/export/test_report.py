@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episode_cutter import runs
+from robocache_ros.export.episodes.cutter import runs
 from robocache_ros.export.job import ExportResult, summarize
 from robocache_ros.export.report import figures
 from robocache_ros.export.report.page import write_report

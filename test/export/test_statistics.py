@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from robocache_ros.export.lerobot.statistics import QUANTILES, ColumnFiles, Histogram, of_columns, stats_of_files
+from robocache_ros.export.statistics import QUANTILES, Histogram, by_column, of_columns
 
 
 def test_columns_agree_with_numpy() -> None:
@@ -33,17 +31,11 @@ def test_sums_are_added_up_as_numpy_adds_them() -> None:
         assert stats["std"] == pytest.approx(exact.std(axis=0).tolist(), rel=1e-12)
 
 
-def test_columns_on_disk_have_the_statistics_of_those_in_memory(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    wide, narrow = random.normal(size=(500, 3)).astype(np.float32), random.integers(-9, 9, 500)
-    files = ColumnFiles(tmp_path / "columns")
-    for start, stop in ((0, 1), (1, 200), (200, 500)):
-        files.append({"wide": wide[start:stop], "narrow": narrow[start:stop]})
-    assert files.stats(0) == {"wide": of_columns(wide), "narrow": of_columns(narrow)}
-    assert files.stats(200) == {"wide": of_columns(wide[200:]), "narrow": of_columns(narrow[200:])}
-    files.close()
-    twice = stats_of_files("wide", files.described, [tmp_path / "columns"] * 2)
-    assert twice == of_columns(np.concatenate([wide, wide]))
+def test_statistics_have_the_shape_of_a_row() -> None:
+    values = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
+    flat, shaped = of_columns(values), by_column(lambda k: values[:, k], (2, 3), 100)
+    assert shaped["q01"] == np.reshape(flat["q01"], (2, 3)).tolist()
+    assert shaped["count"] == [100]
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.publish import LISTING
 from robocache_ros.export.target import new_dataset
 
 WRITE = """
@@ -137,7 +138,14 @@ def test_a_format_may_write_files_of_any_name(tmp_path: Path) -> None:
         dataset(new.folder, "new")
         (new.folder / "episode_0.npz").write_text("new")
 
-    assert contents(tmp_path / "set") == {"meta/info.json": "new", "data/rows": "new", "episode_0.npz": "new"}
+    found = contents(tmp_path / "set")
+    assert found.pop(LISTING) == '["data", "episode_0.npz", "meta"]'
+    assert found == {"meta/info.json": "new", "data/rows": "new", "episode_0.npz": "new"}
+
+    with new_dataset(tmp_path / "set", overwrite=True) as new:
+        dataset(new.folder, "new")
+
+    assert contents(tmp_path / "set") == NEW
 
 
 def test_overwrite_keeps_files_that_are_not_the_datasets(tmp_path: Path) -> None:

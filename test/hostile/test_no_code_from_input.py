@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.formats import load_format
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 RUNS_CODE = {"import_module", "__import__", "eval", "exec", "compile", "format_map", "loads", "unsafe_load"}
@@ -23,7 +23,7 @@ KNOWN = {
     ("reductions/__init__.py", "import_module"): "the package's own files",
     ("ops/__init__.py", "import_module"): "names of a table in the same file",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
-    ("export/dataset_writer.py", "import_module"): "values of a table in the same file",
+    ("export/formats/__init__.py", "import_module"): "values of a table in the same file",
     ("cli/commands.py", "import_module"): "constants of the commands in the same file",
     ("programs.py", "import_module"): "the console scripts of the package",
     ("decode/cdr/definitions.py", "import_module"): "packages that an installed message class names as its fields'",
@@ -59,8 +59,8 @@ def test_libraries_are_asked_for_by_constants() -> None:
 
 @pytest.mark.parametrize("name", ["evil", "evil:Writer", "os:system", "", "../lerobot"])
 def test_a_format_that_is_not_in_the_table_is_refused(name: str) -> None:
-    with pytest.raises(RoboCacheError, match=r"^format: "):
-        ExportOptions(format=name)
+    with pytest.raises(RoboCacheError, match=r"^formats: "):
+        load_format(name)
 
 
 EVIL = "raise SystemExit('the module ran')"

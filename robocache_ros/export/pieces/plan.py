@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import robocache_ros
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.pieces.piece_writer import Encodings
 from robocache_ros.spec import FusionSpec
 
-_OF_THE_DATASET = ("task", "robot_type")  # options that do not affect pieces
+# Options that do not affect pieces, or only through `Plan.encodings`.
+_OF_THE_DATASET = ("task", "robot_type", "formats", "media")
 # Libraries that compute or encode the contents of a piece.
 _LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
 
@@ -29,11 +31,13 @@ class Plan:
         recordings: in the given order, which is that of the episodes; a recording may occur several times.
         spec: the resolved spec, with the changes from the options.
         options: of the export.
+        encodings: of each image stream, sorted; the pieces contain images in these encodings.
     """
 
     recordings: tuple[Path, ...]
     spec: FusionSpec
     options: ExportOptions
+    encodings: Encodings
 
     @property
     def tasks(self) -> tuple[Path, ...]:
@@ -53,6 +57,7 @@ class Plan:
             "engine": _engine(),
             "spec": self.spec.to_dict(),
             "options": options,
+            "encodings": self.encodings,
             "recording": recording.name,
             "files": list(files),
             "metadata": hashlib.sha256(metadata.read_bytes()).hexdigest() if metadata.is_file() else "",

@@ -14,11 +14,12 @@ from robocache_ros.bags.stats import clock_notes
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.dataset_writer import ExportOptions, PieceWriter, load_format
-from robocache_ros.export.episode_cutter import EpisodeCutter
+from robocache_ros.export.episodes.cutter import EpisodeCutter
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
+from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.report.thumbnails import Thumbnails
@@ -66,9 +67,8 @@ def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool,
 
 
 def _make(plan: Plan, path: Path, store: PieceStore, checksums: Checksums, progress: Progress | None) -> Path:
-    writer_of = load_format(plan.options.format).piece_writer
     with store.draft() as folder:
-        with closing(writer_of(folder, Layout(plan.spec), plan.options)) as writer:
+        with closing(PieceWriter(folder, Layout(plan.spec), plan.encodings)) as writer:
             recording = convert(path, plan.spec, plan.options, writer, progress)
             writer.finish()
         files = checksums.result()

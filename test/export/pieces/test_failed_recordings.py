@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.target import PIECES, finished_pieces
 from robocache_ros.spec import FusionSpec
@@ -147,7 +147,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_pieces_stay(
     out.parent.mkdir()
     command = [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), "--spec", str(SPEC), "--out", str(out)]
     more_space = f"mount -o remount,size=100m none {out.parent} && ls -A {out} && {' '.join(command)} --media none"
-    code, text, errors = small_disk(out.parent, "420k", [*command, "--media", "none"], more_space)
+    code, text, errors = small_disk(out.parent, "800k", [*command, "--media", "none"], more_space)
     assert code == 2
     assert len(errors.splitlines()) == 1
     assert "No space left on device; free some space" in errors

@@ -13,7 +13,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces import recording_file, workers
 from robocache_ros.export.pieces.plan import Plan
@@ -70,7 +70,7 @@ def test_a_recording_given_twice_is_converted_once_and_is_twice_in_the_dataset(
 
 
 def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((bags[0],), spec, NO_MEDIA)
+    plan = Plan((bags[0],), spec, NO_MEDIA, {})
     same = [
         plan,
         replace(plan, recordings=(bags[1], bags[0])),
@@ -88,11 +88,11 @@ def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spe
 
 
 def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan, store = Plan((bags[0],), without_cameras(spec), NO_MEDIA), PieceStore(tmp_path)
+    plan, store = Plan((bags[0],), without_cameras(spec), NO_MEDIA, {}), PieceStore(tmp_path)
     first = make_piece(plan, bags[0], store, resumed=False, progress=None)
     assert first.piece
     whole = contents(first.piece)
-    data = first.piece / "data.parquet"
+    data = first.piece / "columns" / "fused"
     data.write_bytes(data.read_bytes()[:-1])
 
     assert store.find(first.piece.name) is None
@@ -103,7 +103,7 @@ def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionS
 
 
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((bags[0],), spec, ExportOptions(media="image"))
+    plan = Plan((bags[0],), spec, ExportOptions(media="image"), {"front": ("png",)})
     made: list[Any] = []
     save = recording_file.save
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.target import PIECES, finished_pieces
@@ -26,9 +26,9 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 RUN = """
 import json, os, signal, sys
 from multiprocessing import active_children
-from robocache_ros.export.dataset_writer import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.lerobot.video import JoinedVideo
+from robocache_ros.export.media.video import JoinedVideo
 from robocache_ros.spec import load_spec
 
 KILL = signal.SIGKILL

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-OF_VALUES = ("min", "max", "mean", "std", *QUANTILES)  # one number per column
 Stats = dict[str, Any]
 
 
 def of_columns(*parts: NDArray[Any]) -> Stats:
     """Of (N, D) values, or (N,) as one column, in parts: min, max, mean, std, count and quantiles as lists of D.
 
-    NaN, which marks missing values in floating-point columns, is ignored; a column with only NaN gives zeros. Loads one
-    column at a time, so the parts may be memory-mapped files. Sums are computed in row order, so the result is
-    bitwise independent of the split into parts.
+    NaN, which marks missing values in floating-point columns, is ignored; a column with only NaN gives zeros. Sums are
+    computed in row order, so the result is bitwise independent of the split into parts.
     """
     tables = [part.reshape(len(part), -1) for part in parts]
-    width = tables[0].shape[1]
-    columns = [_of_column(np.concatenate([table[:, k] for table in tables]), alone=width == 1) for k in range(width)]
-    stats = {name: [column[name] for column in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}
     rows = sum(len(table) for table in tables)
+    return by_column(lambda k: np.concatenate([table[:, k] for table in tables]), (tables[0].shape[1],), rows)
+
+
+def by_column(column: Callable[[int], NDArray[Any]], shape: Sequence[int], rows: int) -> Stats:
+    """As `of_columns`, for the (N,) values of each number, which are loaded one at a time to bound memory.
+
+    Args:
+        column: returns the values of number k.
+        shape: of a row; that of the results too.
+        rows: N.
+    """
+    width = math.prod(shape)
+    columns = [_of_column(column(k), alone=width == 1) for k in range(width)]
+    stats = {name: [values[name] for values in columns] for name in ("min", "max", "mean", "std", *QUANTILES)}
+    if len(shape) > 1:
+        stats = {name: np.reshape(values, shape).tolist() for name, values in stats.items()}
     return {**{name: stats[name] for name in ("min", "max", "mean", "std")}, "count": [rows], **stats}
 
 
@@ -60,62 +69,6 @@ def _quantile(ordered: NDArray[Any], share: float) -> float:
     above = min(below + 1, len(ordered) - 1)
     low, high = np.float64(ordered[below]), np.float64(ordered[above])
     return float(low + (rank - below) * (high - low))
-
-
-class ColumnFiles:
-    """Stores each column of a table in a separate file, so that statistics do not require all rows in memory.
-
-    Attributes:
-        described: dtype and row shape by column, which `stats_of_files` requires to read the files.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, BinaryIO] = {}
-        self._rows = 0
-        self.described: dict[str, tuple[str, Sequence[int]]] = {}
-
-    def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add (T, ...) values of every column."""
-        for name, values in columns.items():
-            table = values.reshape(len(values), -1)
-            if name not in self._files:
-                self._folder.mkdir(exist_ok=True)
-                self._files[name] = (self._folder / name).open("wb")
-                self.described[name] = (table.dtype.str, values.shape[1:])
-            self._files[name].write(np.ascontiguousarray(table).data)
-        self._rows += len(next(iter(columns.values())))
-
-    def stats(self, first: int) -> dict[str, Stats]:
-        """Return the statistics of every column from row `first` on."""
-        for file in self._files.values():
-            file.flush()
-        return {name: stats_of_files(name, self.described, [self._folder], first) for name in self._files}
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            with suppress(OSError):  # `stats` flushes at the end of each episode; the disk may be full earlier
-                file.close()
-
-
-def stats_of_files(
-    name: str, described: Mapping[str, tuple[str, Sequence[int]]], folders: Sequence[Path], first: int = 0
-) -> Stats:
-    """Return the statistics of a column, in the shape of a row.
-
-    Args:
-        name: the column.
-        described: `ColumnFiles.described`.
-        folders: folders of several `ColumnFiles` with consecutive rows.
-        first: first row to use in each folder.
-    """
-    dtype, shape = described[name]
-    parts = [np.memmap(folder / name, dtype, "r").reshape(-1, math.prod(shape))[first:] for folder in folders]
-    stats = of_columns(*parts)
-    if len(shape) < 2:
-        return stats
-    return {**stats, **{key: np.reshape(stats[key], shape).tolist() for key in OF_VALUES}}
 
 
 class Histogram:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +59,6 @@ class Table:
             self._write_waiting()
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
-
-    def append_file(self, file: Path, offsets: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Add the unchanged row groups of a file of another table, and end each of its episodes.
-
-        Args:
-            file: the column `episode_index` gives the episodes; each row group contains one episode.
-            offsets: integer to add to a column, by column.
-
-        Returns:
-            The chunk and file index of each episode that has rows.
-        """
-        places: list[tuple[int, int]] = []
-        episode = -1
-        with need("pyarrow.parquet", "export").ParquetFile(file) as source:
-            for group in range(source.num_row_groups):
-                rows = source.read_row_group(group)
-                if group and rows["episode_index"][0].as_py() != episode:
-                    places.append(self.end_episode())
-                episode = rows["episode_index"][0].as_py()
-                for name, offset in offsets.items():
-                    at = rows.schema.get_field_index(name)
-                    added = need("pyarrow.compute", "export").add(rows[name], offset)
-                    rows = rows.set_column(at, rows.schema.field(at), added)
-                self._write(rows)
-            if source.num_row_groups:
-                places.append(self.end_episode())
-        return places
 
     def end_episode(self) -> tuple[int, int]:
         """Write the pending rows; return the chunk and file index of the episode, which is in one file."""

@@ -32,10 +32,10 @@ _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
 MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow frames, such as 16x640 and 4000x4
 
 
-def encoder_of(size: tuple[int, int]) -> Encoder:
+def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
     """Return the encoder for frames with a height and width of at least 1 pixel.
 
-    AV1, or h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
+    With av1: h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
     or small sizes use h264 with full color resolution, which supports any size.
 
     Errors:
@@ -43,7 +43,8 @@ def encoder_of(size: tuple[int, int]) -> Encoder:
     """
     available = need("av", "export").codecs_available
     usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)
-    for encoder in (_AV1, _H264) if usual else (_H264_ANY_SIZE,):
+    wanted = (_AV1, _H264) if codec == "av1" else (_H264,)
+    for encoder in wanted if usual else (_H264_ANY_SIZE,):
         if encoder.name in available:
             return encoder
     raise RoboCacheError(
@@ -58,9 +59,10 @@ class VideoFile:
         path: the file; must not exist.
         size: height and width of the frames.
         rate_hz: frames per second.
+        codec: av1 or h264.
     """
 
-    def __init__(self, path: Path, size: tuple[int, int], rate_hz: int) -> None:
+    def __init__(self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1") -> None:
         height, width = size
         av = need("av", "export")
         av.logging.set_level(av.logging.ERROR)
@@ -68,7 +70,7 @@ class VideoFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.frames = 0
-        self.encoder = encoder_of(size)
+        self.encoder = encoder_of(size, codec)
         self._container = av.open(str(path), "w")
         self._stream: Any = self._container.add_stream(self.encoder.name, rate_hz, options=self.encoder.options)
         self._stream.width, self._stream.height = width, height

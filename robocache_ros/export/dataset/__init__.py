@@ -1,0 +1,1 @@
+"""The contents of a dataset, independent of its format."""

@@ -1,0 +1,1 @@
+"""Which ticks of a recording are training data, and in which episode."""

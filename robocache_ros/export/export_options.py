@@ -1,0 +1,56 @@
+"""Options of an export."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from robocache_ros.errors import RoboCacheError, printable
+
+MEDIA = ("video", "image", "none")
+ON_INVALID = ("spec", "split", "hold", "mask", "fail")
+TEXT_LIMIT = 1000  # characters of the task and of the robot's name
+_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options for the conversion of recordings to datasets."""
+
+    formats: tuple[str, ...] = ("lerobot",)
+    visibility: str = "ideal"  # ideal: ticks use every sample; deployed: only samples that had arrived on the robot
+    media: str = "video"  # store camera images as video where the format can, as PNG, or not at all
+    task: str = "robot task"  # description of the task, on which policies are conditioned
+    robot_type: str = "unknown"
+    on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
+    trim: bool = True  # if invalid ticks are masked, omit those at both ends
+    min_frames: int = 2  # shorter episodes are omitted
+    min_valid: float = (
+        0.25  # minimum share of ticks in episodes, from the first episode on; below it the recording is refused
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.formats, str) or not self.formats:
+            raise RoboCacheError(f"formats: {self.formats!r} is not a list of formats; use for example ('lerobot',)")
+        if len(set(self.formats)) < len(self.formats):
+            raise RoboCacheError(f"formats: {', '.join(self.formats)} has one twice; name each format once")
+        for name, choices in (
+            ("media", MEDIA),
+            ("visibility", ("ideal", "deployed")),
+            ("on_invalid", ON_INVALID),
+        ):
+            if getattr(self, name) not in choices:
+                raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.min_frames < 1:
+            raise RoboCacheError(f"min_frames: {self.min_frames} is below 1; an episode has one frame at least")
+        if not 0 <= self.min_valid <= 1:
+            raise RoboCacheError(f"min_valid: {self.min_valid:g} is not a share; use 0 to 1")
+        if not self.task.strip():
+            raise RoboCacheError("task: is empty; say in words what the robot does")
+        for name, text in (("task", self.task), ("robot_type", self.robot_type)):
+            if len(text) > TEXT_LIMIT:
+                raise RoboCacheError(f"{name}: {len(text):,} characters; use {TEXT_LIMIT:,} at most")
+            if any(unicodedata.category(character) in _NOT_TEXT for character in text):
+                raise RoboCacheError(
+                    f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters"
+                )

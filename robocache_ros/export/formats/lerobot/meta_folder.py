@@ -1,0 +1,90 @@
+"""The files in a LeRobot dataset's meta/ folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
+from robocache_ros.export.media.picture_writer import VIDEO
+from robocache_ros.extras import need
+from robocache_ros.spec import FusionSpec
+
+
+def write_tasks(meta: Path, tasks: Sequence[str]) -> None:
+    """Write tasks.parquet, which names the task of every frame."""
+    pyarrow = need("pyarrow", "export")
+    # The metadata that pandas writes for a frame with the task as index. LeRobot looks up tasks by this index.
+    table = pyarrow.table({"task_index": np.arange(len(tasks)), "task": list(tasks)})
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "columns": [
+            {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
+            {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"},
+        ],
+    }
+    table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+    need("pyarrow.parquet", "export").write_table(table, meta / "tasks.parquet")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a human-readable JSON file."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def image_contract(spec: FusionSpec, stored: Mapping[str, str]) -> dict[str, Any]:
+    """Return by image stream how pixels are stored, and the normalization in the spec.
+
+    A dataset contains pixels before normalization. The training code normalizes them once.
+    """
+    return {
+        stream.name: {
+            "stored": stored.get(stream.name, "not stored"),
+            "normalized": False,
+            "normalize": asdict(stream.image.normalize) if stream.image and stream.image.normalize else None,
+        }
+        for stream in spec.streams
+        if stream.kind == "image"
+    }
+
+
+def features(dataset: ExportedDataset, encodings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the features of info.json, given the encoding of each image stream."""
+    found: dict[str, Any] = {}
+    engine = {
+        name: {"dtype": f.dtype, "shape": list(f.shape), "names": list(f.names) or None}
+        for name, f in dataset.features.items()
+    }
+    own = ("robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns")
+    found.update({name: feature for name, feature in engine.items() if name not in own})
+    for name, encoding in encodings.items():
+        found[IMAGES.format(name)] = _picture(dataset, name, encoding)
+    found.update({name: engine[name] for name in own})
+    found["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
+    for key in ("frame_index", "episode_index", "index", "task_index"):
+        found[key] = {"dtype": "int64", "shape": [1], "names": None}
+    return found
+
+
+def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, Any]:
+    picture = dataset.pictures[stream]
+    feature: dict[str, Any] = {"dtype": "image", "shape": [*picture.shape, 3], "names": ["height", "width", "channels"]}
+    if encoding in VIDEO:
+        feature["dtype"] = "video"
+        feature["info"] = {
+            "video.height": picture.shape[0],
+            "video.width": picture.shape[1],
+            "video.codec": picture.codecs[encoding],
+            "video.pix_fmt": picture.pixel_formats[encoding],
+            "video.is_depth_map": False,
+            "video.fps": dataset.rate_hz,
+            "video.channels": 3,
+            "has_audio": False,
+        }
+    return feature

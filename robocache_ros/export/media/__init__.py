@@ -1,0 +1,1 @@
+"""Storage of images: video files, encoded images, arrays."""

@@ -1,0 +1,110 @@
+"""Merges the pieces of an export: one dataset per format, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import robocache_ros
+from robocache_ros.errors import printable
+from robocache_ros.export.dataset.exported_dataset import ExportedDataset, Piece
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
+from robocache_ros.export.formats import DatasetFormat
+from robocache_ros.export.pieces import recording_file
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.recording_to_piece import Outcome
+from robocache_ros.export.report.page import write_report
+from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.layout import Layout
+
+
+def needed_encodings(
+    formats: Sequence[DatasetFormat], spec: FusionSpec, options: ExportOptions
+) -> dict[str, tuple[str, ...]]:
+    """Return the encodings of each image stream that the formats need."""
+    streams = [stream for stream in spec.media if stream.kind == "image"]
+    needed = {stream.name: {format_.encoding(stream, options) for format_ in formats} for stream in streams}
+    return {name: tuple(sorted(filter(None, found))) for name, found in needed.items()}
+
+
+def merge_pieces(
+    plan: Plan,
+    formats: Sequence[DatasetFormat],
+    made: Sequence[Outcome],
+    failed: Sequence[FailedRecording],
+    folder: Path,
+    name: str | None,
+) -> tuple[ExportedRecording, ...]:
+    """Write the dataset of each format from the pieces, and the report with the dataset's name."""
+    loaded = [
+        recording_file.load(outcome.piece, outcome.recording, plan.spec, plan.options.visibility)
+        for outcome in made
+        if outcome.piece
+    ]
+    recordings = tuple(recording for recording, _ in loaded)
+    provenance = _provenance(plan.spec, plan.options, recordings, [files for _, files in loaded], failed)
+    task = plan.options.task
+    pieces = [Piece(outcome.piece, outcome.recording, task) for outcome in made if outcome.piece]
+    dataset = ExportedDataset(pieces, Layout(plan.spec), plan.options, provenance)
+    for format_ in formats:
+        of_format = folder if len(formats) == 1 else folder / format_.name
+        of_format.mkdir(exist_ok=True)
+        format_.write(dataset, of_format)
+    if name is not None:
+        report = folder / "report.html"
+        write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
+    return recordings
+
+
+def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[str, str]:
+    """Describe how the formats store each stream of images or voxels."""
+    stored = {}
+    for stream in dataset.spec.media:
+        told = [dataset.stored(stream.name, format_.encoding(stream, dataset.options)) for format_ in formats]
+        stored[stream.name] = "; ".join(dict.fromkeys(told))
+    return stored
+
+
+def _provenance(
+    spec: FusionSpec,
+    options: ExportOptions,
+    recordings: Sequence[ExportedRecording],
+    checksums: Sequence[recording_file.Files],
+    failed: Sequence[FailedRecording],
+) -> dict[str, Any]:
+    """Return the provenance: the data needed to recreate the dataset and to verify that it is identical."""
+    return {
+        "robocache_ros": robocache_ros.__version__,
+        "options": asdict(options),
+        "spec": spec.to_dict(),
+        "layout": Layout(spec).to_dict(),
+        "recordings": [
+            {
+                "bag": printable(recording.bag, 4096),
+                "files": files,
+                "start_ns": recording.start_ns,
+                "stop_ns": recording.stop_ns,
+                "ticks": len(recording.ticks_ns),
+                "frames": recording.frames,
+                "counters": {name: dict(counts) for name, counts in recording.counters.items()},
+                "notes": list(recording.notes),
+                "integrity": recording.integrity,
+                **recording.clocks,
+            }
+            for recording, files in zip(recordings, checksums, strict=True)
+        ],
+        "failed": [{"bag": printable(loss.bag, 4096), "reason": printable(loss.reason, 400)} for loss in failed],
+        "episodes": [
+            {
+                "recording": index,
+                "first_tick_ns": int(recording.ticks_ns[start]),
+                "last_tick_ns": int(recording.ticks_ns[stop - 1]),
+                "frames": stop - start,
+            }
+            for index, recording in enumerate(recordings)
+            for start, stop in recording.episodes
+        ],
+    }
