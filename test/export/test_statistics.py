@@ -70,3 +70,17 @@ def test_histograms_of_two_episodes_add_up() -> None:
     both.add(images[0])
     both.add(images[1])
     assert (first + second).stats() == both.stats()
+
+
+def test_statistics_of_a_dataset_do_not_depend_on_how_many_columns_are_read_at_once(
+    made: Callable[[str], ExportResult],
+    bags: list[Path],
+    spec: FusionSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exported_dataset, "STATS_BYTES", 1)
+    result = export(bags, spec, tmp_path / "out", ExportOptions(media="none"))
+    stats = [(out / "meta" / "stats.json").read_text() for out in (result.out, made("none").out)]
+
+    assert stats[0] == stats[1]

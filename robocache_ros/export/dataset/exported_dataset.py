@@ -16,7 +16,6 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.episode import ArrayInfo, Episode, PictureInfo
 from robocache_ros.export.dataset.features import Feature, features_of, of_role
-from robocache_ros.export.dataset.row_columns import Rows
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.statistics import Histogram, Stats, by_column
@@ -24,6 +23,7 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 
 CONTENTS = "contents.json"  # of a piece: its episodes with their statistics, and what is known of each stream
+STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
 IMAGES = "observation.images.{}"
 _LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", "jpeg": "8-bit RGB as JPEG, lossy"}
 
@@ -103,11 +103,10 @@ class ExportedDataset:
     @cached_property
     def stats(self) -> dict[str, Stats]:
         """Statistics over all valid values, by feature: the numeric features, and the images in 0..1 as [3][1][1]."""
-        parts = [row_columns.load(piece.folder, self.layout) for piece in self._pieces]
-        stats = {
-            name: by_column(lambda k, of=feature: _column(of, parts, k), feature.shape, self.frames)  # type: ignore[misc]
-            for name, feature in self.features.items()
-        }
+        stats = {}
+        for name, feature in self.features.items():
+            column = _Columns(feature, [piece.folder for piece in self._pieces], self.layout, self.frames)
+            stats[name] = by_column(column, feature.shape, self.frames)
         for name in self.pictures:
             histograms = [h for of in self._of_pictures for h in of[name].episodes]
             stats[IMAGES.format(name)] = sum(histograms, Histogram()).stats()
@@ -174,8 +173,24 @@ class Episodes(Sequence[Episode]):
         )
 
 
-def _column(feature: Feature, parts: Sequence[Rows], k: int) -> NDArray[Any]:
-    return np.concatenate([feature.column(rows, k) for rows in parts])
+class _Columns:
+    """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
+
+    def __init__(self, feature: Feature, pieces: Sequence[Path], layout: Layout, rows: int) -> None:
+        self._feature, self._pieces, self._layout = feature, pieces, layout
+        self._step = max(1, STATS_BYTES // (8 * rows))
+        self._first, self._block = -self._step, np.zeros((0, 0))
+
+    def __call__(self, k: int) -> NDArray[Any]:
+        if not self._first <= k < self._first + self._step:
+            numbers = range(k, min(k + self._step, len(self._feature.columns)))
+            self._first, self._block = k, np.concatenate([self._read(piece, numbers) for piece in self._pieces], axis=1)
+        values: NDArray[Any] = self._block[k - self._first]
+        return values
+
+    def _read(self, piece: Path, numbers: Sequence[int]) -> NDArray[Any]:
+        rows = row_columns.load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
+        return np.stack([self._feature.column(rows, k) for k in numbers])
 
 
 def _common(name: str, parts: Sequence[Any], recordings: Sequence[str]) -> Any:
