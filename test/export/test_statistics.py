@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from robocache_ros.export.dataset import exported_dataset
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.statistics import QUANTILES, Histogram, by_column, of_columns
+from robocache_ros.spec import FusionSpec
 
 
 def test_columns_agree_with_numpy() -> None:
