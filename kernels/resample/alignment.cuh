@@ -12,7 +12,7 @@ namespace robocache {
 enum class Method { ALIGNMENTS(NAME, NAME) };
 #undef NAME
 
-enum class Selects { neighbours, newest, nearest };  // the samples that a tick uses
+enum class Selects { neighbours, newest, nearest, next };  // the samples that a tick uses
 
 template <Method METHOD>
 struct Alignment;

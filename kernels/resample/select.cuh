@@ -100,8 +100,9 @@ HD Selection select(const Times& stamps, int size, bool rising, int64 t, const L
   int lower, upper;
   neighbours(stamps, size, rising, t, lower, upper);
   int64 behind = lower < 0 ? 0 : minus(t, stamps[lower]), ahead = upper < 0 ? 0 : minus(stamps[upper], t);
-  if (SELECTS == Selects::nearest) {
-    bool earlier = lower >= 0 && (upper < 0 || behind <= ahead);  // if equally near, the earlier one
+  if (SELECTS == Selects::nearest || SELECTS == Selects::next) {
+    // if equally near, the earlier one
+    bool earlier = lower >= 0 && (SELECTS == Selects::next ? behind == 0 : upper < 0 || behind <= ahead);
     int row = earlier ? lower : upper;
     if (row < 0 || (earlier ? behind : ahead) > limits.max_age) return found;
     age = earlier ? behind : -ahead;

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 Float32: TypeAlias = "NDArray[np.float32]"
 Float64: TypeAlias = "NDArray[np.float64]"
-# The samples that a tick uses: the two around it, the newest one at or before it, or the one nearest in time.
-Selects = Literal["neighbours", "newest", "nearest"]
+# The samples that a tick uses: the two around it, the newest one at or before it, the one nearest in time, or the first
+# one at or after it.
+Selects = Literal["neighbours", "newest", "nearest", "next"]
 
 
 @dataclass(frozen=True)
@@ -62,4 +63,5 @@ def alignment(name: str) -> Alignment:
 @cache
 def default_alignment(kind: str) -> str:
     """The name of the alignment for streams of a kind (vector, image or cloud) if the spec names none."""
-    return next(name for name in NAMES if kind in alignment(name).default_of)
+    # The built-in `next` is not usable here: an imported module of this package is an attribute of the package.
+    return {each: name for name in NAMES for each in alignment(name).default_of}[kind]

@@ -133,7 +133,7 @@ def _values(stream: StreamSpec) -> str:
 def _limits(stream: StreamSpec) -> str:
     if stream.samples:
         return f"{stream.reduce or 'newest'} of up to {stream.samples} samples"
-    age = f"age {stream.max_age_ms:g} ms"
+    age = f"{'ahead' if stream.align == 'next' else 'age'} {stream.max_age_ms:g} ms"
     return f"gap {stream.max_gap_ms:g}, {age}" if stream.computes else age
 
 

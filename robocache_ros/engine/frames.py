@@ -20,7 +20,7 @@ class Frames:
     ticks_ns: NDArray[np.int64]  # (T,)
     fused: Tensor  # (T, D) float32, columns as in Layout
     valid: NDArray[np.uint8]  # (T, N) 0 invalid, 1 aligned, 2 held
-    age_ns: NDArray[np.int64]  # (T, N) tick - stamp of the sample before it, or of a window's newest; 0 if none
+    age_ns: NDArray[np.int64]  # (T, N) tick - stamp of its sample (the earlier of two, a window's newest); 0 if none
     media: dict[str, Tensor]  # images (T, C, H, W) uint8 or float32; voxels (T, X, Y, Z), (T, F, X, Y, Z)
     # Set only for a single tick on the GPU, whose tensors are views of rings that later ticks overwrite:
     window: Tensor | None = None  # (horizon, D + 2 N + W) float32, `rows()` of the last ticks up to this one

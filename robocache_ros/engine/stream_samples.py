@@ -50,7 +50,7 @@ class StreamSamples:
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
-        self.rule = Rule(spec.align, spec.max_gap_ns, spec.held_ns)
+        self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns, holds=spec.on_invalid == "hold")
         self.reach_ns = _reach_ns(spec)
         self.by_arrival = spec.stamp == "receive"
         self.clock = DeviceClock() if spec.stamp == "device" else None
@@ -149,7 +149,7 @@ class StreamSamples:
 
     def prune(self, backend: Backend, next_tick_ns: int) -> None:
         """Drop the samples that no tick from `next_tick_ns` on can use."""
-        slots = prune(self.index, next_tick_ns - self.reach_ns, holds=self.spec.on_invalid == "hold")
+        slots = prune(self.index, next_tick_ns - self.reach_ns, holds=self.rule.holds)
         if slots and not self.vector:
             backend.drop(self.spec.name, slots)
 
@@ -186,5 +186,5 @@ def prune(index: SampleIndex, before_ns: int, *, holds: bool) -> list[int]:
 
 
 def _reach_ns(spec: StreamSpec) -> int:
-    """How far back a tick can look."""
+    """How far back, and how far ahead, a tick can look."""
     return max(spec.max_gap_ns, spec.max_age_ns)

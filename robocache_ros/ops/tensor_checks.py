@@ -69,7 +69,7 @@ def check_source(name: str, source: Tensor, method: str, dims: int) -> None:
     if source.dtype not in BLEND_DTYPES and not (source.dtype == torch.uint8 and not alignment(method).blends):
         raise RoboCacheError(
             f"{name}: dtype {source.dtype} cannot be aligned by {method}; use float32, float16 or bfloat16, "
-            f"or uint8 with hold or nearest"
+            f"or uint8 with {', '.join(name for name in NAMES if not alignment(name).blends)}"
         )
     group, values = alignment(method).group, alignment(method).values
     if source.shape[-1] % group:

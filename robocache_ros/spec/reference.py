@@ -29,7 +29,10 @@ Every key of a fusion spec, with what it accepts and its default. This page is g
 
 LIMITS = """\
 An alignment that interpolates holds the sample before the tick if the neighbours are more than `max_gap_ms` apart, or
-if there is none after the tick. No sample is held for longer than `max_age_ms`.
+if there is none after the tick. No sample is held for longer than `max_age_ms`. A sample after the tick, which
+`nearest` and `next` select, is at most `max_age_ms` away and has a negative age. On the robot a tick has only samples
+that arrived within `delay_ms`: `next` is invalid at a tick whose next sample arrives later, or has the newest sample at
+or before the tick with `on_invalid: hold`. [Actions](../explanation/actions.md) says when to use `next`.
 [Design](../design.md#alignment) has the rules.
 
 `window` is for sensors that are faster than the ticks: a tick uses all samples with a stamp after the last tick and not

@@ -25,8 +25,6 @@ from robocache_ros.spec.problems import SpecError
 from robocache_ros.spec.stream_rules import StreamRules
 from robocache_ros.units import NS_PER_MS
 
-NO_LIMIT_NS = 2**61
-
 
 @dataclass(frozen=True)
 class QosSpec:
@@ -73,7 +71,12 @@ class StreamSpec:
     samples: int = key(integer(1, 4096), "of a window: samples that a tick uses, the newest ones", default=0)
     reduce: str = key(choice(*REDUCTIONS), "of a window: one value per column instead of all samples", default="")
     max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
-    max_age_ms: float = key(number(0, 1e7), "age up to which a sample is held", default=100.0, unit="ms")
+    max_age_ms: float = key(
+        number(0, 1e7),
+        "age up to which a sample is held; also the longest time from a tick to a sample after it",
+        default=100.0,
+        unit="ms",
+    )
     on_invalid: str = key(
         choice("split", "hold", "mask", "fail"),
         "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: they have "
@@ -192,11 +195,6 @@ class StreamSpec:
     def max_age_ns(self) -> int:
         """`max_age_ms` in nanoseconds."""
         return round(self.max_age_ms * NS_PER_MS)
-
-    @property
-    def held_ns(self) -> int:
-        """Maximum age of a sample that a tick uses: `max_age_ms`, or no limit if `on_invalid` is hold."""
-        return NO_LIMIT_NS if self.on_invalid == "hold" else self.max_age_ns
 
     @property
     def latency_ns(self) -> int:

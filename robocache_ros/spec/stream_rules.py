@@ -160,8 +160,8 @@ class StreamRules:
 
     def refuse_for_media(self) -> None:
         """Record the problem that the alignment supports only vectors."""
-        copying = " or ".join(name for name in NAMES if not alignment(name).blends)
-        self.refuse("align", f"{self.s.align!r} is for vectors; use {copying} for {self.type}")
+        *others, last = (name for name in NAMES if not alignment(name).blends)
+        self.refuse("align", f"{self.s.align!r} is for vectors; use {', '.join(others)} or {last} for {self.type}")
 
     def check_depth(self) -> None:
         """Check the keys of a depth image."""

@@ -25,9 +25,9 @@ STREAM = {
 NAMES = ("v", "w")
 
 
-def spec(emit, lead_ms=0, on_invalid="split"):
+def spec(emit, lead_ms=0, on_invalid="split", align="linear"):
     timeline = {"delay_ms": 20, "lead_ms": lead_ms, "emit": emit}
-    streams = dict.fromkeys(NAMES, STREAM | {"on_invalid": on_invalid})
+    streams = dict.fromkeys(NAMES, STREAM | {"on_invalid": on_invalid, "align": align})
     return load_spec({"robocache": 1, **timeline, "streams": streams})
 
 
@@ -60,10 +60,11 @@ recordings = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3000), st
     st.sampled_from(offline.VISIBILITIES),
     st.integers(1, 9),
     st.sampled_from(["split", "hold"]),
+    st.sampled_from(["linear", "nearest", "next"]),
 )
-def test_frames_in_pieces_are_those_of_the_recording_in_one_piece(samples, emit, visibility, chunk, on_invalid):
+def test_frames_in_pieces_are_those_of_the_recording_in_one_piece(samples, emit, visibility, chunk, on_invalid, align):
     log = messages(samples)
-    fusion = spec(emit, on_invalid=on_invalid)
+    fusion = spec(emit, on_invalid=on_invalid, align=align)
     pieces = list(offline.run(log, Pushes(fusion), T0 + 5, T0 + 3000 * MS, visibility=visibility, chunk=chunk))
     complete = Pushes(fusion)
     for message in log:

@@ -122,5 +122,5 @@ def test_keys_of_a_window_are_checked(keys, message):
 
 def test_an_image_has_no_window():
     image = {"topic": "/i", "type": "sensor_msgs/msg/Image", "align": "window", "samples": 3}
-    with pytest.raises(RoboCacheError, match="align: 'window' is for vectors; use hold or nearest"):
+    with pytest.raises(RoboCacheError, match="align: 'window' is for vectors; use hold, nearest or next"):
         load_spec({"robocache": 1, "streams": {"i": image}})

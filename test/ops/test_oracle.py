@@ -31,6 +31,10 @@ def one(target, method="linear", source=LINE, times=TIMES, **limits):
         (201, "nearest", {}, ([30.0, 0.0], 1, -99)),  # ahead: a negative age
         (-5, "nearest", {}, ([0.0, 100.0], 1, -5)),
         (-5, "nearest", {"max_age_ns": 4}, ([0.0, 0.0], 0, 0)),
+        (100, "next", {}, ([10.0, 80.0], 1, 0)),  # hit exactly
+        (101, "next", {}, ([30.0, 0.0], 1, -199)),
+        (101, "next", {"max_age_ns": 198}, ([0.0, 0.0], 0, 0)),
+        (301, "next", {}, ([0.0, 0.0], 0, 0)),  # after the end
     ],
 )
 def test_selection(target, method, limits, expected):

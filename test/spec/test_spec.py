@@ -90,7 +90,7 @@ def test_a_spec_is_read_from_a_file(tmp_path):
     ("path", "value", "message"),
     [
         ("streams/joints/align", "linaer", "streams.joints.align: 'linaer' is not one of angle, hold, linear, "),
-        ("streams/front/align", "linear", "streams.front.align: 'linear' is for vectors; use hold or nearest for"),
+        ("streams/front/align", "linear", "streams.front.align: 'linear' is for vectors; use hold, nearest or next"),
         ("streams/joints/topics", "/x", "streams.joints.topics: no such key; did you mean 'topic'?"),
         ("rate", 50, "rate: no such key; did you mean 'rate_hz'?"),
         ("cameras", 50, "cameras: no such key; the keys here are robocache, streams, rate_hz,"),

@@ -72,7 +72,7 @@ class EdgeSamples:
         parents[found.valid == NONE] = None
         # Samples before a change of the parent are held until the change and not blended with later ones, as in tf2.
         ends = (self._parents[upper] != parents) & (found.lower != found.upper)
-        held = ends & (found.age_ns <= rule.max_age_ns)
+        held = ends & ((found.age_ns <= rule.max_age_ns) | rule.holds)
         valid = np.where(ends, np.where(held, HELD, NONE), found.valid).astype(np.uint8)
         parents[valid == NONE] = None
         upper = np.asarray(np.where(ends, lower, upper), np.int64)

@@ -25,12 +25,13 @@ def blend(source: Tensor, lower: Rows, upper: Rows, weight: Rows, *, method: str
     backends give the same bits. A NaN that arithmetic produces is the canonical one.
 
     Args:
-        source: (S, D) float32, float16 or bfloat16; for hold and nearest also uint8. For slerp D is a multiple of 4.
+        source: (S, D) float32, float16 or bfloat16; for hold, nearest and next also uint8. For slerp D is a multiple
+            of 4.
         lower: (T,) int64 rows, -1 for none; on the CPU a NumPy array or a tensor, on CUDA a tensor on its device.
         upper: (T,) int64 rows, -1 for none: the row is then source[lower] alone, whatever its weight. Ignored
             where lower is negative. Rows must be below S.
         weight: (T,) float32 in [0, 1].
-        method: the name of an alignment; hold and nearest copy source[lower].
+        method: the name of an alignment; hold, nearest and next copy source[lower].
         out: (T, D) of the dtype and device of `source`, contiguous; allocated if None.
 
     Raises:

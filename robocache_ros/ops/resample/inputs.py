@@ -19,12 +19,12 @@ NO_GRADIENT = "streams: fuse has no gradient; detach the data, or use resample_t
 class Stream(NamedTuple):
     """One stream of samples, and how it is aligned to the target times."""
 
-    data: Tensor  # (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8
+    data: Tensor  # (B, S, D) contiguous; float32, float16, bfloat16; where samples are copied also uint8
     times: Tensor  # (B, S), or (S,) for all batches; int64 ns, or float64 or float32 seconds
     method: str = "linear"  # the name of an alignment
     lengths: Tensor | None = None  # (B,) int64, how many samples of each row count
     max_gap: float | None = None  # between neighbours that are blended, in the unit of the times
-    max_age: float | None = None  # from target to a sample that is held or nearest
+    max_age: float | None = None  # from target to a sample that is copied
 
 
 class Fused(NamedTuple):
@@ -32,7 +32,7 @@ class Fused(NamedTuple):
 
     values: Tensor  # (B, T, sum of D); zeros where invalid
     valid: Tensor  # (B, T, streams) uint8: 0 none, 1 aligned, 2 held past its neighbour
-    age: Tensor  # (B, T, streams) int64 ns, target minus the stamp of the lower sample; 0 where invalid
+    age: Tensor  # (B, T, streams) int64 ns, target minus the stamp of the earlier sample used; 0 where invalid
 
 
 class Shape(NamedTuple):

@@ -31,7 +31,7 @@ def resample(
         targets_ns: (T,) int64.
         method: the name of an alignment.
         max_gap_ns: widest gap between neighbours that are blended; None for no limit.
-        max_age_ns: longest time from a target to a sample that is held or nearest; None for no limit.
+        max_age_ns: longest time from a target to a sample that is copied; None for no limit.
 
     Returns:
         (T, D) float64 values, (T,) valid, (T,) age in ns.
@@ -66,6 +66,9 @@ def _at(
             assert lower is not None
             return copied(lower, 1)
         return copied(upper, 1)
+    if selects == "next":
+        first = lower if lower is not None and int(times[lower]) == target else upper
+        return nothing if first is None else copied(first, 1)
     if lower is None:
         return nothing
     if selects == "newest":

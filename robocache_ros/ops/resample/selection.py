@@ -29,18 +29,19 @@ class Rule:
 
     method: str
     max_gap_ns: int
-    max_age_ns: int
+    max_age_ns: int  # also the limit of a sample after the tick, where the method selects one
+    holds: bool = False  # a tick for which nothing is selected has the newest sample at or before it, however old
 
 
 @dataclass(frozen=True)
 class Selection:
     """The rows that each of T ticks is computed from, as `v[lower] + weight * (v[upper] - v[lower])`."""
 
-    lower: Int64  # (T,) row of the sample before the tick (of the nearest one), -1 where there is none
+    lower: Int64  # (T,) row of the sample before the tick (or of the only one), -1 where there is none
     upper: Int64  # (T,) row of the sample after it; `lower` where nothing is blended
     weight: NDArray[np.float32]  # (T,) share of `upper`, in [0, 1]; 0 where nothing is blended
     valid: NDArray[np.uint8]  # (T,) NONE, ALIGNED or HELD (past its neighbour)
-    age_ns: Int64  # (T,) tick - stamp of `lower`; 0 where there is none, negative where `nearest` looks ahead
+    age_ns: Int64  # (T,) tick - stamp of `lower`; 0 where there is none, negative where it is after the tick
 
 
 class BatchSelection(NamedTuple):
@@ -92,7 +93,7 @@ def select(
     before, after = stamps_ns[np.maximum(lower, 0)], stamps_ns[np.minimum(upper, size - 1)]
     found = (lower, upper, before, after, lower >= 0, upper < size)
     neighbours = _Neighbours(*map(torch.from_numpy, found))
-    aligned = _align(torch.tensor(ticks_ns), neighbours, rule.method, rule.max_gap_ns, rule.max_age_ns)
+    aligned = _align(torch.tensor(ticks_ns), neighbours, rule)
     return Selection(*(column.numpy() for column in aligned))
 
 
@@ -110,7 +111,7 @@ def select_batch(
         lengths: (B,) int64, how many samples of each row count; None is all. Kept within [0, S].
         method: the name of an alignment.
         max_gap: ns; neighbours further apart are not blended.
-        max_age: ns; a sample further from the target is not held, and not nearest.
+        max_age: ns; a sample further from the target is not used, unless it is blended.
     """
     size = times.shape[1]
     counts = torch.full_like(times[:, :1], size) if lengths is None else lengths.clamp(0, size)[:, None]
@@ -129,28 +130,31 @@ def select_batch(
     first = torch.searchsorted(ordered, before)  # of those with the stamp of the last one at or before the target
     lower, upper = order.gather(1, first), order.gather(1, above.clamp(max=size - 1))
     neighbours = _Neighbours(lower, upper, before, after, has_lower, has_upper)
-    return _align(targets, neighbours, method, max_gap, max_age)
+    return _align(targets, neighbours, Rule(method, max_gap, max_age))
 
 
-def _align(targets: Tensor, neighbours: _Neighbours, method: str, max_gap: int, max_age: int) -> BatchSelection:
+def _align(targets: Tensor, neighbours: _Neighbours, rule: Rule) -> BatchSelection:
     """Apply the rules of an alignment."""
     lower, upper, before, after, has_lower, has_upper = neighbours
     age = targets - before
     weight = torch.zeros_like(age, dtype=torch.float32)
-    selects = SELECTS[method]
-    if selects == "nearest":
+    selects = SELECTS[rule.method]
+    if selects in ("nearest", "next"):
         ahead = after - targets
-        earlier = has_lower & (~has_upper | (age <= ahead))  # the earlier one on a tie
-        distance = torch.where(earlier, age, ahead)
-        near = (has_lower | has_upper) & (distance <= max_age)
+        # the earlier one on a tie
+        earlier = has_lower & ((age == 0) if selects == "next" else ~has_upper | (age <= ahead))
+        near = (earlier | has_upper) & (torch.where(earlier, age, ahead) <= rule.max_age_ns)
+        held = has_lower & ~near & rule.holds
+        earlier = earlier | held
         row = torch.where(earlier, lower, upper)
-        return _single(row, weight, near, near.byte(), torch.where(earlier, age, -ahead))
-    held = has_lower & (age <= max_age)
+        valid = torch.where(near, ALIGNED, torch.where(held, HELD, NONE)).byte()
+        return _single(row, weight, valid > 0, valid, torch.where(earlier, age, -ahead))
+    held = has_lower & ((age <= rule.max_age_ns) | rule.holds)
     if selects == "newest":
         return _single(lower, weight, held, held.byte(), age)
     exact = has_lower & (age == 0)
     gap = after - before
-    between = has_lower & has_upper & ~exact & (gap <= max_gap)
+    between = has_lower & has_upper & ~exact & (gap <= rule.max_gap_ns)
     share = (age.double() / gap.double()).float()
     valid = torch.where(exact | between, ALIGNED, torch.where(held, HELD, NONE)).byte()
     single = _single(lower, weight, valid > 0, valid, age)
@@ -194,13 +198,14 @@ def select_one(
     age = tick_ns - int(stamps_ns[lower]) if lower >= 0 else 0
     ahead = int(stamps_ns[upper]) - tick_ns if upper < size else 0
     selects = SELECTS[rule.method]
-    if selects == "nearest":
-        earlier = lower >= 0 and (upper == size or age <= ahead)  # the earlier one on a tie
+    if selects in ("nearest", "next"):
+        # the earlier one on a tie
+        earlier = lower >= 0 and (age == 0 if selects == "next" else upper == size or age <= ahead)
         if earlier and age <= rule.max_age_ns:
             return TickSelection(lower, lower, 0.0, ALIGNED, age)
         if not earlier and upper < size and ahead <= rule.max_age_ns:
             return TickSelection(upper, upper, 0.0, ALIGNED, -ahead)
-        return NOTHING
+        return TickSelection(lower, lower, 0.0, HELD, age) if rule.holds and lower >= 0 else NOTHING
     if lower < 0:
         return NOTHING
     if selects == "neighbours":
@@ -208,7 +213,7 @@ def select_one(
             return TickSelection(lower, lower, 0.0, ALIGNED, 0)
         if upper < size and age + ahead <= rule.max_gap_ns:
             return TickSelection(lower, upper, age / (age + ahead), ALIGNED, age)
-    if age > rule.max_age_ns:
+    if age > rule.max_age_ns and not rule.holds:
         return NOTHING
     return TickSelection(lower, lower, 0.0, HELD if selects == "neighbours" else ALIGNED, age)
 

@@ -35,18 +35,18 @@ def resample_trajectories(
     A target between two samples is blended from them by linear, slerp (quaternions of four columns, on the shorter arc)
     or angle (rad, across the wrap). A target at the time of a sample is that sample, bit for bit. A target past the
     last sample, or in a gap wider than `max_gap`, holds the sample before it (valid 2). hold selects the newest sample
-    at or before the target, nearest the nearest one, the earlier of two. Where no sample is found within `max_age`, the
-    row is zeros and valid is 0: nothing is extrapolated.
+    at or before the target, next the first one at or after it, nearest the nearest one, the earlier of two. Where no
+    sample is found within `max_age`, the row is zeros and valid is 0: nothing is extrapolated.
 
     Source times may be in any order; of samples with one time the first counts. (On CUDA a batch whose times all rise
     is searched by bisection, and any other by a linear scan.)
 
     The arithmetic is float32 with one rounding per operation, then one rounding to the dtype of `source`: the same bits
     on CPU and CUDA. A NaN that arithmetic produces is the canonical one. On CUDA it is one launch on torch's current
-    stream, without synchronisation. Differentiable in `source` for linear, hold and nearest.
+    stream, without synchronisation. Differentiable in `source` for linear, hold, nearest and next.
 
     Args:
-        source: (B, S, D) contiguous; float32, float16, bfloat16, for hold and nearest also uint8.
+        source: (B, S, D) contiguous; float32, float16, bfloat16; for hold, nearest and next also uint8.
         source_times: (B, S), or (S,) for all batches. int64 ns, exact; or float64 or float32 seconds, which are
             converted once, to the nearest ns of their float64 value: float64 seconds since 1970 are 238 ns apart,
             float32 ones 128 s. The minimum of int64, and NaN, mark an absent sample or target.
@@ -54,7 +54,7 @@ def resample_trajectories(
         method: the name of an alignment.
         lengths: (B,) int64, how many samples of each row count; kept within [0, S].
         max_gap: widest gap between neighbours that are blended, in the unit of the times (ns or s); None for no limit.
-        max_age: longest time from a target to a sample that is held or nearest, in the same unit; None for no limit.
+        max_age: longest time from a target to a sample that is copied, in the same unit; None for no limit.
         out: (B, T, D) contiguous, of the dtype of `source`; allocated if None.
         return_valid: also return valid, (B, T) uint8: 0 none, 1 aligned, 2 held past its neighbour.
 

@@ -17,6 +17,7 @@ STREAMS = (
     StreamKey(3000, 7, F16, "angle", True, False, 0),  # times searched where they are
     StreamKey(20, 16, U8, "hold", False, False, 0),
     StreamKey(20, 3, U8, "nearest", True, True, 1),
+    StreamKey(20, 7, F32, "next", True, False, 4),
 )
 
 

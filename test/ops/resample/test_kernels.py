@@ -18,7 +18,7 @@ def test_every_method_and_dtype(check, values, rising, method, dtype):
     check([stream], rising(3, 30, seed=2))
 
 
-@pytest.mark.parametrize("method", ["hold", "nearest"])
+@pytest.mark.parametrize("method", ["hold", "nearest", "next"])
 def test_bytes_are_copied(check, values, rising, method):
     check([Stream(values(U8, 3, 20, 48), rising(3, 20), method)], rising(3, 30, seed=2))
 
@@ -94,7 +94,7 @@ def test_float_seconds(check, values, rising, dtype):
     check([Stream(values(F32, 3, 20, 4), times.to(dtype))], targets.to(dtype))
 
 
-@pytest.mark.parametrize("method", ["linear", "hold", "nearest"])
+@pytest.mark.parametrize("method", ["linear", "hold", "nearest", "next"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_unsorted_repeated_and_ragged_times(check, values, method, shared):
     random = torch.Generator().manual_seed(5)

@@ -90,7 +90,7 @@ def test_float32_seconds_are_converted_from_their_float64_value():
 @pytest.mark.parametrize(("batches", "samples", "targets"), [(0, 3, 2), (2, 0, 3), (2, 3, 0), (2, 1, 3)])
 def test_empty_and_single_sizes(method, batches, samples, targets):
     data = torch.randn(batches, samples, 4)
-    times, ticks = torch.arange(samples), torch.arange(targets)
+    times, ticks = torch.arange(samples), torch.zeros(targets, dtype=torch.int64)
     values, valid = resample_trajectories(data, times, ticks, method=method, return_valid=True)
     assert values.shape == (batches, targets, 4)
     assert valid.shape == (batches, targets)

@@ -10,11 +10,11 @@ from robocache_ros.ops.resample.selection import ALIGNED, HELD, NONE, Rule, sele
 STAMPS = np.array([100, 200, 260, 400], np.int64)
 
 
-def selected(method, tick, *, gap=100, age=30, **seen):
+def selected(method, tick, *, gap=100, age=30, holds=False, **seen):
     ticks = np.array([tick], np.int64)
     if seen:
         seen = {"arrivals_ns": np.array(seen["arrivals"]), "deadlines_ns": np.array([seen["deadline"]])}
-    s = select(STAMPS, ticks, Rule(method, gap, age), **seen)
+    s = select(STAMPS, ticks, Rule(method, gap, age, holds), **seen)
     return s.lower[0], s.upper[0], s.weight[0], s.valid[0], s.age_ns[0]
 
 
@@ -60,6 +60,45 @@ def test_nearest_takes_the_earlier_on_a_tie(tick, row):
     assert selected("nearest", tick) == row
 
 
+@pytest.mark.parametrize(
+    ("tick", "row"),
+    [
+        (69, (-1, -1, 0, NONE, 0)),  # the first sample is too far ahead
+        (70, (0, 0, 0, ALIGNED, -30)),
+        (200, (1, 1, 0, ALIGNED, 0)),  # on one
+        (201, (-1, -1, 0, NONE, 0)),  # the one before it is nearer
+        (230, (2, 2, 0, ALIGNED, -30)),
+        (401, (-1, -1, 0, NONE, 0)),  # after all samples
+    ],
+)
+def test_next_takes_the_first_sample_at_or_after_the_tick(tick, row):
+    assert selected("next", tick) == row
+
+
+@pytest.mark.parametrize(
+    ("method", "tick", "row"),
+    [
+        ("next", 370, (3, 3, 0, ALIGNED, -30)),
+        ("next", 369, (2, 2, 0, HELD, 109)),
+        ("next", 500, (3, 3, 0, HELD, 100)),
+        ("next", 69, (-1, -1, 0, NONE, 0)),
+        ("nearest", 291, (2, 2, 0, HELD, 31)),
+        ("nearest", 369, (2, 2, 0, HELD, 109)),  # though the one ahead is nearer
+        ("nearest", 370, (3, 3, 0, ALIGNED, -30)),
+        ("hold", 399, (2, 2, 0, ALIGNED, 139)),
+        ("linear", 399, (2, 2, 0, HELD, 139)),
+    ],
+)
+def test_a_stream_that_holds_has_the_newest_sample_before_a_tick_that_no_other_is_selected_for(method, tick, row):
+    assert selected(method, tick, holds=True) == row
+
+
+def test_next_skips_a_sample_that_had_not_arrived():
+    late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
+    assert selected("next", 150, age=200, **late) == (2, 2, 0, ALIGNED, -110)
+    assert selected("next", 270, age=200, **late) == (-1, -1, 0, NONE, 0)
+
+
 def test_a_neighbour_that_had_not_arrived_is_not_used():
     late = {"arrivals": [110, 290, 270, 410], "deadline": 280}
     assert selected("linear", 150, gap=200, age=60, **late) == (0, 2, np.float32(50 / 160), ALIGNED, 50)
@@ -76,7 +115,7 @@ def test_no_samples_give_nothing():
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 80)), max_size=12, unique_by=lambda s: s[0]),
     st.lists(st.tuples(st.integers(-5, 70), st.integers(0, 90)), max_size=8),
-    st.sampled_from(["linear", "hold", "nearest"]),
+    st.sampled_from(["linear", "hold", "nearest", "next"]),
     st.integers(1, 20),
     st.integers(0, 20),
 )
@@ -94,6 +133,9 @@ def test_every_selection_is_what_a_search_through_all_samples_finds(samples, tic
         if method == "nearest":
             near = min(seen, key=lambda s: (abs(tick - s), s), default=None)
             used, valid = near, int(near is not None and abs(tick - near) <= age)
+        elif method == "next":
+            used = before if before == tick else after
+            valid = int(used is not None and used - tick <= age)
         elif method == "hold":
             valid = int(before is not None and tick - before <= age)
         elif before is not None:

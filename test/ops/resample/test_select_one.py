@@ -12,12 +12,14 @@ samples = st.lists(st.tuples(st.integers(-30, 30), st.integers(-5, 40)), max_siz
 BIG = 1_760_000_000 * 10**9
 
 
-@given(samples, st.integers(-40, 40), METHODS, st.integers(1, 30), st.integers(0, 30), st.none() | st.integers(-40, 60))
-def test_one_tick_is_selected_as_one_of_many(sent, tick, method, gap, age, deadline):
+rules = st.builds(Rule, METHODS, st.integers(1, 30), st.integers(0, 30), st.booleans())
+
+
+@given(samples, st.integers(-40, 40), rules, st.none() | st.integers(-40, 60))
+def test_one_tick_is_selected_as_one_of_many(sent, tick, rule, deadline):
     sent = sorted(sent)
     stamps = BIG + np.array([s for s, _ in sent], np.int64)
     arrivals = stamps + np.array([a for _, a in sent], np.int64)
-    rule = Rule(method, gap, age)
     deadlines = None if deadline is None else np.array([BIG + deadline])
     many = select(stamps, np.array([BIG + tick]), rule, arrivals, deadlines)
     one = select_one(stamps, BIG + tick, rule, arrivals, None if deadline is None else BIG + deadline)
