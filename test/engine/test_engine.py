@@ -231,31 +231,6 @@ def test_live_frames_are_those_of_the_recording_bit_for_bit(sent, steps, emit, d
     assert np.array_equal(np.concatenate([f.age_ns for f in frames]), offline.age_ns)
 
 
-@pytest.mark.parametrize(
-    ("delay_ms", "row"),
-    [
-        (12, [7.0, 1, -3.0]),  # the command was sent 3 ms after the tick, and arrived 9 ms later
-        (11, [8.0, 1, -8.0]),  # it had not arrived, but the next one had
-        (8, [0.0, 0, 0.0]),
-    ],
-)
-def test_next_has_the_first_sample_after_the_tick_that_arrived_within_the_delay(delay_ms, row):
-    engine = FusionEngine(spec(delay_ms, n={**STAMPED, "align": "next", "role": "action"}))
-    advance(engine, -1)
-    for stamp, arrival, number in ((-1, -1, 6.0), (8, 9, 8.0), (3, 12, 7.0)):
-        push(engine, "n", stamp, arrival, number)
-    frames = advance(engine, delay_ms)
-    assert frames.rows().tolist() == [row]
-    assert frames.stamps_ns.tolist() == [[T0 - round(row[2] * MS) if row[1] else 0]]
-
-
-def test_next_holds_the_last_sample_live_where_the_spec_says_so():
-    engine = FusionEngine(spec(0, n={**STAMPED, "align": "next", "on_invalid": "hold"}))
-    advance(engine, -1)
-    push(engine, "n", -5, -4, 6.0)
-    assert advance(engine, 100).rows()[-1].tolist() == [6.0, 2, 105.0]
-
-
 def test_a_push_to_an_unknown_stream_names_it():
     with pytest.raises(KeyError, match="x"):
         FusionEngine(spec(v=STAMPED)).push("x", T0, T0, value(1.0))

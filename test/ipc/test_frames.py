@@ -38,7 +38,7 @@ def frames(tick: int, image: int = 4) -> Frames:
         np.array([tick * PERIOD_NS]),
         torch.full((1, 2), float(tick)),
         np.array([[1, 2]], np.uint8),
-        np.array([[tick, 2**53 + tick]]),
+        np.array([[-tick, 2**53 + tick]]),  # the joints' samples are after the tick
         {"front": torch.full((1, 3, 2, image), tick, dtype=torch.uint8)},
     )
 
@@ -79,6 +79,7 @@ def test_ages_are_exact(writer: FrameWriter, path: Path) -> None:
     frame = share(writer, path, 5, 6, 7)
 
     assert frame.age_ns["front"].tolist() == [2**53 + 5, 2**53 + 6, 2**53 + 7]
+    assert frame.age_ns["joints"].tolist() == [-5, -6, -7]
     assert frame.valid["joints"].tolist() == [1, 1, 1]
 
 
