@@ -197,7 +197,9 @@ class BagRun:
         missing = {name: self._ingest.engine.missing(name) for name in silent}
         dropped |= {f"{name}: {max(found, key=lambda why: found[why])}" for name, found in missing.items() if found}
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
-        return f"{self.bag.path}: no tick has every stream: {why}{reasons}; raise its max_age_ms or leave it out"
+        waits = self.visibility == "deployed" and any(self.spec.stream(name).align == "next" for name in silent)
+        advice = "raise delay_ms to the time until its next sample" if waits else "raise its max_age_ms or leave it out"
+        return f"{self.bag.path}: no tick has every stream: {why}{reasons}; {advice}"
 
 
 def _nbytes(frames: Frames) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,16 @@ def test_a_stream_without_a_value_is_named_with_its_reason(tmp_path: Path) -> No
     bag_path = write_bag(tmp_path / "bag", TYPES, sorted(messages, key=lambda m: m[1]))
     with Bag(bag_path) as bag, pytest.raises(RoboCacheError, match=r"command never has a value \(command: dropped:"):
         joined(BagRun(bag, arm_spec()).frames())
+
+
+def test_the_next_command_of_a_deployed_tick_must_arrive_within_the_delay(make_bag: Callable[..., Path]) -> None:
+    spec = arm_spec(delay_ms=0)
+    *poses, command = spec.streams
+    spec = replace(spec, streams=(*poses, replace(command, align="next", latency_ms=1)))
+    with Bag(make_bag()) as bag:
+        assert len(joined(BagRun(bag, spec).frames())[0]) > 30
+        with pytest.raises(RoboCacheError, match=r"command never has a value; raise delay_ms to the time"):
+            joined(BagRun(bag, spec, visibility="deployed").frames())
 
 
 def test_counters_say_what_became_of_the_messages(make_bag: Callable[..., Path]) -> None:

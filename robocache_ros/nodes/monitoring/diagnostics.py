@@ -113,9 +113,10 @@ class Diagnostics:
         stale = old or stats.newest_valid[index] == NONE
         if level == OK and active and stats.newest_tick_ns is not None and stale:
             missing = list(ingest.engine.missing(stream.name))
-            relation = "after" if stream.align == "next" else "of"
-            span = "since the tick before" if stream.samples else f"within {stream.max_age_ms:g} ms {relation}"
+            span = "since the tick before" if stream.samples else f"within {stream.max_age_ms:g} ms of"
             why = missing[-1] if missing else f"nothing {span} the newest tick"
+            if stream.align == "next":
+                why = f"nothing arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
             level, message = STALE, f"stale: {why}"
         return self._status(stream.name, level, message, values)
 
