@@ -16,6 +16,7 @@ from robocache_ros.engine.tick_grid import JUMP_BACK_NS
 from robocache_ros.nodes.middleware import compat, qos
 from robocache_ros.nodes.sim_timeline import SimTimeline, read_clock
 from robocache_ros.nodes.subscriptions.arrivals import Arrivals
+from robocache_ros.nodes.subscriptions.flood import Flood
 from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
 from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, ReceivedMessage
 from robocache_ros.nodes.subscriptions.topics import Topic, TopicSubscriptions
@@ -25,7 +26,6 @@ NEAR_NS = 200_000  # this close to a tick the thread sleeps: a wait set returns 
 PUSH_NS = 30_000_000  # limit for the messages of a step; the messages that a robot sends in a second take about as long
 FLOOD_NS = 1_500_000  # limit for the messages of a step in a flood, so that other threads get processor time
 FLOOD_PAUSE_NS = 2_500_000  # between two such steps
-CALM_NS = 1_000_000_000  # time after a flood until a step may take `PUSH_NS` again: a flood has pauses
 PAUSED_NS = 2_000_000_000  # after this time without /clock, messages stay in the middleware's bounded queues
 # Messages of a topic that wait for the next /clock message; others stay in the middleware's bounded queues.
 MOST_WAITING = {"small": 4096, "large": 64}
@@ -81,18 +81,19 @@ class WallClockSource:
         small = [topic for topic in subscriptions.topics if not topic.large]
         queues = [partial(subscriptions.take_from, topic) for topic in small]
         self._arrivals = Arrivals([*queues, self._large.read])
-        self._flooded_ns = -CALM_NS  # time of the last step that reached its limit
+        self._flood = Flood()
         self._waiter = compat.Waiter(node, (topic.subscription for topic in small), self._large.news)
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
         now_ns = time.time_ns()  # before reading: all messages that arrived by this time are read
-        limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if self._in_flood else PUSH_NS
+        in_flood = self._flood.active
+        limit_ns = min(FLOOD_NS, self._left_ns(now_ns)) if in_flood else PUSH_NS
         self._subscriptions.provide_buffers()
         arrived = self._arrivals.read(self._earliest_ns, limit_ns, PUSH_NS)
         yield from push_in_order(self._engine, self._subscriptions, arrived)
-        if self._arrivals.flooded:
-            self._flooded_ns = time.monotonic_ns()
+        # A limit that the next tick shortens is not evidence of a flood.
+        self._flood.add(self._arrivals.flooded and (not in_flood or limit_ns == FLOOD_NS))
         due_ns = self._engine.next_due_ns
         if self._eager or due_ns is None or now_ns >= due_ns or now_ns < due_ns - IDLE_NS - self._engine.spec.delay_ns:
             yield from due_ticks(self._engine, now_ns)
@@ -100,16 +101,12 @@ class WallClockSource:
     def wait(self) -> None:
         """Return at the next tick's time or the next message; in a flood, after a pause at the latest."""
         left_ns = self._left_ns(time.time_ns())
-        if self._in_flood:
+        if self._flood.active:
             time.sleep(max(0, min(left_ns, FLOOD_PAUSE_NS)) / 1e9)
         elif left_ns > NEAR_NS:
             self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS))
         elif left_ns > 0:
             time.sleep(left_ns / 1e9)
-
-    @property
-    def _in_flood(self) -> bool:
-        return time.monotonic_ns() - self._flooded_ns < CALM_NS
 
     def _left_ns(self, now_ns: int) -> int:
         due_ns = self._engine.next_due_ns

@@ -125,7 +125,9 @@ def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.Mon
 
     assert flood() == 1
 
-    monkeypatch.setattr(clock_sources, "CALM_NS", 0)
+    monkeypatch.setattr("robocache_ros.nodes.subscriptions.flood.WINDOW_NS", 0)
+    for _ in range(2):  # a window that begins in the flood, and a calm one
+        list(wall_clock.source.step())
     assert flood() == 2 * BATCH
 
 
