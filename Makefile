@@ -2,9 +2,9 @@
 comma := ,
 PYTHON ?= python3
 VENV ?= .venv
-# The real dataset readers, in separate environments: their pinned versions conflict with those of this package.
-LEROBOT_VENV ?= .venv-lerobot
-DOCTOR_VENV ?= .venv-lerobot-doctor
+# The real dataset readers, each in an environment of its own: their pinned versions conflict.
+READERS_DIR := test/export/readers
+READERS := $(notdir $(patsubst %/,%,$(dir $(wildcard $(READERS_DIR)/*/requirements.txt))))
 TORCH ?= torch==2.13.0
 # Without a GPU, PyTorch's own index has a build ten times smaller than PyPI's.
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
@@ -27,13 +27,13 @@ define quietly
 	  echo "make: '$(1)' failed; the log is $(LOG). Check the network and the disk, then run make again."; exit 1; }
 endef
 
-.PHONY: help demo test check lerobot-env docs build clean
+.PHONY: help demo test check readers-env docs build clean
 
 help:
 	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
 	@echo "make test         lint, types and every test, also those that need a real ROS 2"
 	@echo "make check        lint and types alone"
-	@echo "make lerobot-env  the real LeRobot reader and lerobot-doctor (2 GB), which the 'lerobot' tests use"
+	@echo "make readers-env  the real dataset readers ($(READERS)), which the 'reader' tests use"
 	@echo "make docs         write docs/reference/spec.md from the code"
 	@echo "make clean        remove everything that make has created"
 
@@ -54,7 +54,10 @@ check: $(VENV)/.ready
 docs: $(VENV)/.ready
 	@$(BIN)/python -m robocache_ros.spec.reference >docs/reference/spec.md
 
-lerobot-env: $(LEROBOT_VENV)/.ready $(DOCTOR_VENV)/.ready
+readers-env: $(READERS:%=.venv-%/.ready)
+
+# One of them, such as lerobot-env.
+%-env: .venv-%/.ready ;
 
 # This check comes first, because Python's own error about a missing venv is long and gives no advice.
 define checked_python
@@ -73,25 +76,15 @@ $(VENV)/.ready: setup.py setup.cfg package.xml pyproject.toml
 	$(call quietly,robocache_ros with [$(EXTRAS)],$(BIN)/pip install --no-build-isolation -e ".[$(EXTRAS)]")
 	@touch $@
 
-# lerobot 0.4.4 requires torch < 2.11 but works with 2.13: it is installed without its dependencies, which follow by name.
-$(LEROBOT_VENV)/.ready:
+.SECONDEXPANSION:
+.venv-%/.ready: LOG = .venv-$*.log
+.venv-%/.ready: $$(sort $$(wildcard $(READERS_DIR)/$$*/*.txt))
 	$(checked_python)
 	@: >$(LOG)
-	$(call quietly,LeRobot's reader in $(LEROBOT_VENV),$(PYTHON) -m venv $(LEROBOT_VENV))
-	$(call quietly,torch==2.13.0,$(LEROBOT_VENV)/bin/pip install torch==2.13.0)
-	$(call quietly,lerobot==0.4.4,$(LEROBOT_VENV)/bin/pip install --no-deps \
-	  lerobot==0.4.4 torchvision==0.28.0 accelerate==1.15.0)
-	$(call quietly,what it needs,$(LEROBOT_VENV)/bin/pip install torch==2.13.0 "datasets>=4$(comma)<5" \
-	  "huggingface-hub>=0.34.2$(comma)<0.36" "av>=15$(comma)<16" jsonlines "packaging<26" einops draccus==0.10.0 \
-	  "deepdiff<9" termcolor pillow numpy psutil safetensors pyyaml)
-	@touch $@
-
-$(DOCTOR_VENV)/.ready:
-	$(checked_python)
-	@: >$(LOG)
-	$(call quietly,lerobot-doctor in $(DOCTOR_VENV),$(PYTHON) -m venv $(DOCTOR_VENV))
-	$(call quietly,lerobot-doctor==0.2.0,$(DOCTOR_VENV)/bin/pip install lerobot-doctor==0.2.0)
+	$(call quietly,the reader $* in .venv-$*,$(PYTHON) -m venv --clear .venv-$*)
+	$(call quietly,$(<F) of $*,.venv-$*/bin/pip install $(cpu_index) -r $<)
+	$(if $(word 2,$^),$(call quietly,$(notdir $(word 2,$^)) of $*,.venv-$*/bin/pip install --no-deps -r $(word 2,$^)))
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(LOG) .venv-lowest $(LEROBOT_VENV) $(DOCTOR_VENV) build dist install log out *.egg-info
+	rm -rf $(VENV) $(LOG) .venv-lowest $(READERS:%=.venv-%) $(READERS:%=.venv-%.log) build dist install log out *.egg-info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import struct
@@ -51,10 +50,7 @@ def missing(marker: str) -> str:
 
         found = torch.cuda.is_available() and find_spec("cupy") is not None
         return "" if found else "needs a CUDA device and CuPy (the cuda12 or cuda13 extra)"
-    if marker == "ros":
-        return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
-    reader = os.environ.get("ROBOCACHE_LEROBOT_PYTHON") or ROOT / ".venv-lerobot" / "bin" / "python"
-    return "" if Path(reader).exists() else "needs the real LeRobot reader (make lerobot-env)"
+    return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
 
 
 @cache
@@ -78,7 +74,7 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for marker in ("gpu", "ros", "lerobot"):
+        for marker in ("gpu", "ros"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
 

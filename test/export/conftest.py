@@ -68,14 +68,3 @@ def small_disk() -> Callable[..., tuple[int, str, str]]:
         return done.returncode, done.stdout, done.stderr
 
     return run
-
-
-def reader(variable: str, default: str) -> str:
-    """A program of the real readers; where it must be there and is not, that is a failure and no skip."""
-    program = os.environ.get(variable, str(ROOT / default))
-    if shutil.which(program):
-        return program
-    reason = f"no {program}: make lerobot-env, or set {variable}"
-    if os.environ.get("ROBOCACHE_REQUIRE_LEROBOT"):
-        pytest.fail(reason)
-    pytest.skip(reason)

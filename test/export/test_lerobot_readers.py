@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from robocache_ros.export.formats.lerobot import lerobot_v3
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.spec import FusionSpec
 
-from .conftest import reader
+from .readers.environments import needs, probe, program
 
-pytestmark = [pytest.mark.lerobot, pytest.mark.timeout(300)]
-PROBE = Path(__file__).parent / "lerobot_probe.py"
+pytestmark = needs("lerobot", "lerobot-doctor")
 KINDS = ("video", "image", "none")
+ROWS = (0, 20, 70, 100)
 
 
 @pytest.fixture(scope="session")
@@ -35,20 +34,10 @@ def read(
 
     def load(media: str) -> dict[str, Any]:
         if media not in read:
-            read[media] = probed(made(media).out, cache)
+            read[media] = probe("lerobot", cache, made(media).out, *ROWS)
         return read[media]
 
     return load
-
-
-def probed(dataset: Path, cache: Path) -> dict[str, Any]:
-    python = reader("ROBOCACHE_LEROBOT_PYTHON", ".venv-lerobot/bin/python")
-    command = [python, str(PROBE), str(dataset), "0", "20", "70", "100"]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache), "HF_HOME": str(cache)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
 
 
 def table(result: ExportResult) -> dict[str, Any]:
@@ -115,8 +104,8 @@ def test_an_episode_starts_its_own_time(
 
 @pytest.mark.parametrize("media", KINDS)
 def test_the_doctor_finds_no_failure(made: Callable[[str], ExportResult], media: str) -> None:
-    doctor = reader("ROBOCACHE_LEROBOT_DOCTOR", ".venv-lerobot-doctor/bin/lerobot-doctor")
-    done = subprocess.run([doctor, str(made(media).out)], capture_output=True, text=True, check=False)
+    doctor = program("lerobot-doctor", "lerobot-doctor")
+    done = subprocess.run([str(doctor), str(made(media).out)], capture_output=True, text=True, check=False)
     summary = re.search(r"Summary: (.*)", done.stdout)
     assert summary, done.stdout + done.stderr
     assert "FAIL" not in done.stdout, done.stdout
@@ -137,6 +126,6 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == episodes
     assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 2 * episodes  # two cameras
-    told = probed(tmp_path / "set", tmp_path / "hf")
+    told = probe("lerobot", tmp_path / "home", tmp_path / "set", *ROWS)
     assert told["items"] == read("video")["items"]
     assert told["windows"] == read("video")["windows"]

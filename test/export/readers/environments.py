@@ -1,0 +1,47 @@
+"""The real dataset readers: a folder here for each, with what `make readers-env` installs in its own environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def variable(name: str) -> str:
+    """The environment variable that names another Python than the one of `make <name>-env`."""
+    return f"ROBOCACHE_{name.upper().replace('-', '_')}_PYTHON"
+
+
+def program(name: str, executable: str = "python") -> Path:
+    """An executable of the environment `name`, which may not exist."""
+    python = Path(os.environ.get(variable(name)) or ROOT / f".venv-{name}" / "bin" / "python")
+    return python.absolute().with_name(executable)
+
+
+def needs(*names: str) -> list[pytest.MarkDecorator]:
+    """The `pytestmark` of tests with real readers. A missing one fails them if ROBOCACHE_REQUIRE_READERS is set."""
+    missing = [name for name in names if shutil.which(program(name)) is None]
+    reason = f"needs the readers {', '.join(missing)}: make readers-env, or set {', '.join(map(variable, missing))}"
+    skipped = bool(missing) and not os.environ.get("ROBOCACHE_REQUIRE_READERS")
+    return [pytest.mark.reader, pytest.mark.timeout(300), pytest.mark.skipif(skipped, reason=reason)]
+
+
+def probe(name: str, home: Path, *arguments: object, **environment: str) -> dict[str, Any]:
+    """Run `<name>/probe.py` under the Python of the reader; the JSON of its last line of output.
+
+    Large arrays come back in files below `home`, which is also the home and the working folder of the reader.
+    """
+    command = [str(program(name)), str(Path(__file__).parent / name / "probe.py"), *map(str, arguments)]
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
+    home.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=home, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
