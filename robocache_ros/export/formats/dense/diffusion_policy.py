@@ -1,0 +1,88 @@
+"""Zarr datasets in the layout of Diffusion Policy's ReplayBuffer (https://github.com/real-stanford/diffusion_policy)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.formats.dense import stream_arrays
+from robocache_ros.export.formats.dense.stream_arrays import VectorArray
+from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
+from robocache_ros.export.options import ExportOptions
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+ACTION = "action"
+
+
+class DiffusionPolicyFormat:
+    """Diffusion Policy's ReplayBuffer: `data/<stream>`, `data/action`, `meta/episode_ends`."""
+
+    name = "diffusion_policy"
+    title = "Diffusion Policy ReplayBuffer (Zarr format 2)"
+    entry = "replay_buffer.zarr"
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Refuse an observation with the name of the array of actions."""
+        if any(stream.name == ACTION and stream.role != "action" for stream in spec.streams):
+            raise RoboCacheError(
+                f"streams.{ACTION}: {self.name} stores the actions under this name; rename the stream, or give it "
+                "role action"
+            )
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images without loss."""
+        return None if options.media == "none" else "raw"
+
+    def write(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write the dataset."""
+        root = folder / self.entry
+        write_group(root, {"robocache": dataset.provenance})
+        self._write_meta(dataset, root / "meta")
+        data = root / "data"
+        write_group(data, {"columns": _columns(dataset), "rate_hz": dataset.rate_hz})
+        for vector in _vectors(dataset):
+            with ZarrArray(data / vector.name, dataset.frames, vector.shape, vector.dtype) as array:
+                for episode in dataset.episodes:
+                    array.append(vector.read(episode))
+        for media in stream_arrays.media(dataset):
+            with ZarrArray(data / media.name, dataset.frames, media.shape, media.dtype, chunk_rows=1) as array:
+                for episode in dataset.episodes:
+                    for start, stop, value in media.runs(episode):
+                        array.repeat(value, stop - start)
+
+    def _write_meta(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write what is known of each episode. success: 1 yes, 0 no, -1 not known."""
+        write_group(folder, {"tasks": list(dataset.tasks)})
+        episodes = list(dataset.episodes)
+        columns = {
+            "episode_ends": np.cumsum([episode.length for episode in episodes]),
+            "task_index": np.array([episode.task_index for episode in episodes]),
+            "success": np.array([-1 if episode.success is None else int(episode.success) for episode in episodes]),
+        }
+        for name, values in columns.items():
+            with ZarrArray(folder / name, len(episodes), (), "int64") as array:
+                array.append(values)
+
+
+def _vectors(dataset: ExportedDataset) -> list[VectorArray]:
+    """Return all arrays of numbers: observations by stream, the actions side by side, and the columns of each tick."""
+    found = stream_arrays.vectors(dataset, "observation")
+    if width := sum(stream.width for stream in dataset.actions):
+        found.append(VectorArray(ACTION, (width,), "float32", lambda episode: episode.action))
+    ticks = stream_arrays.tick_columns(dataset)
+    return found + [VectorArray(f"robocache.{t.name}", t.shape, t.dtype, t.read) for t in ticks]
+
+
+def _columns(dataset: ExportedDataset) -> dict[str, Any]:
+    """Return the meaning of the columns of arrays by name."""
+    names = {s.name: list(s.components) for s in dataset.spec.vectors if s.role == "observation"}
+    streams = [stream.name for stream in dataset.spec.streams]
+    per_stream = {f"robocache.{name}": streams for name in ("stamp_ns", "valid", "age_ns")}
+    return {**names, ACTION: [f"{s.name}.{c}" for s in dataset.actions for c in s.components], **per_stream}
+
+
+DIFFUSION_POLICY = DiffusionPolicyFormat()

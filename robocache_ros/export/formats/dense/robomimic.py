@@ -1,0 +1,158 @@
+"""robomimic datasets (https://robomimic.github.io): one HDF5 file, written with h5py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.export.dataset.episode import Episode
+from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.formats.dense import stream_arrays
+from robocache_ros.export.formats.dense.stream_arrays import MediaArray
+from robocache_ros.export.options import ExportOptions
+from robocache_ros.extras import need
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+LIBVER = ("earliest", "v110")  # the same bytes with every version of HDF5
+GYM_TYPE = 2  # of robomimic's environments: the one without a simulator of its own
+VALIDATION_SHARE = 0.1
+MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
+
+
+class RobomimicFormat:
+    """robomimic: `data/demo_<i>/obs/<stream>`, `actions` in [-1, 1], and the actions as recorded."""
+
+    name = "robomimic"
+    title = "robomimic (HDF5)"
+    entry = "dataset.hdf5"
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Accept every spec."""
+        need("h5py", "hdf5")
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images without loss."""
+        return None if options.media == "none" else "raw"
+
+    def write(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write the dataset."""
+        with need("h5py", "hdf5").File(folder / self.entry, "w", libver=LIBVER) as file:
+            _write_data(dataset, file.create_group("data"))
+            keys = validation_split([episode.recording for episode in dataset.episodes])
+            for name, episodes in keys.items():
+                file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
+            _write_json(file, "robocache/provenance", dataset.provenance)
+
+
+def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:
+    """Return the episodes of the masks train and valid, given the recording of each episode.
+
+    A tenth of the recordings, evenly spaced, and at least one. With one recording: of its episodes. A single episode is
+    for training.
+    """
+    distinct = list(dict.fromkeys(recordings))
+    units: list[Any] = [distinct.index(r) for r in recordings] if len(distinct) > 1 else list(range(len(recordings)))
+    count = max(units) + 1
+    if count == 1:
+        return {"train": list(range(len(recordings)))}
+    number = max(1, round(VALIDATION_SHARE * count))
+    held_out = {(2 * k + 1) * count // (2 * number) for k in range(number)}
+    split: dict[str, list[int]] = {"train": [], "valid": []}
+    for episode, unit in enumerate(units):
+        split["valid" if unit in held_out else "train"].append(episode)
+    return split
+
+
+def action_scaling(dataset: ExportedDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return scale and offset, (A,) each: action = scale * actions + offset, with `actions` from -1 to 1."""
+    stats = dataset.stats.get("action", {"min": [], "max": []})
+    low, high = np.array(stats["min"], np.float64), np.array(stats["max"], np.float64)
+    return np.where(high - low < MIN_RANGE, 1.0, (high - low) / 2), (high + low) / 2
+
+
+def _write_data(dataset: ExportedDataset, data: Any) -> None:
+    scale, offset = action_scaling(dataset)
+    env = {"env_name": dataset.options.robot_type, "type": GYM_TYPE, "env_kwargs": {}}
+    data.attrs["env_args"] = json.dumps(env)
+    data.attrs["total"] = dataset.frames
+    data.attrs["rate_hz"] = dataset.rate_hz
+    data.attrs["action_scale"], data.attrs["action_offset"] = scale, offset
+    _write_names(data, dataset)
+    for episode in dataset.episodes:
+        demo = data.create_group(f"demo_{episode.index}")
+        demo.attrs["num_samples"] = episode.length
+        demo.attrs["ep_meta"] = json.dumps({"lang": episode.task})
+        _write_transitions(demo, dataset, episode, scale, offset)
+        _write_observations(demo, dataset, episode)
+        for column in stream_arrays.tick_columns(dataset):
+            demo[f"robocache/{column.name}"] = column.read(episode)
+
+
+def _write_names(data: Any, dataset: ExportedDataset) -> None:
+    """Write the meaning of columns as attributes, which are JSON lists."""
+    data.attrs["action_names"] = json.dumps([f"{s.name}.{c}" for s in dataset.actions for c in s.components])
+    data.attrs["streams"] = json.dumps([stream.name for stream in dataset.spec.streams])
+
+
+def _write_transitions(
+    demo: Any, dataset: ExportedDataset, episode: Episode, scale: NDArray[np.float64], offset: NDArray[np.float64]
+) -> None:
+    present = [episode.has(s.name)[:, None].repeat(s.width, axis=1) for s in dataset.actions]
+    scaled = np.clip((episode.action - offset) / scale, -1, 1)
+    if present:
+        scaled = np.where(np.concatenate(present, axis=1), scaled, 0)  # only where on_invalid is mask
+    demo["actions"] = scaled.astype(np.float32)
+    for stream in dataset.actions:
+        demo[f"action_dict/{stream.name}"] = episode.vector(stream.name)
+    demo["rewards"] = episode.rewards
+    demo["dones"] = (np.arange(episode.length) == episode.length - 1).astype(np.int64)
+    demo["states"] = np.zeros((episode.length, 0), np.float32)  # of a simulator
+
+
+def _write_observations(demo: Any, dataset: ExportedDataset, episode: Episode) -> None:
+    """Write obs, and next_obs: one tick later, with the last tick repeated. The images of next_obs take no space."""
+    obs, next_obs = demo.create_group("obs"), demo.create_group("next_obs")
+    following = np.minimum(np.arange(1, episode.length + 1), episode.length - 1)
+    for vector in stream_arrays.vectors(dataset, "observation"):
+        values = vector.read(episode)
+        obs[vector.name], next_obs[vector.name] = values, values[following]
+    for media in stream_arrays.media(dataset):
+        _write_media(obs, media, episode)
+        next_obs.create_virtual_dataset(media.name, _shifted(obs[media.name]))
+
+
+def _write_media(group: Any, media: MediaArray, episode: Episode) -> None:
+    """Write images as they are, as robomimic does; voxels and depth, which are often sparse, compressed row by row."""
+    shape = (episode.length, *media.shape)
+    compressed = {"chunks": (1, *media.shape), "compression": "gzip", "compression_opts": 1, "shuffle": True}
+    plain = media.is_image and media.dtype == "uint8"
+    stored = group.create_dataset(media.name, shape, media.dtype, **({} if plain else compressed))
+    for start, stop, value in media.runs(episode):
+        for row in range(start, stop):
+            stored[row] = 0 if value is None else value
+
+
+def _shifted(source: Any) -> Any:
+    """Return the layout of a virtual dataset of the rows 1, 2, … of a dataset of the same file, and the last row."""
+    h5py = need("h5py", "hdf5")
+    rows = len(source)
+    layout = h5py.VirtualLayout(source.shape, source.dtype)
+    virtual = h5py.VirtualSource(".", source.name, source.shape, source.dtype)
+    layout[: rows - 1] = virtual[1:]
+    layout[rows - 1] = virtual[rows - 1]
+    return layout
+
+
+def _write_json(file: Any, name: str, value: dict[str, Any]) -> None:
+    """Write a JSON text of any length; an attribute has 64 KB at most."""
+    text = json.dumps(value).encode()
+    file.create_dataset(name, data=np.array(text, f"S{len(text)}"))
+    file[name].attrs["json"] = True
+
+
+ROBOMIMIC = RobomimicFormat()
