@@ -14,7 +14,7 @@ from pathlib import Path
 
 import setuptools
 
-EXTRAS = ("bags", "export", "cli", "test")
+EXTRAS = ("bags", "export", "hdf5", "cli", "test")
 NOT_NEEDED = ("nvidia-", "setuptools", "wheel", "colcon")  # build tools, and the compiler of the CUDA tests
 
 

@@ -12,6 +12,7 @@ EXTRAS = {
     **dict.fromkeys(("typer", "click", "rich"), "cli"),
     "rosbags": "bags",
     **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib"), "export"),
+    "h5py": "hdf5",
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
     **dict.fromkeys(("sensor_msgs", "std_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs"), "ros"),
 }

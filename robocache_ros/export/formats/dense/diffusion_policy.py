@@ -12,7 +12,7 @@ from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.stream_arrays import VectorArray
 from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
-from robocache_ros.export.options import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 ACTION = "action"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.formats.dense import stream_arrays
+from robocache_ros.export.formats.dense.hdf5_file import new_hdf5
 from robocache_ros.export.formats.dense.stream_arrays import MediaArray
-from robocache_ros.export.options import ExportOptions
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-LIBVER = ("earliest", "v110")  # the same bytes with every version of HDF5
 GYM_TYPE = 2  # of robomimic's environments: the one without a simulator of its own
 VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
@@ -41,8 +41,8 @@ class RobomimicFormat:
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write the dataset."""
-        with need("h5py", "hdf5").File(folder / self.entry, "w", libver=LIBVER) as file:
-            _write_data(dataset, file.create_group("data"))
+        with new_hdf5(folder / self.entry) as (file, check_disk):
+            _write_data(dataset, file.create_group("data"), check_disk)
             keys = validation_split([episode.recording for episode in dataset.episodes])
             for name, episodes in keys.items():
                 file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
@@ -75,7 +75,7 @@ def action_scaling(dataset: ExportedDataset) -> tuple[NDArray[np.float64], NDArr
     return np.where(high - low < MIN_RANGE, 1.0, (high - low) / 2), (high + low) / 2
 
 
-def _write_data(dataset: ExportedDataset, data: Any) -> None:
+def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], None]) -> None:
     scale, offset = action_scaling(dataset)
     env = {"env_name": dataset.options.robot_type, "type": GYM_TYPE, "env_kwargs": {}}
     data.attrs["env_args"] = json.dumps(env)
@@ -91,6 +91,7 @@ def _write_data(dataset: ExportedDataset, data: Any) -> None:
         _write_observations(demo, dataset, episode)
         for column in stream_arrays.tick_columns(dataset):
             demo[f"robocache/{column.name}"] = column.read(episode)
+        check_disk()
 
 
 def _write_names(data: Any, dataset: ExportedDataset) -> None:
@@ -123,7 +124,7 @@ def _write_observations(demo: Any, dataset: ExportedDataset, episode: Episode) -
         obs[vector.name], next_obs[vector.name] = values, values[following]
     for media in stream_arrays.media(dataset):
         _write_media(obs, media, episode)
-        next_obs.create_virtual_dataset(media.name, _shifted(obs[media.name]))
+        _write_next(next_obs, media.name, obs[media.name])
 
 
 def _write_media(group: Any, media: MediaArray, episode: Episode) -> None:
@@ -137,22 +138,25 @@ def _write_media(group: Any, media: MediaArray, episode: Episode) -> None:
             stored[row] = 0 if value is None else value
 
 
-def _shifted(source: Any) -> Any:
-    """Return the layout of a virtual dataset of the rows 1, 2, … of a dataset of the same file, and the last row."""
+def _write_next(group: Any, name: str, source: Any) -> None:
+    """Write the rows 1, 2, … of a dataset of the same file, and its last row again, as a virtual dataset."""
     h5py = need("h5py", "hdf5")
-    rows = len(source)
-    layout = h5py.VirtualLayout(source.shape, source.dtype)
-    virtual = h5py.VirtualSource(".", source.name, source.shape, source.dtype)
-    layout[: rows - 1] = virtual[1:]
-    layout[rows - 1] = virtual[rows - 1]
-    return layout
+    rows, *shape = source.shape
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_obj_track_times(False)  # `create_virtual_dataset` would store the time
+    for start, origin, count in ((0, 1, rows - 1), (rows - 1, rows - 1, 1)):
+        if count:
+            target, stored = source.id.get_space(), source.id.get_space()
+            target.select_hyperslab((start, *[0] * len(shape)), (count, *shape))
+            stored.select_hyperslab((origin, *[0] * len(shape)), (count, *shape))
+            properties.set_virtual(target, b".", source.name.encode(), stored)
+    h5py.h5d.create(group.id, name.encode(), source.id.get_type(), source.id.get_space(), properties)
 
 
 def _write_json(file: Any, name: str, value: dict[str, Any]) -> None:
     """Write a JSON text of any length; an attribute has 64 KB at most."""
     text = json.dumps(value).encode()
-    file.create_dataset(name, data=np.array(text, f"S{len(text)}"))
-    file[name].attrs["json"] = True
+    file[name] = np.array(text, f"S{len(text)}")
 
 
 ROBOMIMIC = RobomimicFormat()
