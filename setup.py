@@ -81,7 +81,11 @@ setup(
         "cuda13": ["cupy-cuda13x>=13.6"],
         "nvjpeg": ["torchvision"],  # decodes jpeg images on the GPU, if requested
         "bags": BAGS,
-        "export": [*BAGS, "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"],
+        "export": [
+            *BAGS,
+            *("pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"),
+            "google-crc32c>=1.5",  # checksums of TFRecord files
+        ],
         "hdf5": ["h5py>=3.9"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "test": TEST,

@@ -11,7 +11,7 @@ from robocache_ros.errors import RoboCacheError, printable
 EXTRAS = {
     **dict.fromkeys(("typer", "click", "rich"), "cli"),
     "rosbags": "bags",
-    **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib"), "export"),
+    **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib", "google_crc32c"), "export"),
     "h5py": "hdf5",
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
     **dict.fromkeys(("sensor_msgs", "std_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs"), "ros"),

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "extras", "resources", "units"),
-    ("alignments", "reductions"),
+    ("alignments", "reductions", "tfrecord"),
     ("spec",),
     ("ops",),
     ("decode",),

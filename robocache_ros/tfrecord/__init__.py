@@ -1,0 +1,1 @@
+"""TFRecord files and tf.train.Example records, read and written without TensorFlow."""
