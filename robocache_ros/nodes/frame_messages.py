@@ -16,12 +16,12 @@ from sensor_msgs.msg import Image, PointCloud2, PointField
 from std_msgs.msg import Header
 from torch import Tensor
 
+from robocache_ros.ops.voxel.voxel_points import value_names, voxel_points
 from robocache_ros.spec import StreamSpec, VoxelSpec
 from robocache_ros.units import NS_PER_S
 
 TICK_LABEL = "tick_ns="
 _ENCODINGS = {(3, torch.uint8): "rgb8", (1, torch.uint8): "mono8", (1, torch.float32): "32FC1"}
-_CENTRE = ("x", "y", "z")
 _FLOATS = struct.Struct("<III")  # stride, data_offset, data length
 
 
@@ -89,22 +89,9 @@ def read_image(message: Image) -> Tensor:
     return flat.reshape(message.height, message.width, -1).permute(2, 0, 1).contiguous()
 
 
-def value_names(grid: VoxelSpec) -> tuple[str, ...]:
-    """The fields of a voxel cloud after x, y, z, which are the voxels' centres; the feature `z` is thus `mean_z`."""
-    if not grid.features:
-        return () if grid.reduction.is_flag else (grid.reduce,)
-    return tuple([f"{grid.reduce}_{name}" if name in _CENTRE else name for name in grid.features])
-
-
 def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) -> PointCloud2:
     """The occupied voxels of an (X, Y, Z) or (F, X, Y, Z) grid, as points at their centres."""
-    values = (voxels if voxels.ndim == 4 else voxels[None]).cpu().numpy()
-    cells = np.argwhere(values.any(axis=0))
-    names = (*_CENTRE, *value_names(grid))
-    points = np.empty((len(cells), len(names)), np.float32)
-    points[:, :3] = np.array(grid.origin_m) + (cells + 0.5) * np.array(grid.size_m)
-    if len(names) > 3:
-        points[:, 3:] = values[:, cells[:, 0], cells[:, 1], cells[:, 2]].T
+    names, points = voxel_points(voxels.cpu().numpy(), grid)
     return cloud_message(Header(stamp=stamp(tick_ns), frame_id=frame_id), names, points)
 
 
