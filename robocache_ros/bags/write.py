@@ -23,16 +23,18 @@ def write_bag(
     storage: str = "mcap",
     compression: str = "none",
     latched: Collection[str] = (),
+    definitions: Mapping[str, str] | None = None,
 ) -> Path:
     """Write messages into a new recording.
 
     Args:
         path: the recording's folder; must not exist.
-        types: message type of each topic; rosbags must support it.
+        types: message type of each topic; rosbags must support it, or `definitions` defines it.
         messages: (topic, log time in ns, CDR bytes), in write order.
         storage: mcap or sqlite3.
         compression: none, message, file or storage (mcap's chunks); always zstd.
         latched: topics whose publishers keep messages for late subscribers (transient_local).
+        definitions: message types of one's own: name -> definition as in a .msg file.
     """
     for name, value, choices in (("storage", storage, STORAGES), ("compression", compression, COMPRESSIONS)):
         if value not in choices:
@@ -43,6 +45,8 @@ def write_bag(
     rosbag2 = need("rosbags.rosbag2", "bags")
     typesys = need("rosbags.typesys", "bags")
     store: Any = typesys.get_typestore(typesys.Stores.LATEST)
+    for name, text in (definitions or {}).items():
+        store.register(typesys.get_types_from_msg(text, name))
     writer = rosbag2.Writer(path, version=9, storage_plugin=rosbag2.StoragePlugin[storage.upper()])
     if compression != "none":
         writer.set_compression(rosbag2.CompressionMode[compression.upper()], rosbag2.CompressionFormat.ZSTD)
