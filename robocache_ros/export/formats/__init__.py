@@ -18,7 +18,12 @@ from robocache_ros.spec import FusionSpec, StreamSpec
 
 ENTRY_POINTS = "robocache_ros.formats"
 # Format name -> module and name of its `DatasetFormat`, imported on first use.
-FORMATS = {"lerobot": "robocache_ros.export.formats.lerobot.lerobot_v3:LEROBOT"}
+FORMATS = {
+    "lerobot": "robocache_ros.export.formats.lerobot.lerobot_v3:LEROBOT",
+    "mcap": "robocache_ros.export.formats.mcap.fused_recordings:MCAP",
+    "rlds": "robocache_ros.export.formats.rlds.rlds_dataset:RLDS",
+    "webdataset": "robocache_ros.export.formats.webdataset.webdataset_shards:WEBDATASET",
+}
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 
 

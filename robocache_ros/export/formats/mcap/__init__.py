@@ -1,0 +1,1 @@
+"""The fused stream as recordings."""

@@ -1,0 +1,1 @@
+"""RLDS datasets in the files of TFDS, as in Open X-Embodiment."""

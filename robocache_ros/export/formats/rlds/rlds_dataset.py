@@ -1,0 +1,168 @@
+"""RLDS datasets (Open X-Embodiment), read by tensorflow-datasets and written without TensorFlow.
+
+robocache/1.0.0/robocache-train.tfrecord-00000-of-0000N   an episode per record
+robocache/1.0.0/features.json                             the features of a record
+robocache/1.0.0/robocache.json                            the provenance
+robocache/1.0.0/dataset_statistics.json                   for normalization, in the form of Octo and OpenVLA
+robocache/1.0.0/dataset_info.json                         the files, written last
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.dataset.episode import Episode, StoredArrays
+from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.dataset.features import ACTION, STATE
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.dataset_json import write_json, write_provenance
+from robocache_ros.export.formats.held_values import HeldBytes, array_or_zeros
+from robocache_ros.export.formats.rlds.tfds_metadata import dataset_info, episode_features
+from robocache_ros.extras import need
+from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.tfrecord.example import BytesList, Feature, encode_example
+from robocache_ros.tfrecord.framing import RECORD_BYTES, RecordWriter
+
+NAME, VERSION = "robocache", "1.0.0"  # tfds.builder("robocache", data_dir=...) finds the dataset by them
+SHARD_BYTES = 256 << 20  # a file that has reached this size is followed by another
+ZLIB_LEVEL = 1  # higher levels take several times as long for depth images that are a tenth smaller
+
+
+class RldsFormat:
+    """RLDS in the files of TFDS."""
+
+    name = "rlds"
+    title = "RLDS (TFDS, Open X-Embodiment)"
+    entry = NAME
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Refuse a spec without observations, and one with a name that RLDS uses for the vectors."""
+        need("google_crc32c", "export")
+        own = [stream for stream in spec.streams if stream.rows or stream.kind != "vector"]
+        if any(stream.name == "state" for stream in own):
+            raise RoboCacheError("streams.state: rlds stores all vectors under this name; rename the stream")
+        observed = [s for s in spec.vectors if s.role == "observation"] + list(spec.media)
+        if not any(s.kind != "image" or options.media != "none" for s in observed):
+            raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images as jpeg, or as png, which is lossless."""
+        return {"video": "jpeg", "image": "png"}.get(options.media)
+
+    def write(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write the dataset. Its dataset_info.json, by which TFDS recognizes it, is written last."""
+        folder = folder / NAME / VERSION
+        folder.mkdir(parents=True)
+        contents = _Contents(dataset)
+        shards, nbytes = _write_shards(contents, folder)
+        features = episode_features(dataset, contents.encodings, contents.windows)
+        write_json(folder / "features.json", features)
+        write_provenance(folder / "robocache.json", dataset, contents.encodings)
+        write_json(folder / "dataset_statistics.json", _statistics(dataset))
+        description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
+        write_json(folder / "dataset_info.json", dataset_info(NAME, VERSION, description, shards, nbytes))
+
+
+class _Contents:
+    """The features of each episode, named as in a tf.train.Example."""
+
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self.dataset = dataset
+        encodings = {name: RLDS.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
+        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+        self.windows = [stream for stream in dataset.spec.vectors if stream.rows]
+
+    def features(self, episode: Episode) -> dict[str, Feature]:
+        """Return the features of an episode. Images and arrays are read when they are encoded."""
+        length = episode.length
+        steps = np.arange(length)
+        found: dict[str, Any] = {
+            "reward": episode.rewards,
+            "discount": np.ones(length, np.float32),
+            "is_first": steps == 0,
+            "is_last": steps == length - 1,
+            "is_terminal": (steps == length - 1) & bool(episode.success),
+            "language_instruction": BytesList([episode.task.encode()] * length),
+            "robocache/tick_ns": episode.ticks_ns,
+            "robocache/stamp_ns": episode.stamps_ns,
+            "robocache/valid": episode.valid,
+            "robocache/age_ns": episode.age_ns,
+        }
+        if self.dataset.state:
+            found["observation/state"] = episode.state
+        if self.dataset.actions:
+            found["action"] = episode.action
+        for stream in self.windows:
+            found[f"observation/{stream.name}"] = episode.vector(stream.name)
+            found[f"robocache/sample_age_ms/{stream.name}"] = episode.window_ages_ms(stream.name)
+        for name, encoding in self.encodings.items():
+            images = episode.images(name, encoding)
+            held = HeldBytes(images.samples, images.__getitem__)
+            found[f"observation/{name}"] = BytesList(held, images.sizes.tolist())
+        for name in self.dataset.arrays:
+            found[f"observation/{name}"] = BytesList(_compressed(episode.arrays(name)))
+        success = -1 if episode.success is None else int(episode.success)
+        return {
+            **{f"steps/{name}": values for name, values in found.items()},
+            "episode_metadata/file_path": BytesList([printable(episode.recording, 4096).encode()]),
+            "episode_metadata/episode_index": np.array([episode.index]),
+            "episode_metadata/success": np.array([success]),
+        }
+
+
+def _write_shards(contents: _Contents, folder: Path) -> tuple[list[int], int]:
+    """Write the episodes; return the number of episodes in each file, and the bytes of all episodes."""
+    paths: list[Path] = []
+    lengths: list[int] = []
+    total = 0
+    writer: RecordWriter | None = None
+    try:
+        for episode in contents.dataset.episodes:
+            if writer is None or writer.nbytes >= SHARD_BYTES:
+                if writer:
+                    writer.close()
+                paths.append(folder / f"shard-{len(paths):05d}")
+                lengths.append(0)
+                writer = RecordWriter(paths[-1])
+            nbytes, chunks = encode_example(contents.features(episode))
+            if nbytes > RECORD_BYTES:
+                raise RoboCacheError(
+                    f"{printable(episode.recording, 60)}: an episode of {episode.length:,} ticks takes {nbytes:,} "
+                    "bytes, and rlds holds 2 GiB at most; use smaller images or shorter episodes"
+                )
+            writer.write(nbytes, chunks)
+            lengths[-1] += 1
+            total += nbytes
+    finally:
+        if writer:
+            writer.close()
+    for index, path in enumerate(paths):  # the names contain the number of files
+        path.rename(folder / f"{NAME}-train.tfrecord-{index:05d}-of-{len(paths):05d}")
+    return lengths, total
+
+
+def _compressed(arrays: StoredArrays) -> HeldBytes:
+    return HeldBytes(arrays.samples, lambda tick: zlib.compress(array_or_zeros(arrays, tick).data, ZLIB_LEVEL))
+
+
+def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
+    """Return the statistics in the form of Octo (p01, p99) and OpenVLA (q01, q99), which compute their own without."""
+    kinds = {**{kind: kind for kind in ("mean", "std", "min", "max", "q01", "q99")}, "p01": "q01", "p99": "q99"}
+    stats = dataset.stats
+    return {
+        **{
+            name: {kind: stats[key][own] for kind, own in kinds.items()}
+            for name, key in (("action", ACTION), ("proprio", STATE))
+            if key in stats
+        },
+        "num_transitions": dataset.frames,
+        "num_trajectories": len(dataset.episodes),
+    }
+
+
+RLDS = RldsFormat()
