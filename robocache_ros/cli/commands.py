@@ -13,6 +13,7 @@ import typer
 
 from robocache_ros.bench.command import register as register_bench
 from robocache_ros.cli import option_types as given
+from robocache_ros.cli.validate_command import register as register_validate
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.extras import install_hint
 
@@ -223,6 +224,7 @@ _bench = typer.Typer(help="Measure performance on this machine.", no_args_is_hel
 _bench.callback()(lambda: None)  # makes it a group even with a single command
 register_bench(_bench)
 app.add_typer(_bench, name="bench")
+register_validate(app)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,50 @@
+"""`robocache validate`: reads a dataset as a suspicious user would."""
+
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from robocache_ros.export.validate.findings import Findings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("validate")(_validate)
+
+
+def _validate(
+    datasets: Annotated[list[Path], typer.Argument(help="Folders or files of datasets, of any of the formats.")],
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Decode every image; otherwise the frames of videos are counted.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
+    from robocache_ros.export.validate.validators import validate
+
+    checked = [found for dataset in datasets for found in validate(dataset, decode=decode)]
+    if as_json:
+        typer.echo(json.dumps([findings.to_dict() for findings in checked], indent=2))
+    else:
+        for findings in checked:
+            _print(findings)
+    if any(findings.found for findings in checked):
+        raise typer.Exit(1)
+
+
+def _print(findings: "Findings") -> None:
+    for finding in findings.found:
+        typer.echo(str(finding))
+    if findings.more:
+        typer.echo(f"and {findings.more:,} more findings")
+    for text in findings.unchecked:
+        typer.echo(f"not checked: {text}")
+    checked = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in findings.counted.items())
+    total = len(findings.found) + findings.more
+    outcome = f"{total:,} finding{'s' if total != 1 else ''}" if total else "nothing wrong found"
+    typer.echo(f"{findings.dataset.name}: {findings.title}: {outcome}; checked {checked or 'nothing'}")

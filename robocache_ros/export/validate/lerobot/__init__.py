@@ -1,0 +1,1 @@
+"""Validation of LeRobot datasets, v3.0 and v2.1."""

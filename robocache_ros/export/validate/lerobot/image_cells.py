@@ -1,0 +1,45 @@
+"""Images in the data table of a LeRobot dataset."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from robocache_ros.errors import printable
+from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.lerobot.info_file import Info
+from robocache_ros.extras import need
+
+
+def check_images(findings: Findings, info: Info, where: str, table: Any) -> None:
+    """Check that every row has an image of the feature's size; decode it with `findings.decode`.
+
+    A row that repeats the bytes of the row before is not looked at again.
+    """
+    pillow = need("PIL.Image", "export")
+    for key, feature in info.features.items():
+        if feature.dtype != "image":
+            continue
+        if key not in table.column_names:
+            findings.add(where, f"column {printable(key, 60)} is missing")
+            continue
+        last = b""
+        for row, cell in enumerate(table[key]):
+            value = cell.as_py()
+            data = value.get("bytes") if isinstance(value, dict) else None
+            if not data:
+                findings.add(where, f"{key}: row {row} has no image")
+                break
+            if data == last:
+                continue
+            last = data
+            with findings.reading(f"{where}, {key}, row {row}", ValueError, SyntaxError, pillow.DecompressionBombError):
+                with pillow.open(io.BytesIO(data)) as image:
+                    found = (image.height, image.width)
+                    if findings.decode:
+                        image.load()
+                        findings.counted["decoded frames"] += 1
+                if feature.size is not None and found != feature.size:
+                    findings.add(where, f"{key}: row {row} is {found[0]}x{found[1]}, not {feature.size}")
+                    break
+            findings.counted["images"] += 1

@@ -1,0 +1,201 @@
+"""Validation of LeRobot v3.0 datasets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.validate.column_statistics import compare
+from robocache_ros.export.validate.findings import Findings, file_in, read_json
+from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
+from robocache_ros.export.validate.lerobot.image_cells import check_images
+from robocache_ros.export.validate.lerobot.info_file import (
+    INFO,
+    Info,
+    check_standard_features,
+    codebase_version,
+    read_info,
+)
+from robocache_ros.export.validate.video_files import Span, check_video
+from robocache_ros.extras import need
+
+TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
+EPISODES = "meta/episodes/*/*.parquet"
+PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+
+Episode = dict[str, Any]  # a row of the episodes' table
+
+
+class LeRobotV3Check:
+    """Reads every file of a LeRobot v3.0 dataset."""
+
+    title = "LeRobot v3.0"
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether the folder is a dataset of this format."""
+        return (codebase_version(dataset) or "").startswith("v3")
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong.
+
+        Errors:
+            RoboCacheError: meta/info.json cannot be used.
+        """
+        info = read_info(findings.dataset)
+        check_standard_features(findings, info)
+        tasks = self._tasks(findings, info)
+        episodes = self._episodes(findings, info, tasks)
+        with (
+            tempfile.TemporaryDirectory(prefix="robocache-validate-") as folder,
+            closing(EpisodeRows(findings, info, Path(folder), len(tasks))) as rows,
+        ):
+            self._check_data(findings, info, episodes, rows)
+            info.check_total(findings, "total_frames", rows.rows)
+            self._check_statistics(findings, info, rows)
+        self._check_videos(findings, info, episodes)
+
+    def _tasks(self, findings: Findings, info: Info) -> list[str]:
+        """Return the tasks by their index."""
+        table = None
+        with findings.reading(TASKS, *_parquet_errors()):
+            table = need("pyarrow.parquet", "export").read_table(file_in(findings.dataset, TASKS))
+        if table is None or "task_index" not in table.column_names:
+            findings.check(table is None, TASKS, "has no column task_index")
+            return []
+        text = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
+        if text is None:
+            findings.add(TASKS, "has no index of tasks")
+            return []
+        rows = sorted(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
+        findings.check([index for index, _ in rows] == list(range(len(rows))), TASKS, "task_index is not 0, 1, 2, …")
+        findings.check(len({task for _, task in rows}) == len(rows), TASKS, "a task has two indices")
+        info.check_total(findings, "total_tasks", len(rows))
+        return [task for _, task in rows]
+
+    def _episodes(self, findings: Findings, info: Info, tasks: list[str]) -> list[Episode]:
+        """Return the episodes in order, without those that are not usable."""
+        read: list[Episode] = []
+        parquet = need("pyarrow.parquet", "export")
+        for path in sorted(findings.dataset.glob(EPISODES)):
+            name = path.relative_to(findings.dataset).as_posix()
+            with findings.reading(name, *_parquet_errors()), parquet.ParquetFile(path) as file:
+                columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
+                read += [{**row, "file": name} for row in file.read(columns=columns).to_pylist()]
+        if not read:
+            findings.add(EPISODES, "there are no episodes")
+        episodes = []
+        row = 0
+        for number, episode in enumerate(read):
+            where = f"{episode['file']}, episode {number}"
+            if any(not isinstance(episode.get(key), int) for key in PLACE):
+                findings.add(where, f"has no integer {next(k for k in PLACE if not isinstance(episode.get(k), int))}")
+                continue
+            findings.check(episode["episode_index"] == number, where, f"episode_index is {episode['episode_index']}")
+            span = (episode["dataset_from_index"], episode["dataset_to_index"])
+            wanted = (row, row + episode["length"])
+            findings.check(
+                span == wanted, where, f"rows {span[0]} to {span[1]}; they must be {wanted[0]} to {wanted[1]}"
+            )
+            findings.check(episode["length"] > 0, where, "has no rows")
+            unknown = [task for task in episode.get("tasks") or () if task not in tasks]
+            findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS}")
+            row += episode["length"]
+            episodes.append(episode)
+        info.check_total(findings, "total_episodes", len(read))
+        findings.counted["episodes"] += len(episodes)
+        return episodes
+
+    def _check_data(self, findings: Findings, info: Info, episodes: list[Episode], rows: EpisodeRows) -> None:
+        listed = set()
+        for name, of_file in _by_file(info, "data_path", "data", episodes):
+            listed.add(name)
+            with findings.reading(name, *_parquet_errors()):
+                path = file_in(findings.dataset, name)
+                _check_file(findings, info, name, path, of_file, rows)
+        for path in sorted(findings.dataset.glob("data/*/*.parquet")):
+            name = path.relative_to(findings.dataset).as_posix()
+            findings.check(name in listed, name, "no episode is in this file")
+
+    def _check_statistics(self, findings: Findings, info: Info, rows: EpisodeRows) -> None:
+        if not (findings.dataset / STATS).exists():
+            findings.add(STATS, "is missing: policies normalise with it")
+            return
+        with findings.reading(STATS):
+            stored = read_json(findings.dataset, STATS)
+            for key, values in rows.statistics().items():
+                if key in stored:
+                    compare(findings, f"{STATS}: {key}", stored[key], values, exact=info.own)
+                else:
+                    findings.add(STATS, f"has no {key}")
+            images = [key for key, feature in info.features.items() if feature.size]
+            if images:
+                findings.check(all(key in stored for key in images), STATS, "has no statistics of an image feature")
+                findings.skip("statistics of images: they are of a sample of the frames")
+            if not info.own:
+                findings.skip("quantiles: LeRobot merges those of episodes, which is not exact")
+
+    def _check_videos(self, findings: Findings, info: Info, episodes: list[Episode]) -> None:
+        for key, feature in info.videos.items():
+            listed = set()
+            for name, of_file in _by_file(info, "video_path", f"videos/{key}", episodes, video_key=key):
+                listed.add(name)
+                try:
+                    spans = [
+                        Span(e["episode_index"], float(e[f"videos/{key}/from_timestamp"]), e["length"]) for e in of_file
+                    ]
+                except (KeyError, TypeError, ValueError):
+                    findings.add(EPISODES, f"an episode has no videos/{key}/from_timestamp")
+                    continue
+                check_video(findings, name, feature.size, info.fps, spans)
+            for path in sorted((findings.dataset / "videos" / key).glob("*/*")):
+                name = path.relative_to(findings.dataset).as_posix()
+                findings.check(name in listed, name, "no episode is in this file")
+        if info.videos and not findings.decode:
+            findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
+
+
+def _check_file(
+    findings: Findings, info: Info, name: str, path: Path, episodes: list[Episode], rows: EpisodeRows
+) -> None:
+    """Check the rows of a data file, in which its episodes are contiguous and in order."""
+    pyarrow = need("pyarrow", "export")
+    with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+        known = set(file.schema_arrow.names)
+        for extra in sorted(known - set(info.features)):
+            findings.add(name, f"column {extra} is not a feature of {INFO}")
+        total = sum(episode["length"] for episode in episodes)
+        told = file.metadata.num_rows
+        findings.check(told == total, name, f"{told} rows; its episodes have {total}")
+        batches = (file.read_row_group(group) for group in range(file.num_row_groups))
+        rest = file.schema_arrow.empty_table()
+        for episode in episodes:
+            while len(rest) < episode["length"] and (batch := next(batches, None)) is not None:
+                rest = pyarrow.concat_tables([rest, batch])
+            table, rest = rest.slice(0, episode["length"]), rest.slice(episode["length"])
+            rows.check(name, table, episode["episode_index"], episode["length"])
+            check_images(findings, info, f"{name}, episode {episode['episode_index']}", table)
+
+
+def _by_file(
+    info: Info, template: str, prefix: str, episodes: list[Episode], **names: str
+) -> Iterator[tuple[str, list[Episode]]]:
+    """Return each file with the episodes in it, in order of the first episode."""
+    files: dict[tuple[Any, Any], list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        files[episode.get(f"{prefix}/chunk_index"), episode.get(f"{prefix}/file_index")].append(episode)
+    for (chunk, file), of_file in files.items():
+        if not isinstance(chunk, int) or not isinstance(file, int):
+            raise RoboCacheError(f"{EPISODES}: an episode has no {prefix}/chunk_index and file_index")
+        yield info.path(template, chunk_index=chunk, file_index=file, **names), of_file
+
+
+def _parquet_errors() -> tuple[type[Exception], ...]:
+    return (need("pyarrow", "export").ArrowException, ValueError)
+
+
+LEROBOT_V3 = LeRobotV3Check()

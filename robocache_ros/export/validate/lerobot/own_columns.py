@@ -1,0 +1,69 @@
+"""The columns that this package adds to LeRobot datasets: ticks, stamps and validity of the streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.lerobot.info_file import Info
+
+TICK, STAMP, VALID = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid"
+
+
+class OwnColumns:
+    """Checks the columns of a dataset that this package wrote. Does nothing for others.
+
+    Args:
+        findings: collects what is wrong.
+        info: of the dataset.
+    """
+
+    def __init__(self, findings: Findings, info: Info) -> None:
+        self._findings = findings
+        self._rate_hz = round(info.fps)
+        valid = info.features.get(VALID)
+        names = valid.names if valid is not None else None
+        self._streams = [str(name) for name in names] if isinstance(names, list) else []
+        # By feature the stream of each of its columns: columns are named <stream>.<component>.
+        self._sources: dict[str, NDArray[np.int64]] = {}
+        for key in ("observation.state", "action"):
+            labels = info.features[key].names if key in info.features else None
+            if self._streams and isinstance(labels, list):
+                self._sources[key] = np.array([self._source(str(label)) for label in labels], np.int64)
+
+    def _source(self, label: str) -> int:
+        of = [row for row, name in enumerate(self._streams) if label.startswith(f"{name}.")]
+        return max(of, key=lambda row: len(self._streams[row]), default=-1)
+
+    def check(self, where: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Check the columns of an episode; return by feature its values with NaN where they are missing."""
+        if TICK in values:
+            self._check_ticks(where, values[TICK].reshape(-1))
+        if VALID not in values or values[VALID].ndim != 2:
+            return {}
+        valid = values[VALID]
+        self._findings.check(bool(np.isin(valid, (0, 1, 2)).all()), where, f"{VALID}: has values other than 0, 1 and 2")
+        if STAMP in values and values[STAMP].shape == valid.shape:
+            off = (values[STAMP] == 0) != (valid == 0)
+            self._findings.check(not off.any(), where, f"{STAMP}: 0 and {VALID} disagree in {int(off.sum())} places")
+        missing = {}
+        for key, sources in self._sources.items():
+            if key in values and values[key].shape[1:] == sources.shape:
+                gone = (valid[:, sources] == 0) & (sources >= 0)
+                zero = values[key][gone] == 0
+                text = f"{key}: {int((~zero).sum())} values are not 0 where {VALID} is 0"
+                self._findings.check(bool(zero.all()), where, text)
+                missing[key] = np.where(gone, np.float32(np.nan), values[key])
+        return missing
+
+    def _check_ticks(self, where: str, ticks: NDArray[np.int64]) -> None:
+        if not len(ticks):
+            return
+        first = (int(ticks[0]) * self._rate_hz + 500_000_000) // 10**9
+        grid = [(first + k) * 10**9 // self._rate_hz for k in range(len(ticks))]  # Python integers do not overflow
+        off = ticks != np.array(grid, np.int64)
+        text = f"{TICK}: {int(off.sum())} ticks are not on the grid of {self._rate_hz} Hz, first in row {off.argmax()}"
+        self._findings.check(not off.any(), where, text)

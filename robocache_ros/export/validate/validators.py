@@ -1,0 +1,88 @@
+"""The validators of the formats, and the way to validate a folder."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.validate.checksum_list import check_checksums
+from robocache_ros.export.validate.findings import Findings
+
+# Module and name of the `Validator` of each format, imported on use.
+VALIDATORS = (
+    "robocache_ros.export.validate.lerobot.lerobot_v3_check:LEROBOT_V3",
+    "robocache_ros.export.validate.lerobot.lerobot_v21_check:LEROBOT_V21",
+)
+
+
+class Validator(Protocol):
+    """Validates the datasets of one format.
+
+    Attributes:
+        title: name of the format in the output.
+    """
+
+    title: str
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether a folder or file is a dataset of this format, however damaged."""
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong with the dataset `findings.dataset`.
+
+        Errors:
+            RoboCacheError: the checks cannot go on; the message becomes a finding.
+        """
+
+
+def validate(dataset: str | Path, *, decode: bool = False) -> list[Findings]:
+    """Read every file of a dataset and report what is wrong.
+
+    Args:
+        dataset: a folder or a file of one of the formats, or a folder with a dataset in each of its subfolders.
+        decode: also decode every image.
+
+    Returns:
+        What was found in each dataset.
+
+    Errors:
+        RoboCacheError: there is no dataset of a known format.
+    """
+    path = Path(os.path.abspath(dataset))
+    where = printable(path)
+    if not path.exists():
+        raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")
+    known = [_load(target) for target in VALIDATORS]
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for candidates in ([path], inside):
+        found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
+        if found:
+            return [_validate(one, validator, decode) for one, validator in found]
+    titles = ", ".join(validator.title for validator in known)
+    raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {titles}")
+
+
+def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
+    findings = Findings(dataset, validator.title, decode=decode)
+    try:
+        validator.check(findings)
+    except RoboCacheError as error:
+        where, _, what = str(error).partition(": ")
+        findings.add(where, what)
+        findings.skip("everything else: the error above stops the validation")
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        # A value of a type that no format has, where the checks do not expect it.
+        findings.add(dataset.name, f"cannot be read further ({type(error).__name__}: {error})")
+        findings.skip("everything else: the error above stops the validation")
+    if dataset.is_dir():
+        check_checksums(findings)
+    return findings
+
+
+def _load(target: str) -> Validator:
+    module, _, name = target.partition(":")
+    found: Validator = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,30 @@
+"""Copies of exported datasets, to be damaged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.export.job import ExportResult
+from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.validators import validate
+
+
+@pytest.fixture
+def copy(made: Callable[[str], ExportResult], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a dataset, by how its images are stored."""
+
+    def copied(media: str) -> Path:
+        return Path(shutil.copytree(made(media).out, tmp_path / media))
+
+    return copied
+
+
+def found(dataset: Path, *, decode: bool = False) -> list[str]:
+    """What the validation of one dataset finds."""
+    findings: list[Findings] = validate(dataset, decode=decode)
+    assert len(findings) == 1
+    return [str(finding) for finding in findings[0].found]

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.validate.checksum_list import write_checksums
+from robocache_ros.export.validate.validators import validate
+
+from .conftest import found
+
+DATA = "data/chunk-000/file-000.parquet"
+VIDEO = "videos/observation.images.front/chunk-000/file-000.mp4"
+Copy = Callable[[str], Path]
+
+
+def change_json(dataset: Path, name: str, change: Callable[[Any], None]) -> None:
+    value = json.loads((dataset / name).read_text())
+    change(value)
+    (dataset / name).write_text(json.dumps(value))
+
+
+def change_column(dataset: Path, key: str, change: Callable[[np.ndarray[Any, Any]], None], name: str = DATA) -> None:
+    table = parquet.read_table(dataset / name)
+    column = table[key].combine_chunks()
+    values = np.array(column.to_pylist(), column.type.value_type.to_pandas_dtype() if column.type.num_fields else None)
+    change(values)
+    at = table.column_names.index(key)
+    parquet.write_table(table.set_column(at, key, pyarrow.array(values.tolist(), column.type)), dataset / name)
+
+
+@pytest.mark.parametrize("media", ["video", "image", "none"])
+def test_nothing_is_found_in_an_export(copy: Copy, media: str) -> None:
+    assert found(copy(media), decode=True) == []
+
+
+def test_nothing_is_found_in_a_dataset_of_another_tool() -> None:
+    recordings = os.environ.get("ROBOCACHE_RECORDINGS")
+    if not recordings:
+        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+    (findings,) = validate(Path(recordings) / "lerobot_v30_so101")
+    assert findings.found == []
+    assert findings.counted["video frames"] == findings.counted["rows"] == 1782
+    assert any("checksums" in text for text in findings.unchecked)
+
+
+def test_a_truncated_video(copy: Copy) -> None:
+    dataset = copy("video")
+    os.truncate(dataset / VIDEO, (dataset / VIDEO).stat().st_size // 2)
+    (text,) = found(dataset)
+    assert text.startswith(f"{VIDEO}: cannot be read")
+
+
+def test_a_video_of_another_recording(copy: Copy) -> None:
+    dataset = copy("video")
+    wrist = dataset / VIDEO.replace("front", "wrist")
+    wrist.write_bytes((dataset / VIDEO).read_bytes())
+    (text,) = found(dataset)
+    assert "frames of 224x224; the feature has 120x160" in text
+
+
+def test_a_video_with_too_few_frames(copy: Copy) -> None:
+    dataset = copy("video")
+
+    def shorten(info: dict[str, Any]) -> None:
+        info["fps"] = 25
+
+    change_json(dataset, "meta/info.json", shorten)
+    assert any("rows have no frame" in text for text in found(dataset))
+
+
+def test_damage_within_a_video_is_found_by_decoding(copy: Copy) -> None:
+    dataset = copy("video")
+    with (dataset / VIDEO).open("r+b") as file:
+        file.seek((dataset / VIDEO).stat().st_size // 2)
+        file.write(bytes(2000))
+    assert found(dataset) == []
+    assert any(text.startswith(VIDEO) for text in found(dataset, decode=True))
+
+
+def test_a_missing_data_file(copy: Copy) -> None:
+    dataset = copy("none")
+    (dataset / DATA).unlink()
+    texts = found(dataset)
+    assert f"{DATA}: is missing" in texts
+    assert any("total_frames" in text for text in texts)
+
+
+def test_an_altered_value_by_the_statistics(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def alter(values: np.ndarray[Any, Any]) -> None:
+        values[30, 2] += 0.001
+
+    change_column(dataset, "observation.state", alter)
+    assert any(text.startswith("meta/stats.json: observation.state: mean of value 2") for text in found(dataset))
+
+
+def test_an_altered_byte_by_the_checksums(copy: Copy) -> None:
+    dataset = copy("none")
+    write_checksums(dataset)
+    assert found(dataset) == []
+    (dataset / "meta/info.json").write_bytes((dataset / "meta/info.json").read_bytes() + b"\n")
+    (dataset / "extra.txt").touch()
+    assert found(dataset) == [
+        "extra.txt: is not in SHA256SUMS",
+        "meta/info.json: its checksum is not that in SHA256SUMS: the file was changed",
+    ]
+
+
+def test_a_wrong_total(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def change(info: dict[str, Any]) -> None:
+        info["total_frames"] += 1
+
+    change_json(dataset, "meta/info.json", change)
+    (text,) = found(dataset)
+    assert text.startswith("meta/info.json: total_frames is ")
+
+
+def test_not_a_number(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def damage(values: np.ndarray[Any, Any]) -> None:
+        values[20, 1] = np.nan
+
+    change_column(dataset, "action", damage)
+    assert any("action: NaN or infinite in 1 rows, the first is row 20" in text for text in found(dataset))
+
+
+@pytest.mark.parametrize("key", ["index", "frame_index", "episode_index", "timestamp", "task_index"])
+def test_an_index_that_jumps(copy: Copy, key: str) -> None:
+    dataset = copy("none")
+
+    def jump(values: np.ndarray[Any, Any]) -> None:
+        values[7] += 5
+
+    change_column(dataset, key, jump)
+    assert any(f"{key}: wrong in 1 rows; in row 7" in text for text in found(dataset))
+
+
+def test_a_tick_that_is_not_on_the_grid(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def shift(values: np.ndarray[Any, Any]) -> None:
+        values[9] += 1
+
+    change_column(dataset, "robocache.tick_ns", shift)
+    assert any("1 ticks are not on the grid of 50 Hz, first in row 9" in text for text in found(dataset))
+
+
+def test_a_value_where_there_is_none(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def invalidate(values: np.ndarray[Any, Any]) -> None:
+        values[3, 0] = 0
+
+    change_column(dataset, "robocache.valid", invalidate)
+    texts = found(dataset)
+    assert any("values are not 0 where robocache.valid is 0" in text for text in texts)
+    assert any("robocache.stamp_ns: 0 and robocache.valid disagree in 1 places" in text for text in texts)
+
+
+def test_an_image_that_is_not_one(copy: Copy) -> None:
+    dataset = copy("image")
+    table = parquet.read_table(dataset / DATA)
+    key = "observation.images.front"
+    cells = table[key].to_pylist()
+    cells[5] = {"bytes": b"no image", "path": None}
+    at = table.column_names.index(key)
+    parquet.write_table(table.set_column(at, key, pyarrow.array(cells, table[key].type)), dataset / DATA)
+    (text,) = found(dataset)
+    assert f"{key}, row 5: cannot be read" in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"codebase_version": "v3.0", "fps": 0, "features": {}}', "{"])
+def test_an_unusable_info_is_one_line(copy: Copy, text: str) -> None:
+    dataset = copy("none")
+    (dataset / "meta/info.json").write_text(text)
+    if '"v3.0"' in text:
+        (line,) = found(dataset)
+        assert line.startswith("meta/info.json: fps is 0")
+    else:
+        with pytest.raises(RoboCacheError, match="not a dataset that can be validated"):
+            validate(dataset)
+
+
+def test_a_path_out_of_the_dataset_is_refused(copy: Copy) -> None:
+    dataset = copy("none")
+
+    def outside(info: dict[str, Any]) -> None:
+        info["data_path"] = "../{chunk_index}-{file_index}.parquet"
+
+    change_json(dataset, "meta/info.json", outside)
+    assert any("is outside the dataset" in text for text in found(dataset))
