@@ -17,7 +17,7 @@ from robocache_ros.export.formats.lerobot import lerobot_v3
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.spec import FusionSpec
 
-from .readers.environments import needs, probe, program
+from .readers.environments import ffmpeg, needs, probe, program
 
 pytestmark = needs("lerobot", "lerobot-doctor")
 KINDS = ("video", "image", "none")
@@ -34,7 +34,7 @@ def read(
 
     def load(media: str) -> dict[str, Any]:
         if media not in read:
-            read[media] = probe("lerobot", cache, made(media).out, *ROWS)
+            read[media] = probe("lerobot", cache, made(media).out, *ROWS, **ffmpeg("lerobot", cache))
         return read[media]
 
     return load
@@ -126,6 +126,7 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == episodes
     assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 2 * episodes  # two cameras
-    told = probe("lerobot", tmp_path / "home", tmp_path / "set", *ROWS)
+    home = tmp_path / "home"
+    told = probe("lerobot", home, tmp_path / "set", *ROWS, **ffmpeg("lerobot", home))
     assert told["items"] == read("video")["items"]
     assert told["windows"] == read("video")["windows"]

@@ -33,6 +33,22 @@ def needs(*names: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.reader, pytest.mark.timeout(300), pytest.mark.skipif(skipped, reason=reason)]
 
 
+def ffmpeg(name: str, home: Path) -> dict[str, str]:
+    """The variables with which torchcodec finds the FFmpeg of PyAV's wheel; `home` gets links with the usual names.
+
+    No other FFmpeg needs to be installed, and the same one decodes on every machine.
+    """
+    libraries = next(program(name).parents[1].glob("lib/python*/site-packages/av.libs"))
+    links = home / "ffmpeg"
+    links.mkdir(parents=True, exist_ok=True)
+    for file in (*libraries.glob("libav*.so.*"), *libraries.glob("libsw*.so.*")):  # libavcodec-<hash>.so.61.19.101
+        base, _, version = file.name.partition(".so.")
+        link = links / f"{base.rpartition('-')[0]}.so.{version.partition('.')[0]}"
+        if not link.is_symlink():
+            link.symlink_to(file)
+    return {"LD_LIBRARY_PATH": f"{links}:{libraries}"}
+
+
 def probe(name: str, home: Path, *arguments: object, **environment: str) -> dict[str, Any]:
     """Run `<name>/probe.py` under the Python of the reader; the JSON of its last line of output.
 

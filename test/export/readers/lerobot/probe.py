@@ -6,7 +6,6 @@ import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 
-import av
 import numpy as np
 import torch
 
@@ -15,31 +14,16 @@ library = torch.library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):
     library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-import lerobot.datasets.video_utils as video_utils  # noqa: E402
 from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
 
-
-def decode(path, timestamps, tolerance_s, *_args, **_keywords):
-    """What torchvision's reader did before it was removed: the frames at the timestamps."""
-    with av.open(str(path)) as container:
-        frames = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
-    times = np.array([time for time, _ in frames])
-    rows = [int(np.abs(times - wanted).argmin()) for wanted in timestamps]
-    assert all(abs(times[row] - wanted) <= tolerance_s for row, wanted in zip(rows, timestamps, strict=True))
-    images = np.stack([frames[row][1] for row in rows])
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-
-
-video_utils.decode_video_frames_torchvision = decode
-
 root, *indices = sys.argv[1:]
-plain = LeRobotDataset("local/dataset", root=root, video_backend="pyav")
+plain = LeRobotDataset("local/dataset", root=root, video_backend="torchcodec")
 window = {
     "action": [0.0, 0.02, 0.04],
     "observation.state": [-0.02, 0.0],
     **{k: [-0.02, 0.0] for k in plain.meta.camera_keys},
 }
-windowed = LeRobotDataset("local/dataset", root=root, video_backend="pyav", delta_timestamps=window)
+windowed = LeRobotDataset("local/dataset", root=root, video_backend="torchcodec", delta_timestamps=window)
 
 
 def told(value):
