@@ -15,6 +15,9 @@ from robocache_ros.export.validate.findings import Findings
 VALIDATORS = (
     "robocache_ros.export.validate.lerobot.lerobot_v3_check:LEROBOT_V3",
     "robocache_ros.export.validate.lerobot.lerobot_v21_check:LEROBOT_V21",
+    "robocache_ros.export.validate.robomimic_check:ROBOMIMIC_CHECK",
+    "robocache_ros.export.validate.zarr_check:ZARR_CHECK",
+    "robocache_ros.export.validate.webdataset_check:WEBDATASET_CHECK",
 )
 
 

@@ -155,7 +155,7 @@ def test_a_tick_that_is_not_on_the_grid(copy: Copy) -> None:
         values[9] += 1
 
     change_column(dataset, "robocache.tick_ns", shift)
-    assert any("1 ticks are not on the grid of 50 Hz, first in row 9" in text for text in found(dataset))
+    assert any("1 ticks are not on the grid of 50 Hz, the first is row 9" in text for text in found(dataset))
 
 
 def test_a_value_where_there_is_none(copy: Copy) -> None:

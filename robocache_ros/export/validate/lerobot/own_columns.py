@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.export.validate.array_values import check_ticks
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.export.validate.lerobot.info_file import Info
 
@@ -41,7 +42,7 @@ class OwnColumns:
     def check(self, where: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Check the columns of an episode; return by feature its values with NaN where they are missing."""
         if TICK in values:
-            self._check_ticks(where, values[TICK].reshape(-1))
+            check_ticks(self._findings, f"{where}, {TICK}", values[TICK].reshape(-1), self._rate_hz)
         if VALID not in values or values[VALID].ndim != 2:
             return {}
         valid = values[VALID]
@@ -58,12 +59,3 @@ class OwnColumns:
                 self._findings.check(bool(zero.all()), where, text)
                 missing[key] = np.where(gone, np.float32(np.nan), values[key])
         return missing
-
-    def _check_ticks(self, where: str, ticks: NDArray[np.int64]) -> None:
-        if not len(ticks):
-            return
-        first = (int(ticks[0]) * self._rate_hz + 500_000_000) // 10**9
-        grid = [(first + k) * 10**9 // self._rate_hz for k in range(len(ticks))]  # Python integers do not overflow
-        off = ticks != np.array(grid, np.int64)
-        text = f"{TICK}: {int(off.sum())} ticks are not on the grid of {self._rate_hz} Hz, first in row {off.argmax()}"
-        self._findings.check(not off.any(), where, text)
