@@ -34,9 +34,7 @@ NEEDS = {
     "bags": ("bags", ("rosbags",)),
     "decode": ("bags", ("rosbags",)),
     "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
-    **dict.fromkeys(
-        ("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))
-    ),
+    **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
 }
 

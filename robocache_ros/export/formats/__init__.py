@@ -20,6 +20,7 @@ ENTRY_POINTS = "robocache_ros.formats"
 # Format name -> module and name of its `DatasetFormat`, imported on first use.
 FORMATS = {
     "lerobot": "robocache_ros.export.formats.lerobot.lerobot_v3:LEROBOT",
+    "lerobot21": "robocache_ros.export.formats.lerobot.lerobot_v21:LEROBOT21",
     "mcap": "robocache_ros.export.formats.mcap.fused_recordings:MCAP",
     "rlds": "robocache_ros.export.formats.rlds.rlds_dataset:RLDS",
     "webdataset": "robocache_ros.export.formats.webdataset.webdataset_shards:WEBDATASET",

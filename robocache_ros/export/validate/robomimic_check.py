@@ -158,7 +158,6 @@ class RobomimicCheck:
         findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
 
 
-
 def _is_elsewhere(array: Any) -> bool:
     """Return whether the values of a virtual dataset are in other files."""
     return array.is_virtual and any(source.file_name != "." for source in array.virtual_sources())

@@ -9,10 +9,10 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.stream_arrays import VectorArray
 from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 ACTION = "action"

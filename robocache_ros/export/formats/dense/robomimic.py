@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.hdf5_file import new_hdf5
 from robocache_ros.export.formats.dense.stream_arrays import MediaArray
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
 

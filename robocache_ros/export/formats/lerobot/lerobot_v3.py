@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.export.dataset.episode import Episode
@@ -15,9 +13,11 @@ from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDatase
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.lerobot import meta_folder
 from robocache_ros.export.formats.lerobot.arrays import write_arrays
-from robocache_ros.export.formats.lerobot.parquet_tables import Table, column
+from robocache_ros.export.formats.lerobot.parquet_tables import Table
+from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.media.video import JoinedVideo
+from robocache_ros.export.openpi_statistics import write_norm_stats
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -28,7 +28,6 @@ DATA_FILE_MB, VIDEO_FILE_MB = 100, 200
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
-PART_BYTES = 16 << 20  # rows that are read at once
 
 Places = dict[str, list[tuple[int, int, int]]]  # video feature -> chunk, file and first frame in it of each episode
 
@@ -60,7 +59,7 @@ class _Writer:
         encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
         self._encodings = {name: encoding for name, encoding in encodings.items() if encoding}
         self._videos = {name: codec for name, codec in self._encodings.items() if codec in VIDEO}
-        self._images = {name: encoding for name, encoding in self._encodings.items() if encoding not in VIDEO}
+        self._tables = RowTables(dataset, {name: e for name, e in self._encodings.items() if e not in VIDEO})
 
     def write(self) -> None:
         dataset, meta = self._dataset, self._folder / "meta"
@@ -69,10 +68,8 @@ class _Writer:
         arrays = write_arrays(dataset, self._folder, CHUNK_FILES)
         self._write_episodes(places, self._write_videos())
         meta_folder.write_tasks(meta, dataset.tasks)
-        media = [stream.name for stream in dataset.spec.media]
-        stored = {name: dataset.stored(name, self._encodings.get(name)) for name in media}
-        images = meta_folder.image_contract(dataset.spec, stored)
-        meta_folder.write_json(meta / "robocache.json", {**dataset.provenance, "images": images, "arrays": arrays})
+        meta_folder.write_provenance(meta, dataset, self._encodings, arrays)
+        write_norm_stats(meta, dataset.stats)
         meta_folder.write_json(meta / "stats.json", {**dataset.stats, **self._own_stats()})
         meta_folder.write_json(meta / "info.json", self._info())
 
@@ -83,55 +80,17 @@ class _Writer:
         first_row = 0
         with closing(table):
             for episode in self._dataset.episodes:
-                for rows in self._parts(episode):
-                    table.append(self._rows(episode, first_row, rows))
+                for rows in self._tables.parts(episode, standard_columns(episode, self._dataset.rate_hz, first_row)):
+                    table.append(rows)
                 places.append(table.end_episode())
                 first_row += episode.length
         return places
-
-    def _parts(self, episode: Episode) -> Iterator[slice]:
-        """Yield the rows of an episode in parts of bounded size."""
-        sizes = np.full(episode.length, 8 * episode.layout.row_width)
-        for name, encoding in self._images.items():
-            sizes += episode.images(name, encoding).sizes
-        start = size = 0
-        for row, of_row in enumerate(sizes.tolist()):
-            if start < row and size + of_row > PART_BYTES:
-                yield slice(start, row)
-                start, size = row, 0
-            size += of_row
-        yield slice(start, episode.length)
-
-    def _rows(self, episode: Episode, first_row: int, rows: slice) -> Any:
-        """Return rows of an episode as a pyarrow table."""
-        part = {name: values[rows] for name, values in episode.rows.items()}
-        columns = {name: feature.values(part) for name, feature in self._dataset.features.items()}
-        columns.update({name: values[rows] for name, values in self._own_columns(episode, first_row).items()})
-        table = {name: column(values) for name, values in columns.items()}
-        for name, encoding in self._images.items():
-            images = episode.images(name, encoding)
-            files = [{"bytes": images[row], "path": None} for row in range(rows.start, rows.stop)]
-            pyarrow = need("pyarrow", "export")  # `datasets.Image` reads this structure
-            kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
-            table[IMAGES.format(name)] = pyarrow.array(files, kind)
-        return need("pyarrow", "export").table(table)
-
-    def _own_columns(self, episode: Episode, first_row: int) -> dict[str, NDArray[Any]]:
-        """Return the columns that LeRobot defines."""
-        rows = np.arange(episode.length)
-        return {
-            "timestamp": (rows / self._dataset.rate_hz).astype(np.float32),
-            "frame_index": rows,
-            "episode_index": np.full(episode.length, episode.index),
-            "index": first_row + rows,
-            "task_index": np.full(episode.length, episode.task_index),
-        }
 
     def _own_stats(self) -> dict[str, Stats]:
         parts: dict[str, list[NDArray[Any]]] = {}
         first_row = 0
         for episode in self._dataset.episodes:
-            for name, values in self._own_columns(episode, first_row).items():
+            for name, values in standard_columns(episode, self._dataset.rate_hz, first_row).items():
                 parts.setdefault(name, []).append(values)
             first_row += episode.length
         return {name: of_columns(*values) for name, values in parts.items()}
@@ -153,7 +112,8 @@ class _Writer:
                 entry = self._episode(episode, row, places[episode.index])
                 for key, parts in videos.items():
                     entry.update(self._place_in_video(key, parts[episode.index], episode.length))
-                stats = {**episode.stats, **{n: of_columns(v) for n, v in self._own_columns(episode, row).items()}}
+                own = standard_columns(episode, self._dataset.rate_hz, row)
+                stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
                 stats.update({IMAGES.format(n): episode.histogram(n).stats() for n in self._encodings})
                 for key, values in stats.items():
                     entry.update({f"stats/{key}/{name}": value for name, value in values.items()})

@@ -38,6 +38,15 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
+def write_provenance(
+    meta: Path, dataset: ExportedDataset, encodings: Mapping[str, str], arrays: Mapping[str, Any]
+) -> None:
+    """Write robocache.json: where the dataset is from, and how its images and arrays are stored."""
+    stored = {stream.name: dataset.stored(stream.name, encodings.get(stream.name)) for stream in dataset.spec.media}
+    images = image_contract(dataset.spec, stored)
+    write_json(meta / "robocache.json", {**dataset.provenance, "images": images, "arrays": arrays})
+
+
 def image_contract(spec: FusionSpec, stored: Mapping[str, str]) -> dict[str, Any]:
     """Return by image stream how pixels are stored, and the normalization in the spec.
 

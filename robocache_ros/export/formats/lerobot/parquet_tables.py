@@ -15,10 +15,11 @@ from robocache_ros.extras import need
 ROW_GROUP_BYTES = 32 << 20
 
 
-def column(values: NDArray[Any]) -> Any:
+def column(values: NDArray[Any], *, as_list: bool = False) -> Any:
     """Convert (N,) values, (N, D) rows or (N, n, D) arrays to a pyarrow array; rows with D = 1 become a plain column.
 
-    LeRobot expects a plain column for D = 1. Arrays are lists of lists, as `Array2D` of Hugging Face datasets reads.
+    LeRobot v3.0 expects a plain column for D = 1; with `as_list` it has lists of one value. Arrays are lists of lists,
+    as `Array2D` of Hugging Face datasets reads.
     """
     pyarrow = need("pyarrow", "export")
     if values.ndim == 3:
@@ -26,7 +27,7 @@ def column(values: NDArray[Any]) -> Any:
         for size in values.shape[:0:-1]:
             array = pyarrow.ListArray.from_arrays(np.arange(0, len(array) + 1, size, dtype=np.int32), array)
         return array
-    if values.ndim == 1 or values.shape[1] == 1:
+    if values.ndim == 1 or (values.shape[1] == 1 and not as_list):
         return pyarrow.array(values.reshape(-1))
     flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
     return pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.lerobot.statistics import ColumnFiles, Stats
+from robocache_ros.export.statistics import Stats
 from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.lerobot.column_files import ColumnFiles
 from robocache_ros.export.validate.lerobot.info_file import STANDARD, Feature, Info
 from robocache_ros.export.validate.lerobot.own_columns import OwnColumns
 from robocache_ros.extras import need
@@ -32,7 +33,6 @@ class EpisodeRows:
         self._findings, self._info, self._tasks = findings, info, tasks
         self._own = OwnColumns(findings, info)
         self._columns = ColumnFiles(folder)
-        self._numbers = {key: str(number) for number, key in enumerate(info.features)}  # names of files
         self.rows = 0
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
 
@@ -70,14 +70,12 @@ class EpisodeRows:
             self._usable = set(values)
         self._usable &= set(values)
         if self._usable and len(next(iter(values.values()))):
-            self._columns.append({self._numbers[key]: values[key] for key in values if key in self._usable})
+            self._columns.append({key: values[key] for key in values if key in self._usable})
 
     def statistics(self, first: int = 0) -> dict[str, Stats]:
         """Return the statistics of each column from row `first` on, for the columns that all episodes have."""
-        if not self.rows:
-            return {}
-        of_files = self._columns.stats(first)
-        return {key: of_files[self._numbers[key]] for key in sorted(self._usable or ())}
+        usable = sorted(self._usable or ()) if self.rows else []
+        return {key: self._columns.stats(key, first) for key in usable}
 
     def close(self) -> None:
         """Close the files of the columns."""

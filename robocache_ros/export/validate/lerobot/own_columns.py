@@ -12,6 +12,7 @@ from robocache_ros.export.validate.findings import Findings
 from robocache_ros.export.validate.lerobot.info_file import Info
 
 TICK, STAMP, VALID = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid"
+WINDOW, MASK = "observation.window.", "robocache.mask."
 
 
 class OwnColumns:
@@ -58,4 +59,8 @@ class OwnColumns:
                 text = f"{key}: {int((~zero).sum())} values are not 0 where {VALID} is 0"
                 self._findings.check(bool(zero.all()), where, text)
                 missing[key] = np.where(gone, np.float32(np.nan), values[key])
+        for key, mask in ((WINDOW + key.removeprefix(MASK), mask) for key, mask in values.items() if MASK in key):
+            if key in values and values[key].shape[:2] == mask.shape:
+                padding = np.broadcast_to(mask[:, :, None] == 0, values[key].shape)
+                missing[key] = np.where(padding, np.float32(np.nan), values[key])
         return missing
