@@ -17,6 +17,7 @@ from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.report.page import write_report
+from robocache_ros.export.validate.checksum_list import write_checksums
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 
@@ -53,6 +54,7 @@ def merge_pieces(
         of_format = folder if len(formats) == 1 else folder / format_.name
         of_format.mkdir(exist_ok=True)
         format_.write(dataset, of_format)
+        write_checksums(of_format)
     if name is not None:
         report = folder / "report.html"
         write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)

@@ -4,57 +4,76 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate.findings import Findings
 
 FILE = "SHA256SUMS"
+THREADS = 2
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _BLOCK_BYTES = 1 << 20
 _MAX_BYTES = 256 << 20
 
 
-def files_of(dataset: Path) -> list[str]:
-    """Return the files of a dataset except hidden ones and the list itself, relative to it, in sorted order."""
-    names = (file.relative_to(dataset).as_posix() for file in dataset.rglob("*") if file.is_file())
-    return sorted(name for name in names if name != FILE and not any(p.startswith(".") for p in name.split("/")))
-
-
 def write_checksums(dataset: Path) -> None:
     """Write SHA256SUMS of all files of a dataset into it."""
-    lines = [f"{sha256(dataset / name)}  {name}\n" for name in files_of(dataset)]
+    files = sorted(file.relative_to(dataset).as_posix() for file in dataset.rglob("*") if file.is_file())
+    names = [name for name in files if name != FILE]
+    lines = [f"{digest}  {name}\n" for name, digest in zip(names, _digests(dataset, names), strict=True)]
     (dataset / FILE).write_text("".join(lines), encoding="utf-8")
 
 
+def update_checksum(dataset: Path, name: str) -> None:
+    """Replace the checksum of a file of a dataset that has SHA256SUMS and is changed on purpose."""
+    path = dataset / FILE
+    if path.is_file():
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[66:] != name]
+        lines.append(f"{_digests(dataset, [name])[0]}  {name}")
+        path.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line[66:])), encoding="utf-8")
+
+
 def check_checksums(findings: Findings) -> None:
-    """Compare every file with SHA256SUMS, if the dataset has it."""
-    path = findings.dataset / FILE
-    if not path.is_file():
+    """Compare the files with SHA256SUMS, if the dataset has it."""
+    dataset = findings.dataset
+    if not (dataset / FILE).is_file():
         findings.skip(f"checksums of the files: there is no {FILE}")
         return
     with findings.reading(FILE, ValueError):
-        if path.stat().st_size > _MAX_BYTES:
-            raise RoboCacheError(f"{FILE}: is larger than {_MAX_BYTES >> 20} MiB")
-        listed: dict[str, str] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if (match := _LINE.fullmatch(line)) is None:
-                raise RoboCacheError(f"{FILE}: line {number} is not a checksum and a name")
-            listed[match[2]] = match[1]
-        present = set(files_of(findings.dataset))
-        for name in sorted(set(listed) - present):
+        listed = _read(dataset / FILE)
+        present = [name for name in listed if (dataset / name).is_file()]
+        for name in sorted(set(listed) - set(present)):
             findings.add(name, f"is missing; it is in {FILE}")
-        for name in sorted(present - set(listed)):
-            findings.add(name, f"is not in {FILE}")
-        for name in sorted(present & set(listed)):
-            with findings.reading(name):
-                same = sha256(findings.dataset / name) == listed[name]
-                findings.check(same, name, f"its checksum is not that in {FILE}: the file was changed")
-                findings.counted["checksums"] += 1
+        for name, digest in zip(present, _digests(dataset, present), strict=True):
+            findings.check(digest == listed[name], name, f"its checksum is not that in {FILE}: the file was changed")
+        findings.counted["checksums"] += len(present)
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
+def _read(path: Path) -> dict[str, str]:
+    """Return the checksum of each file."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise RoboCacheError(f"{FILE}: is larger than {_MAX_BYTES >> 20} MiB")
+    listed: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or ".." in Path(match[2]).parts or Path(match[2]).is_absolute():
+            raise RoboCacheError(f"{FILE}: line {number} is not a checksum and the name of a file in the dataset")
+        listed[match[2]] = match[1]
+    return listed
+
+
+def _digests(dataset: Path, names: Sequence[str]) -> list[str]:
+    """Return the SHA-256 of files, in hexadecimal digits. Hard links of one file are read once."""
+    identities = [(dataset / name).stat() for name in names]
+    distinct = {(found.st_dev, found.st_ino): name for name, found in zip(names, identities, strict=True)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        digests = dict(zip(distinct, pool.map(_sha256, [dataset / name for name in distinct.values()]), strict=True))
+    return [digests[found.st_dev, found.st_ino] for found in identities]
+
+
+def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

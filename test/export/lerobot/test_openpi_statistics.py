@@ -13,8 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.formats.lerobot.openpi_statistics import write_chunk_norm_stats
 from robocache_ros.export.job import ExportResult
-from robocache_ros.export.openpi_statistics import write_chunk_norm_stats
+from robocache_ros.export.validate.validators import validate
 
 HORIZON = 10
 
@@ -56,6 +57,7 @@ def test_action_chunks_are_counted_as_openpi_counts_them(dataset: Path, mask: li
     assert found["state"] == before["state"]
     assert found["actions"]["mean"] == pytest.approx(wanted.mean(axis=0).tolist())
     assert found["actions"]["std"] == pytest.approx(wanted.std(axis=0).tolist())
+    assert [str(finding) for finding in validate(dataset)[0].found] == []
     assert found["actions"]["q01"] == pytest.approx(np.quantile(wanted, 0.01, axis=0).tolist())
 
 

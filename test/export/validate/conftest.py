@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.export.job import ExportResult
+from robocache_ros.export.validate.checksum_list import FILE
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.export.validate.validators import validate
 
@@ -16,11 +17,13 @@ from robocache_ros.export.validate.validators import validate
 @pytest.fixture
 def copy(made: Callable[[str], ExportResult], tmp_path: Path) -> Callable[[str], Path]:
     """A copy of a dataset, by how its images are stored."""
+    return lambda media: without_checksums(made(media).out, tmp_path / media)
 
-    def copied(media: str) -> Path:
-        return Path(shutil.copytree(made(media).out, tmp_path / media))
 
-    return copied
+def without_checksums(dataset: Path, copy: Path) -> Path:
+    """A copy of a dataset without its checksums, which would show every change of a file."""
+    shutil.copytree(dataset, copy, ignore=shutil.ignore_patterns(FILE))
+    return copy
 
 
 def found(dataset: Path, *, decode: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
-from .conftest import found
+from .conftest import found, without_checksums
 
 DATA = "data/chunk-000/episode_{:06d}.parquet"
 VIDEO = "videos/chunk-000/observation.images.front/episode_{:06d}.mp4"
@@ -26,7 +26,7 @@ def exported(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def dataset(exported: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(exported, tmp_path / "set"))
+    return without_checksums(exported, tmp_path / "set")
 
 
 def change_json(dataset: Path, name: str, change: Callable[[Any], None]) -> None:

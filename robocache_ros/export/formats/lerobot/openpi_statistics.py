@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.statistics import Stats, of_columns
+from robocache_ros.export.validate.checksum_list import update_checksum
 from robocache_ros.extras import need
 
 FOLDER = "openpi"  # in meta/: AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi")
@@ -69,6 +70,7 @@ def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bo
         chunks.append(of_columns(values.reshape(-1, 1)))
     actions = {name: [chunk[name][0] for chunk in chunks] for name in _STATS}
     write_norm_stats(dataset / "meta", {STATE: of_columns(state), ACTION: actions})
+    update_checksum(dataset, f"meta/{FOLDER}/{FILE}")
 
 
 def _columns(dataset: Path) -> dict[str, NDArray[Any]]:
