@@ -36,6 +36,9 @@ class DatasetFormat(Protocol):
         title: a line for the help.
         entry: the file or folder, directly in the folder of the dataset, by which readers recognize a dataset. It is
             moved to the dataset's final location after the others.
+
+    A format of another package may also have an attribute `validator`, which `robocache validate` uses: a
+    `robocache_ros.export.validate.validators.Validator`.
     """
 
     name: str

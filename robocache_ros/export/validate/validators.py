@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats import FORMATS, known_formats, load_format
 from robocache_ros.export.validate.checksum_list import check_checksums
 from robocache_ros.export.validate.findings import Findings
 
@@ -58,7 +61,7 @@ def validate(dataset: str | Path, *, decode: bool = False) -> list[Findings]:
     where = printable(path)
     if not path.exists():
         raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")
-    known = [_load(target) for target in VALIDATORS]
+    known = list(_known())
     inside = sorted(path.iterdir()) if path.is_dir() else []
     for candidates in ([path], inside):
         found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
@@ -85,7 +88,14 @@ def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
     return findings
 
 
-def _load(target: str) -> Validator:
-    module, _, name = target.partition(":")
-    found: Validator = getattr(import_module(module), name)
-    return found
+def _known() -> Iterator[Validator]:
+    """Yield the validators of this package, then those that formats of other packages bring."""
+    for target in VALIDATORS:
+        module, _, name = target.partition(":")
+        yield getattr(import_module(module), name)
+    for name in known_formats():
+        if name not in FORMATS:
+            with suppress(RoboCacheError):  # a format that cannot be imported
+                validator = getattr(load_format(name), "validator", None)
+                if validator is not None:
+                    yield validator

@@ -88,7 +88,10 @@ def test_modality_names_the_columns_of_each_stream(v21: Path, spec: FusionSpec) 
         assert labels[span["start"] : span["end"]] == [f"{name}.{c}" for c in spec.stream(name).components]
     assert modality["action"] == {"action": {"start": 0, "end": 7}}
     assert modality["video"]["wrist"] == {"original_key": "observation.images.wrist"}
-    assert modality["annotation"] == {"human.action.task_description": {}}
+    assert modality["annotation"] == {
+        "human.action.task_description": {},
+        "human.task_description": {"original_key": "task_index"},
+    }
 
 
 def test_gr00t_does_not_recompute_the_statistics(v21: Path) -> None:

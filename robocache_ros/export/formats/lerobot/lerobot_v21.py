@@ -29,6 +29,7 @@ CHUNK_EPISODES = 1000  # episodes per folder, as in LeRobot
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 ANNOTATION = "human.action.task_description"  # GR00T's name for the index of the task
+SHORT_ANNOTATION = "human.task_description"  # the name in GR00T's examples for new robots
 ANNOTATION_COLUMN = f"annotation.{ANNOTATION}"
 EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
 GR00T_STATS = ("mean", "std", "min", "max", "q01", "q99")  # GR00T indexes each of them by column, so no count
@@ -119,7 +120,7 @@ class _Writer:
             "state": _spans(dataset.state),
             "action": _spans(dataset.actions),
             "video": {name: {"original_key": IMAGES.format(name)} for name in videos},
-            "annotation": {ANNOTATION: {}},
+            "annotation": {ANNOTATION: {}, SHORT_ANNOTATION: {"original_key": "task_index"}},
         }
 
     def _info(self) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from robocache_ros.cli.commands import main
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export import formats
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.validate.findings import MAX_FINDINGS, Findings
+from robocache_ros.export.validate.validators import validate
+from robocache_ros.spec import FusionSpec
+
+
+def test_a_folder_with_several_datasets_is_validated_as_a_whole(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
+    out = export(bags[1:], spec, tmp_path / "out", options).out
+    assert [findings.title for findings in validate(out)] == ["LeRobot v3.0", "LeRobot v2.1"]
+    assert all(findings.found == [] for findings in validate(out))
+
+
+def test_the_exit_code_is_1_if_anything_is_wrong(
+    made: Callable[[str], ExportResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = made("none").out
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", str(out)])
+    assert ended.value.code == 0
+    assert "nothing wrong found; checked" in capsys.readouterr().out
+
+    damaged = tmp_path / "meta"
+    damaged.mkdir()
+    (damaged / "info.json").write_text('{"codebase_version": "v3.0"}')
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", str(tmp_path), "--json"])
+    assert ended.value.code == 1
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
+
+
+def test_what_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(RoboCacheError, match=r"does not exist|not a dataset that can be validated"):
+            validate(path)
+
+
+def test_the_number_of_findings_is_bounded(tmp_path: Path) -> None:
+    findings = Findings(tmp_path, "")
+    for number in range(MAX_FINDINGS + 7):
+        findings.add(f"file {number}", "is\nwrong")
+    assert (len(findings.found), findings.more) == (MAX_FINDINGS, 7)
+    assert str(findings.found[0]) == "file 0: is\\nwrong"
+
+
+def test_a_format_of_another_package_brings_its_validator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Check:
+        title = "other"
+
+        def recognizes(self, dataset: Path) -> bool:
+            return (dataset / "other.txt").exists()
+
+        def check(self, findings: Findings) -> None:
+            findings.add("other.txt", "is empty")
+
+    point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
+    monkeypatch.setattr(formats, "entry_points", lambda group: [point])
+    (tmp_path / "other.txt").touch()
+    (findings,) = validate(tmp_path)
+    assert [str(finding) for finding in findings.found] == ["other.txt: is empty"]
+
+
+def test_an_unexpected_error_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Check:
+        title = "other"
+
+        def recognizes(self, dataset: Path) -> bool:
+            return True
+
+        def check(self, findings: Findings) -> None:
+            raise KeyError("shape")
+
+    point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
+    monkeypatch.setattr(formats, "entry_points", lambda group: [point])
+    (findings,) = validate(tmp_path)
+    assert str(findings.found[0]).endswith("cannot be read further (KeyError: 'shape')")
