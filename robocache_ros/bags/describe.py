@@ -114,7 +114,7 @@ def _sampled(
     for message in messages:
         name = message.topic
         if seen[name] % strides[name] == 0:
-            kept[name].append(message.data)
+            kept[name].append(bytes(message.data))
         seen[name] += 1
         yield message
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.clocks.read import read_timeline
 from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import Data
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.engine import offline
 from robocache_ros.engine.engine import FusionEngine
@@ -76,7 +77,7 @@ class BagRun:
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
-                self._ingest.static_transforms(message.data)
+                self._ingest.static_transforms(bytes(message.data))
         topics = {feed.topic for feed in bag.feeds(spec)}
         self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
@@ -163,12 +164,12 @@ class BagRun:
                 self._valid.append(part.valid)
                 yield part
 
-    def _messages(self, start_ns: int, stop_ns: int) -> Iterator[tuple[str, int, bytes]]:
+    def _messages(self, start_ns: int, stop_ns: int) -> Iterator[tuple[str, int, Data]]:
         """Yield each message, with its arrival on the timeline, once per stream that uses it, also as a companion."""
         fed = defaultdict(list)
         for feed in self.bag.feeds(self.spec):
             fed[feed.topic].append(feed.name)
-        messages = read_ahead(self.bag.messages(fed, start_ns, stop_ns))
+        messages = read_ahead(self.bag.messages(fed, start_ns, stop_ns, views=True))
         at = self.timeline.at
         for topic, log_ns, data in self._recorder.watch(messages):
             arrival_ns = at(log_ns)

@@ -96,14 +96,24 @@ class Bag:
         return held
 
     def messages(
-        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+        self,
+        topics: Collection[str] | None = None,
+        start_ns: int | None = None,
+        stop_ns: int | None = None,
+        *,
+        views: bool = False,
     ) -> Iterator[RawMessage]:
-        """Yield the messages of `topics` (None: all) with start_ns <= log time < stop_ns, in log order."""
+        """Yield the messages of `topics` (None: all) with start_ns <= log time < stop_ns, in log order.
+
+        Their data is bytes. `views`: the data of large messages may be memoryviews without a copy; they keep the memory
+        around them from being reused until they are released.
+        """
         wanted = set(self.topics if topics is None else topics)
         low = max(self.start_ns, start_ns if start_ns is not None else 0)
         high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
         try:
-            yield from merged_messages([source for _, source in self._sources], wanted, low, high)
+            for message in merged_messages([source for _, source in self._sources], wanted, low, high):
+                yield message if views or type(message.data) is bytes else message._replace(data=bytes(message.data))
         except OSError as error:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 

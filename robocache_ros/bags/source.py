@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from robocache_ros.bags.log_times import Group
+
+Data: TypeAlias = "bytes | memoryview"
 
 
 class RawMessage(NamedTuple):
@@ -15,7 +17,7 @@ class RawMessage(NamedTuple):
 
     topic: str
     log_ns: int  # receive time
-    data: bytes  # CDR, with the encapsulation header
+    data: Data  # CDR, with the encapsulation header
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Recorder:
         for message in messages:
             topic, log_ns, data = message
             start = starts[topic]
-            head = data[:4] + data[start : start + 8]
+            head = bytes(data[:4]) + bytes(data[start : start + 8])
             if len(head) < _STAMPED_HEAD:
                 self._short[topic].append(len(logs[topic]))
                 head = head.ljust(_STAMPED_HEAD, b"\xff")

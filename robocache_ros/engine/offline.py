@@ -24,7 +24,7 @@ VISIBILITIES = ("ideal", "deployed")
 
 # More than 50 lines for its docstring and the functions that share its state.
 def run(
-    messages: Iterable[tuple[str, int, bytes]],
+    messages: Iterable[tuple[str, int, bytes | memoryview]],
     ingest: Ingest,
     first_ns: int,
     last_ns: int,
@@ -98,7 +98,7 @@ def run(
             enough_ns = tick_grid.tick_ns(tick + size(), rate_hz) + awaited_ns
         if stream in vectors:
             run = runs[stream]
-            run[0].append(data)
+            run[0].append(bytes(data))
             run[1].append(log_ns)
             collected += len(data)
             if collected > RUN_BYTES:

@@ -66,11 +66,14 @@ class Checksums:
 
     def _sha256(self, file: Path) -> str:
         digest = hashlib.sha256()
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK_BYTES):
+        block = memoryview(
+            bytearray(_BLOCK_BYTES)
+        )  # reused: the page faults of new memory cost half as much as the hash
+        with file.open("rb", buffering=0) as stream:
+            while count := stream.readinto(block):
                 if self._stopped.is_set():
                     raise CancelledError
-                digest.update(block)
+                digest.update(block[:count])
         return digest.hexdigest()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import importlib
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.bags.source import Data
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
@@ -17,9 +19,10 @@ MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES a
 MAX_FILE_BYTES = 1 << 30
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _BLOCK = 1 << 20
+_AT_ONCE = 64 << 10  # from this size on, data is decompressed into memory of its declared size
 
 
-def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
+def decompress(codec: str, data: Data, size: int | None = None) -> Data:
     """Return the decompressed bytes.
 
     Args:
@@ -36,7 +39,7 @@ def decompress(codec: str, data: bytes, size: int | None = None) -> bytes:
     if not codec:
         found = data
     elif codec in _CODECS:
-        found = _decompress(_CODECS[codec], codec, data, limit)
+        found = _at_once(codec, data, size) or _decompress(_CODECS[codec], codec, data, limit)
     else:
         raise RoboCacheError(f"compression {printable(codec, 40)!r} is not one of {', '.join(_CODECS)}")
     if len(found) > limit or (size is not None and len(found) != size):
@@ -74,7 +77,47 @@ def decompress_file(source: Path, target: Path) -> str:
                 raise RoboCacheError(f"{source}: decompresses to more than {limit:,} bytes; decompress it by hand")
 
 
-def _decompress(make: Callable[[], Any], codec: str, data: bytes, limit: int) -> bytes:
+def _at_once(codec: str, data: Data, size: int | None) -> memoryview | None:
+    """Decompress into memory of `size` bytes: nearly twice as fast for zstd, and three times for lz4.
+
+    None if pyarrow is not installed, or if the data is damaged or has another size: `_decompress` finds the reason.
+    """
+    if codec == "zstd" and size is None:
+        size = _zstd_size(data)
+    arrow = _arrow() if size and _AT_ONCE <= size <= MAX_BYTES and codec in ("lz4", "zstd") else None
+    if arrow is None:
+        return None
+    try:
+        if codec == "zstd":
+            return memoryview(arrow.Codec(codec).decompress(data, size))
+        # Not with a Codec, which ignores that lz4 data is shorter than declared.
+        with arrow.CompressedInputStream(arrow.BufferReader(data), codec) as stream:
+            found = stream.read_buffer(size)
+            return memoryview(found) if len(found) == size and not stream.read(1) else None
+    except (OSError, ValueError, MemoryError):
+        return None
+
+
+def _zstd_size(data: Data) -> int | None:
+    """Return the size that the header of a zstd frame declares, if it does."""
+    zstd = need(_ZSTD, "bags")
+    try:
+        size: int | None = zstd.get_frame_info(data).decompressed_size
+    except zstd.ZstdError:
+        return None
+    return size
+
+
+@cache
+def _arrow() -> Any:
+    """Return pyarrow, which exports require; None if it is not installed."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        return None
+
+
+def _decompress(make: Callable[[], Any], codec: str, data: Data, limit: int) -> bytes:
     found: list[bytes] = []
     length = 0
     try:

@@ -1,6 +1,7 @@
 """Reads MCAP files: complete files by their index, and the remaining data of truncated or damaged files.
 
-A pass over a chunk copies each selected message once and skips the others. This pass is most of the cost.
+A pass over a chunk skips the messages that are not selected. Small messages are copied. Large messages are views of the
+chunk if most of it is selected, so that they do not keep other data in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
-from robocache_ros.bags.source import RawMessage, Topic, is_latched
+from robocache_ros.bags.source import Data, RawMessage, Topic, is_latched
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.mcap_contents import read_contents
 from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, messages_indexed
@@ -21,6 +22,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 READ = ("cdr", "ros1")  # encodings of messages
 NOT_OF_ROS = "are not of ROS (cdr, ros1)"
+LARGE_BYTES = 64 << 10
 
 
 class McapFile:
@@ -124,10 +126,10 @@ class McapFile:
         """Close the file."""
         self._file.close()
 
-    def _content(self, part: Part) -> bytes:
+    def _content(self, part: Part) -> Data:
         """Return the records of a part; empty if they are damaged, which is noted."""
         if not part.is_chunk:
-            return self._file.read(part.start, part.stop)
+            return self._file.block(part.start, part.stop)
         try:
             content = chunk_records(self._file, part.start, part.stop, part.index_stop)
         except RoboCacheError:
@@ -136,10 +138,11 @@ class McapFile:
             return b""
         return content
 
-    def _messages(self, content: bytes, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
+    def _messages(self, content: Data, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
         """Return the number of messages of the channels `names`, and the messages within a time range."""
         found = []
-        count = at = 0
+        whole = memoryview(content)
+        count = at = large = 0
         end = len(content)
         record, head, skip = mcap.RECORD.unpack_from, mcap.MESSAGE_HEAD.unpack_from, mcap.MESSAGE_HEAD.size
         try:
@@ -151,7 +154,12 @@ class McapFile:
                     if channel in names:
                         count += 1
                         if low <= log_ns < high:
-                            found.append(RawMessage(names[channel], log_ns, content[at + skip : at + size]))
+                            data: Data = whole[at + skip : at + size]
+                            if size < LARGE_BYTES:
+                                data = bytes(data)
+                            else:
+                                large += size
+                            found.append(RawMessage(names[channel], log_ns, data))
                 at += size
         except struct.error:
             at = -1
@@ -159,6 +167,8 @@ class McapFile:
             self._read_notes["some of its messages are cut off inside a chunk and could not be read"] = None
             complete = max((stop for _, _, stop in mcap.records(content)), default=0)
             return self._messages(content[:complete], names, low, high)
+        if 2 * large < end:
+            found = [message._replace(data=bytes(message.data)) for message in found]
         return count, found
 
 

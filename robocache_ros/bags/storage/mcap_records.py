@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from robocache_ros.bags.source import Data
+from robocache_ros.buffer_pool import buffer_for, host_pool
 from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError
 
@@ -26,6 +28,8 @@ _FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, c
 FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
 MAX_RECORDS = 2_000_000  # per chunk; an empty message uses 160 bytes of memory
 _WINDOW = 1 << 20
+_POOLED = range(64 << 10, 4 << 20)  # sizes of reads into reused memory
+_POOL_BLOCKS = 32
 
 
 class StoredFile:
@@ -51,6 +55,7 @@ class StoredFile:
             raise RoboCacheError(f"{path}: not a regular file; give a recording")
         self.size = status.st_size
         self._window, self._window_at = b"", 0
+        self._pool = host_pool(_POOL_BLOCKS)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes of [start, stop), or fewer at the end of the file; OSError if the disk fails."""
@@ -60,6 +65,18 @@ class StoredFile:
         if at < 0 or at + stop - start > len(self._window):
             self._window, self._window_at, at = os.pread(self._fd, self._window_bytes, start), start, 0
         return self._window[at : at + stop - start]
+
+    def block(self, start: int, stop: int) -> Data:
+        """Return the same as `read`, for large data; its memory is reused when nothing refers to it.
+
+        The page faults of new memory cost more than copying the data into it.
+        """
+        size = min(stop, self.size) - start
+        if size not in _POOLED:
+            return self.read(start, stop)
+        memory = self._pool.acquire(buffer_for(size)).data[:size]
+        count = os.preadv(self._fd, [memory], start)
+        return memory[:count].toreadonly()
 
     def _all(self, start: int, size: int) -> bytes:
         data = os.pread(self._fd, max(size, 0), start)
@@ -103,7 +120,7 @@ class ChunkIndex(NamedTuple):
     channels: frozenset[int]
 
 
-def records(data: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
+def records(data: Data, at: int = 0) -> Iterator[tuple[int, int, int]]:
     """Yield (op code, start, stop) of the content of each complete record."""
     end = len(data)
     while at + RECORD.size <= end:
@@ -115,7 +132,7 @@ def records(data: bytes, at: int = 0) -> Iterator[tuple[int, int, int]]:
         at += size
 
 
-def is_overfull(data: bytes) -> bool:
+def is_overfull(data: Data) -> bool:
     """Whether a chunk has more than MAX_RECORDS records."""
     return len(data) > MAX_RECORDS * RECORD.size and sum(1 for _ in records(data)) > MAX_RECORDS
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
 from robocache_ros.bags.storage.mcap_records import StoredFile
@@ -64,7 +65,7 @@ class Contents:
             self.channels.setdefault(channel.key, channel)
 
 
-def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) -> bytes:
+def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) -> Data:
     """Return the records of the chunk with the content [start, stop); RoboCacheError if it is damaged.
 
     A chunk without a checksum is compared with the message indexes after it, up to index_stop.
@@ -76,7 +77,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
         raise RoboCacheError("its head is damaged") from None
     if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size or head.length > MAX_BYTES:
         raise RoboCacheError("its head is damaged")
-    data = file.read(start + head.data_at, start + head.data_at + head.length)
+    data = file.block(start + head.data_at, start + head.data_at + head.length)
     content = decompress(head.compression, data, head.size)
     if head.checksum and zlib.crc32(content) != head.checksum:
         raise RoboCacheError("its checksum does not match")
@@ -87,7 +88,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
     return content
 
 
-def _is_indexed(file: StoredFile, at: int, end: int, content: bytes) -> bool:
+def _is_indexed(file: StoredFile, at: int, end: int, content: Data) -> bool:
     """Whether the message indexes after a chunk list exactly its messages, with their channels and log times."""
     listed = set()
     for op, start, stop in file_records(file, at, min(end, at + MAX_BYTES)):
@@ -228,7 +229,7 @@ class Scan:
                     times.append(log_ns)
                     keys.append(channel)
                 elif op in (mcap.SCHEMA, mcap.CHANNEL):
-                    found.declare(op, content[begin:end])
+                    found.declare(op, bytes(content[begin:end]))
                 at = end
             if at != len(content):
                 raise RoboCacheError("it ends inside a record")

@@ -56,7 +56,7 @@ class _TookTooLongError(BaseException):
 def read(path: Path) -> Reading:
     """Read a recording and fuse it."""
     with Bag(path) as bag:
-        messages = tuple((m.topic, m.log_ns, m.data) for m in bag.messages())
+        messages = tuple((m.topic, m.log_ns, bytes(m.data)) for m in bag.messages())
         digest = hashlib.sha256()
         try:
             run = BagRun(bag, fusion_spec(), trim=False)

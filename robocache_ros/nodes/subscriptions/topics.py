@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
+from robocache_ros.buffer_pool import buffer_for
 from robocache_ros.decode import definitions_of
 from robocache_ros.engine import Ingest
-from robocache_ros.engine.backends.buffer_pool import buffer_for
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes.middleware import compat, qos
 from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, ReceivedMessage

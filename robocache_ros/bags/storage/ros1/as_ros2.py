@@ -55,7 +55,7 @@ class AsRos2:
         for message in self._source.messages(topics, start_ns, stop_ns):
             convert = self._converters.get(message.topic)
             try:
-                yield message if convert is None else message._replace(data=convert(message.data))
+                yield message if convert is None else message._replace(data=convert(bytes(message.data)))
             except RoboCacheError:
                 self._lost.setdefault(message.topic, {})[message.log_ns] = None
 

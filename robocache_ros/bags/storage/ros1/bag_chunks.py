@@ -119,7 +119,7 @@ def chunk_content(file: StoredFile, chunk: Chunk) -> bytes:
     if chunk.stop - chunk.start > MAX_BYTES:
         raise RoboCacheError(f"{chunk.stop - chunk.start:,} bytes in a chunk, the limit is {MAX_BYTES:,}")
     data = file.read(chunk.start, chunk.stop)
-    return decompress(chunk.codec, data, chunk.size if chunk.codec else len(data))
+    return bytes(decompress(chunk.codec, data, chunk.size if chunk.codec else len(data)))
 
 
 def record_data(file: StoredFile, record: ros1.Record) -> bytes:

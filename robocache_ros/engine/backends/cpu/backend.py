@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robocache_ros.engine.backends.buffer_pool import BufferPool, host_pool
+from robocache_ros.buffer_pool import BufferPool, host_pool
 from robocache_ros.engine.backends.cpu.stores import MediaStore, VectorStore
 from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
 from robocache_ros.engine.backends.interface import Int64, MemoryRow, Selections

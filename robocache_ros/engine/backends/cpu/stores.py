@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros import ops
-from robocache_ros.engine.backends.buffer_pool import BufferPool
+from robocache_ros.buffer_pool import BufferPool
 from robocache_ros.engine.backends.decode_thread import DecodeThread, Job
 from robocache_ros.engine.backends.interface import Int64, TensorFormat
 from robocache_ros.ops.window.window_selection import WindowSelection

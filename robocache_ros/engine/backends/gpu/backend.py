@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.engine.backends.buffer_pool import BufferPool, host_pool
+from robocache_ros.buffer_pool import BufferPool, host_pool
 from robocache_ros.engine.backends.gpu.allocation import allocate
 from robocache_ros.engine.backends.gpu.media_ring import MediaRing
 from robocache_ros.engine.backends.gpu.prepared_layouts import likely_variant

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robocache_ros.buffer_pool import BufferPool, buffer_for
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.compressed import first_picture
 from robocache_ros.decode.payloads import ImagePayload
-from robocache_ros.engine.backends.buffer_pool import BufferPool, buffer_for
 from robocache_ros.engine.backends.decode_thread import DecodeThread, Job, warm_up
 from robocache_ros.engine.backends.gpu.allocation import allocate
 from robocache_ros.engine.backends.gpu.prepared_layouts import Key, PreparedLayouts

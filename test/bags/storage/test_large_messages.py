@@ -1,0 +1,75 @@
+"""Large messages are read without a copy, into memory that is reused only when nothing refers to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lz4.frame
+import numpy as np
+import pytest
+from backports import zstd
+
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.storage import codecs
+from robocache_ros.bags.storage.mcap_records import StoredFile
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+
+from ..conftest import MS, START_NS
+
+COUNT = 60  # more messages than there are blocks to read them into
+TYPE = "sensor_msgs/msg/Image"
+
+
+def large(number: int) -> bytes:
+    return bytes([0, 1, 0, 0]) + bytes([number]) * 200_000
+
+
+@pytest.fixture(params=["none", "storage"])
+def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    messages = [("/image", START_NS + k * MS, large(k)) for k in range(COUNT)]
+    return write_bag(tmp_path / "bag", {"/image": TYPE}, messages, compression=request.param)
+
+
+def test_views_have_the_bytes_of_the_messages(recording: Path) -> None:
+    with Bag(recording) as bag:
+        assert [bytes(message.data) for message in bag.messages(views=True)] == [large(k) for k in range(COUNT)]
+
+
+def test_messages_are_bytes_unless_views_are_asked_for(recording: Path) -> None:
+    with Bag(recording) as bag:
+        assert {type(message.data) for message in bag.messages()} == {bytes}
+        assert {type(message.data) for message in bag.messages(views=True)} == {memoryview}
+
+
+def test_views_that_are_held_keep_their_bytes(recording: Path) -> None:
+    with Bag(recording) as bag:
+        held = list(bag.messages(views=True))
+        assert sum(1 for _ in bag.messages(views=True)) == COUNT
+    assert [bytes(message.data) for message in held] == [large(k) for k in range(COUNT)]
+
+
+def test_a_block_beyond_the_end_of_the_file_is_short(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    file = StoredFile(tmp_path / "file")
+    assert len(file.block(10_000, 200_000)) == 90_000
+    file.close()
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("arrow", [True, False])
+def test_data_of_the_declared_size_only_is_decompressed(
+    codec: str, arrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "_arrow", codecs._arrow if arrow else lambda: None)
+    data = np.random.default_rng(0).integers(0, 4, 300_000, dtype=np.uint8).tobytes()
+    packed = {"lz4": lz4.frame.compress, "zstd": zstd.compress}[codec](data)
+    assert codecs.decompress(codec, packed, len(data)) == data
+    for wrong, size in (
+        (packed, len(data) - 1),
+        (packed, len(data) + 1),
+        (packed[:-9], len(data)),
+        (packed[9:], 300_000),
+    ):
+        with pytest.raises(RoboCacheError):
+            codecs.decompress(codec, wrong, size)
