@@ -41,6 +41,7 @@ class BagRun:
         trim: omit ticks at both ends at which a stream is invalid (at the tail, at most ten seconds or `TAIL_BYTES` of
             images and voxels).
         start_ns, stop_ns: range of log times to read; None: from the first message, to the last one.
+        channels_last: of the images; see FusionEngine.
 
     Attributes:
         timeline: the timeline of the ticks.
@@ -60,6 +61,7 @@ class BagRun:
         trim: bool = True,
         start_ns: int | None = None,
         stop_ns: int | None = None,
+        channels_last: bool = False,
     ) -> None:
         bag.require(spec)
         self.bag = bag
@@ -74,7 +76,7 @@ class BagRun:
         self.stop_ns = self.start_ns + sum(span.last_ns - span.first_ns for span in self._spans)
         self.leading = self.trailing = 0
         self._trim = trim
-        self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True), bag.definitions)
+        self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True, channels_last=channels_last), bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
                 self._ingest.static_transforms(bytes(message.data))

@@ -54,6 +54,8 @@ class FusionEngine:
             torchvision), which is faster and differs by a few counts.
         payload_bytes: size of the largest image or cloud of a stream, to allocate GPU memory before the first one
             arrives and shows its size.
+        channels_last: return uint8 images in torch's channels_last memory format (recordings, on the CPU), which saves
+            a transposition of most images.
 
     Raises:
         RoboCacheError: the device does not exist or does not have enough free memory.
@@ -68,12 +70,13 @@ class FusionEngine:
         normalized: bool = False,
         jpeg: str = "cpu",
         payload_bytes: Mapping[str, int] | None = None,
+        channels_last: bool = False,
     ) -> None:
         self.spec = spec
         self.layout = Layout(spec)
         self.clock_jumps = 0
         capacities = {s.name: slots_for(s, spec) for s in spec.streams}
-        options = Options(normalized, jpeg, payload_bytes or {})
+        options = Options(normalized, jpeg, payload_bytes or {}, channels_last and unbounded)
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self.static_transforms = StaticTransforms()

@@ -31,7 +31,7 @@ def run(
     *,
     visibility: str = "ideal",
     chunk: int = 256,
-    chunk_bytes: int = 64 << 20,
+    chunk_bytes: int = 16 << 20,
 ) -> Iterator[Frames]:
     """Fuse a recording on every tick of [first_ns, last_ns], in chunks of ticks.
 

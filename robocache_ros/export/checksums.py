@@ -66,9 +66,7 @@ class Checksums:
 
     def _sha256(self, file: Path) -> str:
         digest = hashlib.sha256()
-        block = memoryview(
-            bytearray(_BLOCK_BYTES)
-        )  # reused: the page faults of new memory cost half as much as the hash
+        block = memoryview(bytearray(_BLOCK_BYTES))  # reused: new memory costs half as much as the hash, in page faults
         with file.open("rb", buffering=0) as stream:
             while count := stream.readinto(block):
                 if self._stopped.is_set():

@@ -31,7 +31,7 @@ def make_backend(
     if selected.type == "cpu":
         if options.jpeg == "gpu":
             raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU; use jpeg: cpu")
-        return CpuBackend(layout, capacities, options.normalized, live=not unbounded)
+        return CpuBackend(layout, capacities, options, live=not unbounded)
     if unbounded:
         raise RoboCacheError(
             f"device: {device!r} holds a fixed number of samples; recordings are fused with device: cpu"

@@ -75,6 +75,7 @@ class Options:
     normalized: bool = False
     jpeg: str = "cpu"
     payload_bytes: Mapping[str, int] = field(default_factory=dict)
+    channels_last: bool = False
 
 
 class TensorFormat:

@@ -20,7 +20,7 @@ from robocache_ros.decode.payloads import (
 )
 from robocache_ros.engine.backends.interface import TensorFormat
 from robocache_ros.ops.image.conversion import ImageOptions
-from robocache_ros.ops.image.convert import convert_layout
+from robocache_ros.ops.image.convert import channels_last_layout, convert_layout
 from robocache_ros.ops.voxel.depth import voxelize_depth_layout
 from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
 from robocache_ros.ops.voxel.grid import Output, Voxelization, checked_voxelization
@@ -30,10 +30,10 @@ from robocache_ros.spec import StreamSpec
 Payload: TypeAlias = ImagePayload | CloudPayload | DepthPayload
 
 
-def converter(stream: StreamSpec, normalized: bool = False) -> Callable[[Any], Tensor]:
-    """The function from payload to tensor for an image or cloud stream."""
+def converter(stream: StreamSpec, normalized: bool = False, channels_last: bool = False) -> Callable[[Any], Tensor]:
+    """The function from payload to tensor for an image or cloud stream; arguments as in `image_tensor`."""
     if stream.kind == "image":
-        return lambda payload: image_tensor(payload, stream, normalized)
+        return lambda payload: image_tensor(payload, stream, normalized, channels_last)
     return lambda payload: voxel_tensor(payload, stream)
 
 
@@ -47,13 +47,17 @@ def tensor_format(stream: StreamSpec, normalized: bool = False) -> TensorFormat:
     return TensorFormat(reduction.dense_shape(voxelization.grid), reduction.dense_dtype)
 
 
-def image_tensor(payload: ImagePayload, stream: StreamSpec, normalized: bool = False) -> Tensor:
+def image_tensor(
+    payload: ImagePayload, stream: StreamSpec, normalized: bool = False, channels_last: bool = False
+) -> Tensor:
     """(C, H, W): uint8 for 8-bit encodings, not normalised; float32 for depth, in the message's units.
 
     `normalized`: always float32; uint8 images are normalised as by `ops.normalize_image`.
+    `channels_last`: uint8 images in this memory format, without a copy if possible.
     """
     raw = decode_compressed(payload)
-    return convert_layout(borrow(raw.data), raw.layout, image_options(stream, normalized))
+    convert = channels_last_layout if channels_last else convert_layout
+    return convert(borrow(raw.data), raw.layout, image_options(stream, normalized))
 
 
 def image_options(stream: StreamSpec, normalized: bool) -> ImageOptions:
@@ -94,4 +98,5 @@ def borrow(data: NDArray[np.uint8]) -> Tensor:
     if data.flags.writeable:
         return torch.from_numpy(data)
     memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)
+    memory.data = data  # type: ignore[attr-defined]  # the memory is kept as long as the tensor
     return torch.from_numpy(np.ctypeslib.as_array(memory))

@@ -81,7 +81,9 @@ def convert(
 ) -> ExportedRecording:
     """Run a recording through the engine; write the ticks of its episodes to `writer`."""
     with Bag(path) as bag:
-        run = BagRun(bag, spec, visibility=options.visibility, trim=options.trim and masks_all(spec))
+        run = BagRun(
+            bag, spec, visibility=options.visibility, trim=options.trim and masks_all(spec), channels_last=True
+        )
         cutter = EpisodeCutter(spec, options.min_frames if writer else 1)
         thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
         span = max(run.stop_ns - run.start_ns, 1)

@@ -81,6 +81,17 @@ def convert_layout(data: Tensor, layout: ImageLayout, options: ImageOptions, out
     return image_cpu.convert(data, conversion, out)
 
 
+def channels_last_layout(data: Tensor, layout: ImageLayout, options: ImageOptions) -> Tensor:
+    """`convert_layout` to a tensor in torch's channels_last memory format, the order of the pixels in most messages.
+
+    The result is a view of `data` if the image needs no conversion. Floats are contiguous, as by `convert_layout`.
+    """
+    conversion = checked_conversion(data.numel(), layout, options)
+    if data.is_cuda or conversion.dtype != torch.uint8:
+        return convert_layout(data, layout, options)
+    return image_cpu.channels_last(data, conversion)
+
+
 def normalize_image(image: Tensor, normalize: Any = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """Normalise uint8 images as a policy sees them: (x / 255 - mean) / std in float32, rounded once to `dtype`.
 

@@ -29,11 +29,20 @@ CY, CVR, CUG, CVG, CUB = 1220542, 1673527, -409993, -852492, 2116026
 
 def convert(data: Tensor, conversion: Conversion, out: Tensor) -> Tensor:
     """Fill `out` (C, H, W) from the bytes."""
+    pixels = _pixels(data, conversion)
+    return normalize(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), conversion.affine, out)
+
+
+def channels_last(data: Tensor, conversion: Conversion) -> Tensor:
+    """(C, H, W) in memory as (H, W, C): a view of the bytes if they are stored so. For uint8, not normalised."""
+    return torch.from_numpy(np.ascontiguousarray(_pixels(data, conversion))).permute(2, 0, 1)
+
+
+def _pixels(data: Tensor, conversion: Conversion) -> Array:
+    """Decode, crop and resize."""
     pixels = decode(data.numpy(), conversion.format, conversion.layout)
     top, left, rows, columns = conversion.crop
-    size = (out.shape[1], out.shape[2])
-    pixels = resize(pixels[top : top + rows, left : left + columns], size, conversion.resize)
-    return normalize(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), conversion.affine, out)
+    return resize(pixels[top : top + rows, left : left + columns], conversion.shape[1:], conversion.resize)
 
 
 def normalize(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:

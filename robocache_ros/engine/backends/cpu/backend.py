@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.buffer_pool import BufferPool, host_pool
 from robocache_ros.engine.backends.cpu.stores import MediaStore, VectorStore
 from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
-from robocache_ros.engine.backends.interface import Int64, MemoryRow, Selections
+from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections
 from robocache_ros.engine.backends.media_tensors import converter, tensor_format
 from robocache_ros.engine.frames import Frames
 from robocache_ros.spec import StreamSpec
@@ -28,18 +28,18 @@ class CpuBackend:
     Args:
         layout: the columns; its spec names the streams.
         capacities: initial slots of each stream; more are added when needed.
-        normalized: return images as float32, normalised as the spec declares.
+        options: how frames are computed.
         live: decode compressed images in separate threads, within the time limit of a tick.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, layout: Layout, capacities: Mapping[str, int], normalized: bool, live: bool) -> None:
+    def __init__(self, layout: Layout, capacities: Mapping[str, int], options: Options, live: bool) -> None:
         self._layout = layout
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s, capacities[s.name]) for s in layout.spec.vectors}
         self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
-        self._media = {s.name: _media_store(s, normalized, live) for s in layout.spec.media}
+        self._media = {s.name: _media_store(s, options, live) for s in layout.spec.media}
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
         """Memory for a message."""
@@ -89,12 +89,13 @@ class CpuBackend:
         return {}
 
 
-def _media_store(stream: StreamSpec, normalized: bool, live: bool) -> MediaStore:
-    convert = converter(stream, normalized)
+def _media_store(stream: StreamSpec, options: Options, live: bool) -> MediaStore:
+    channels_last = options.channels_last and stream.kind == "image"
+    convert = converter(stream, options.normalized, channels_last)
     thread = None
     if live and stream.kind == "image" and stream.type.endswith("/CompressedImage"):
         warm_up(convert)
         thread = DecodeThread(stream.name, convert, lambda tensor: int(tensor.nbytes))
     # The frames of a recording take tens of MB each time; mapping new pages costs more than filling them.
     pool = None if live else host_pool(FRAME_BLOCKS)
-    return MediaStore(convert, tensor_format(stream, normalized), thread, pool)
+    return MediaStore(convert, tensor_format(stream, options.normalized), thread, pool, channels_last)

@@ -19,6 +19,7 @@ from robocache_ros.ops.window.window_selection import WindowSelection
 from robocache_ros.ops.window.window_values import window_values
 from robocache_ros.spec import StreamSpec
 
+IMAGES = 4  # dimensions of (T, C, H, W)
 WINDOW_VALUES = 1 << 22  # maximum number of values gathered at once
 
 
@@ -77,6 +78,7 @@ class MediaStore:
         tensor_format: format of the tensors.
         thread: converts a payload as soon as it arrives; None: the thread of the tick converts it.
         pool: memory for the frames; None: new memory for each frame.
+        channels_last: uint8 images are in this memory format.
     """
 
     def __init__(
@@ -85,11 +87,13 @@ class MediaStore:
         tensor_format: TensorFormat,
         thread: DecodeThread | None = None,
         pool: BufferPool | None = None,
+        channels_last: bool = False,
     ) -> None:
         self.format = tensor_format
         self._convert = convert
         self._thread = thread
         self._pool = pool
+        self._channels_last = channels_last
         self._payloads: dict[int, Any] = {}  # by slot; jobs of the thread, if there is one
         self._converted: dict[int, Tensor] = {}
 
@@ -130,15 +134,20 @@ class MediaStore:
             self._thread.end_tick()
         out = self._empty(len(slots))
         for row, slot in zip(out, slots.tolist(), strict=True):
-            if slot >= 0:
-                row.copy_(self.convert(slot))
+            if slot >= 0:  # with NumPy: the threads of torch would take time from the encoders of an export
+                np.copyto(row.numpy(), self.convert(slot).numpy())
             else:
                 row.zero_()
         return out
 
     def _empty(self, ticks: int) -> Tensor:
         shape, dtype = (ticks, *self.format.shape), self.format.dtype
+        packed = self._channels_last and dtype == torch.uint8 and len(shape) == IMAGES
+        if packed:
+            shape = (ticks, *shape[2:], shape[1])
         nbytes = math.prod(shape) * dtype.itemsize
         if self._pool is None or not nbytes:
-            return torch.empty(shape, dtype=dtype)
-        return torch.from_numpy(self._pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)
+            out = torch.empty(shape, dtype=dtype)
+        else:
+            out = torch.from_numpy(self._pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)
+        return out.permute(0, 3, 1, 2) if packed else out
