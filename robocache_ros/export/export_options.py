@@ -6,6 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSettings
 
 MEDIA = ("video", "image", "none")
 ON_INVALID = ("spec", "split", "hold", "mask", "fail")
@@ -20,6 +21,10 @@ class ExportOptions:
     formats: tuple[str, ...] = ("lerobot",)
     visibility: str = "ideal"  # ideal: ticks use every sample; deployed: only samples that had arrived on the robot
     media: str = "video"  # store camera images as video where the format can, as PNG, or not at all
+    codec: str = "auto"  # of videos: auto, which is the usual one of each format, av1 or h264
+    crf: int | None = None  # quality, speed and distance of key frames of videos; see VideoSettings
+    preset: str | None = None
+    gop: int | None = None
     task: str = "robot task"  # description of the task, on which policies are conditioned
     robot_type: str = "unknown"
     on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
@@ -36,11 +41,13 @@ class ExportOptions:
             raise RoboCacheError(f"formats: {', '.join(self.formats)} has one twice; name each format once")
         for name, choices in (
             ("media", MEDIA),
+            ("codec", ("auto", *CODECS)),
             ("visibility", ("ideal", "deployed")),
             ("on_invalid", ON_INVALID),
         ):
             if getattr(self, name) not in choices:
                 raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        self._check_video()
         if self.min_frames < 1:
             raise RoboCacheError(f"min_frames: {self.min_frames} is below 1; an episode has one frame at least")
         if not 0 <= self.min_valid <= 1:
@@ -54,3 +61,19 @@ class ExportOptions:
                 raise RoboCacheError(
                     f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters"
                 )
+
+    @property
+    def video_settings(self) -> VideoSettings:
+        """Settings of the encoders of videos."""
+        return VideoSettings(self.crf, self.preset, self.gop)
+
+    def _check_video(self) -> None:
+        settings = self.video_settings
+        if self.codec == "auto":
+            return
+        if settings.preset is not None and settings.preset not in PRESETS[self.codec]:
+            raise RoboCacheError(
+                f"preset: {settings.preset!r} is not one of {self.codec}; use one of {', '.join(PRESETS[self.codec])}"
+            )
+        if settings.crf is not None and settings.crf > MAX_CRF[self.codec]:
+            raise RoboCacheError(f"crf: {settings.crf} is not in 0..{MAX_CRF[self.codec]}, the range of {self.codec}")

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.extras import need
+
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 Stats = dict[str, Any]
 
@@ -80,8 +82,9 @@ class Histogram:
 
     def add(self, image: NDArray[np.uint8]) -> None:
         """Add a (C, H, W) image."""
-        for channel, plane in enumerate(image):
-            self.counts[channel] += np.bincount(plane.reshape(-1), minlength=256)
+        # Three times as fast as np.bincount.
+        picture = need("PIL.Image", "export").fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
+        self.counts += np.reshape(picture.histogram(), (-1, 256))
         self.images += 1
 
     def __add__(self, other: Histogram) -> Histogram:

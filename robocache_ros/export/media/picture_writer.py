@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.media.blobs import BlobWriter
-from robocache_ros.export.media.video import VideoFile
+from robocache_ros.export.media.video import CODECS, VideoFile, VideoSettings
 from robocache_ros.export.statistics import Histogram
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 
-VIDEO = ("av1", "h264")
+VIDEO = CODECS
 ENCODINGS = (*VIDEO, "png", "jpeg", "raw")
 JPEG_QUALITY = 95
 STATS_STRIDE = 4  # stride of the distinct images used for statistics, because neighbors are similar
@@ -78,10 +78,13 @@ class PictureWriter:
         stream: the stream.
         encodings: some of `ENCODINGS`.
         rate_hz: frames per second of videos.
+        settings: of the encoders of videos.
     """
 
-    def __init__(self, folder: Path, stream: StreamSpec, encodings: Sequence[str], rate_hz: int) -> None:
-        self._folder, self._name, self._rate_hz = folder, stream.name, rate_hz
+    def __init__(
+        self, folder: Path, stream: StreamSpec, encodings: Sequence[str], rate_hz: int, settings: VideoSettings
+    ) -> None:
+        self._folder, self._name, self._rate_hz, self._settings = folder, stream.name, rate_hz, settings
         self._codecs = [encoding for encoding in encodings if encoding in VIDEO]
         self._images = {e: BlobWriter(blobs_path(folder, stream.name, e)) for e in encodings if e not in VIDEO}
         self._numbers = _SampleNumbers(folder, stream.name)
@@ -148,7 +151,7 @@ class PictureWriter:
     def _open_videos(self) -> None:
         for codec in self._codecs:
             path = video_path(self._folder, self._name, codec, len(self._episodes) - 1)
-            video = VideoFile(path, (self._shape[0], self._shape[1]), self._rate_hz, codec)
+            video = VideoFile(path, (self._shape[0], self._shape[1]), self._rate_hz, codec, self._settings)
             self._codec_names[codec] = video.encoder.codec
             self._pixel_formats[codec] = video.encoder.pixel_format
             self._videos.append(video)

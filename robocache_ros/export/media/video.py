@@ -1,8 +1,9 @@
-"""Writes uint8 frames to video files, with the settings of LeRobot."""
+"""Writes uint8 frames to video files, by default with the settings of LeRobot."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
 
@@ -23,11 +24,58 @@ class Encoder(NamedTuple):
     options: dict[str, str]
 
 
-# The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. The number
-# of threads is fixed, because it may change the output. There are no B-frames, so decoding times equal frame times and
-# videos can be joined.
-_AV1 = Encoder("av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "svtav1-params": "lp=2"})
-_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "2"})
+@dataclass(frozen=True)
+class VideoSettings:
+    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's.
+
+    Args:
+        crf: constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more.
+        preset: `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its
+            default.
+        gop: number of frames from one key frame to the next; a reader of any frame decodes so many at most.
+    """
+
+    crf: int | None = None
+    preset: str | None = None
+    gop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.crf is not None and not 0 <= self.crf <= MAX_CRF["av1"]:
+            raise RoboCacheError(f"crf: {self.crf} is not in 0..{MAX_CRF['av1']}; lower is better and larger")
+        if self.preset is not None and self.preset not in (*PRESETS["av1"], *PRESETS["h264"]):
+            raise RoboCacheError(
+                f"preset: {printable(self.preset, 20)!r} is not in 0..13 (av1) or one of {', '.join(PRESETS['h264'])}"
+            )
+        if self.gop is not None and not 1 <= self.gop <= MAX_GOP:
+            raise RoboCacheError(f"gop: {self.gop} is not in 1..{MAX_GOP:,}; 2 suits readers of random frames")
+
+    def applied(self, encoder: Encoder) -> Encoder:
+        """Return the encoder with these settings."""
+        given = {
+            "crf": None if self.crf is None else str(min(self.crf, MAX_CRF[encoder.codec])),
+            "preset": self.preset if self.preset in PRESETS[encoder.codec] else None,
+            "g": None if self.gop is None else str(self.gop),
+        }
+        return encoder._replace(options={**encoder.options, **{k: v for k, v in given.items() if v is not None}})
+
+
+CODECS = ("av1", "h264")
+MAX_CRF = {"av1": 63, "h264": 51}
+MAX_GOP = 1000
+PRESETS = {
+    "av1": tuple(str(number) for number in range(14)),
+    "h264": (
+        *("ultrafast", "superfast", "veryfast", "faster", "fast", "medium"),
+        *("slow", "slower", "veryslow", "placebo"),
+    ),
+}
+# The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. One thread,
+# because the number of threads may change the output, and because cameras are encoded in parallel. There are no
+# B-frames, so decoding times equal frame times and videos can be joined.
+_AV1 = Encoder(
+    "av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "threads": "1", "svtav1-params": "lp=1"}
+)
+_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "1"})
 _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
 MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow frames, such as 16x640 and 4000x4
 
@@ -60,37 +108,54 @@ class VideoFile:
         size: height and width of the frames.
         rate_hz: frames per second.
         codec: av1 or h264.
+        settings: of the encoder.
     """
 
-    def __init__(self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1") -> None:
+    def __init__(
+        self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1", settings: VideoSettings | None = None
+    ) -> None:
         height, width = size
         av = need("av", "export")
         av.logging.set_level(av.logging.ERROR)
         os.environ.setdefault("SVT_LOG", "0")  # only fatal errors; PyAV raises others, with advice
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.frames = 0
-        self.encoder = encoder_of(size, codec)
+        self.frames = self._packets = 0
+        self.encoder = (settings or VideoSettings()).applied(encoder_of(size, codec))
         self._container = av.open(str(path), "w")
         self._stream: Any = self._container.add_stream(self.encoder.name, rate_hz, options=self.encoder.options)
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = self.encoder.pixel_format
         self._time_base = Fraction(1, rate_hz)
-        self._make_frame = av.VideoFrame.from_ndarray
+        # The newer function does not copy the image.
+        self._make_frame = getattr(av.VideoFrame, "from_numpy_buffer", av.VideoFrame.from_ndarray)
 
     def write(self, image: NDArray[np.uint8]) -> None:
-        """Encode a (3, H, W) RGB image as the next frame."""
+        """Encode a (3, H, W) RGB image as the next frame; fastest if its memory is in the order (H, W, 3)."""
         frame = self._make_frame(np.ascontiguousarray(image.transpose(1, 2, 0)), format="rgb24")
         frame.pts = self.frames
         frame.time_base = self._time_base  # the stream's time base changes when the file header is written
-        self._container.mux(self._stream.encode(frame))
+        self._mux(self._stream.encode(frame))
         self.frames += 1
 
     def close(self, *, complete: bool = True) -> None:
-        """Flush the encoder and write the index; with `complete=False` only close the file."""
+        """Flush the encoder and write the index; with `complete=False` only close the file.
+
+        Errors:
+            RoboCacheError: the encoder did not return as many frames as were written.
+        """
         if complete:
-            self._container.mux(self._stream.encode())
+            self._mux(self._stream.encode())
         self._container.close()
+        if complete and self._packets != self.frames:
+            raise RoboCacheError(
+                f"{self.path.name}: {self.encoder.name} returned {self._packets} of {self.frames} frames; "
+                "use another codec"
+            )
+
+    def _mux(self, packets: Any) -> None:
+        self._packets += len(packets)
+        self._container.mux(packets)
 
 
 class JoinedVideo:
@@ -111,7 +176,7 @@ class JoinedVideo:
         self._container: Any = None
         self._stream: Any = None
         self._settings = b""  # codec settings, which are equal for all parts of a file
-        self._files = self._frames = self._bytes = 0
+        self._files = self._frames = self._bytes = self._packets = 0
 
     def append(self, part: Path, frames: int) -> tuple[int, int, int]:
         """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
@@ -123,14 +188,17 @@ class JoinedVideo:
             if self._container is None:
                 self._open(stream)
                 self._settings = settings
-            first = self._frames
+            first, before = self._frames, self._packets
             shift = int(Fraction(first, self._rate_hz) / stream.time_base)
             for packet in source.demux(stream):
                 if packet.dts is not None:  # the last packet is empty
                     packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
                     packet.stream = self._stream
                     self._bytes += packet.size
+                    self._packets += 1
                     self._container.mux(packet)
+        if self._packets - before != frames:
+            raise RoboCacheError(f"{part}: has {self._packets - before} frames for {frames} rows; export again")
         self._frames += frames
         return *divmod(self._files - 1, self._chunk_files), first
 

@@ -23,6 +23,8 @@ from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.exported_dataset import CONTENTS
 from robocache_ros.export.dataset.features import features_of
 from robocache_ros.export.media.picture_writer import ArrayWriter, PictureWriter
+from robocache_ros.export.media.video import VideoSettings
+from robocache_ros.export.pieces.ordered_calls import OrderedCalls
 from robocache_ros.export.statistics import by_column
 from robocache_ros.spec.layout import Layout
 
@@ -34,20 +36,25 @@ Encodings = Mapping[str, Sequence[str]]  # image stream -> the encodings that th
 class PieceWriter:
     """Writes the piece of one recording. Memory is bounded: columns and images are written as they come.
 
+    A thread for each stream of images or voxels writes and encodes it.
+
     Args:
         folder: empty; contains the piece after `finish`. Other code writes `recording.json`, `recording.npz` and
             `done.json` in it.
         layout: the columns of the frames.
         encodings: of each stream of 8-bit images; a stream without encodings is not stored.
+        video: settings of the encoders of videos.
     """
 
-    def __init__(self, folder: Path, layout: Layout, encodings: Encodings) -> None:
+    def __init__(self, folder: Path, layout: Layout, encodings: Encodings, video: VideoSettings | None = None) -> None:
         self._folder = folder
         self._layout = layout
         self._encodings = encodings
+        self._video = video or VideoSettings()
         self._columns = row_columns.RowColumnsWriter(folder, layout)
         self._pictures: dict[str, PictureWriter] = {}
         self._arrays: dict[str, ArrayWriter] = {}
+        self._threads: dict[str, OrderedCalls] = {}
         self._episodes: list[dict[str, Any]] = []
         self._first = self._total = 0  # number of rows before this episode, and including it
 
@@ -58,8 +65,8 @@ class PieceWriter:
     def begin_episode(self) -> None:
         """Start an episode."""
         self._first = self._total
-        for media in self._media.values():
-            media.begin_episode()
+        for name, media in self._media.items():
+            self._threads[name].add(media.begin_episode)
 
     def write(self, frames: Frames) -> None:
         """Write the next ticks of the episode."""
@@ -72,8 +79,8 @@ class PieceWriter:
 
     def end_episode(self) -> None:
         """Close the episode, and compute its statistics."""
-        for media in self._media.values():
-            media.end_episode()
+        for name, media in self._media.items():
+            self._threads[name].add(media.end_episode)
         self._columns.flush()
         rows = row_columns.load(self._folder, self._layout)
         rows = {name: values[self._first : self._total] for name, values in rows.items()}
@@ -86,6 +93,8 @@ class PieceWriter:
 
     def finish(self) -> None:
         """Complete the files."""
+        for thread in self._threads.values():
+            thread.wait()
         self.close(complete=True)
         contents = {
             "episodes": self._episodes,
@@ -100,6 +109,8 @@ class PieceWriter:
             stack.callback(self._columns.close)
             for media in self._media.values():
                 stack.callback(media.close, complete=complete)
+            for thread in self._threads.values():
+                stack.callback(thread.close)  # before the files, because callbacks run in reverse order
 
     def _write_rows(self, frames: Frames) -> None:
         self._columns.append(frames)
@@ -108,15 +119,16 @@ class PieceWriter:
         for name, media in self._media.items():
             row = self._layout.names.index(name)
             used = np.where(frames.valid[:, row] > 0, stamps[:, row], -1)
-            media.write(frames.media[name].cpu().numpy(), used)
+            self._threads[name].add(media.write, frames.media[name].cpu().numpy(), used)
 
     def _open_media(self, frames: Frames) -> None:
         for name, tensor in frames.media.items():
             stream = self._layout.spec.stream(name)
             if stream.kind != "image" or tensor.dtype.itemsize > 1:
                 self._arrays[name] = ArrayWriter(self._folder, stream)
-                self._arrays[name].begin_episode()
             elif encodings := self._encodings.get(name, ()):
                 rate_hz = self._layout.spec.rate_hz
-                self._pictures[name] = PictureWriter(self._folder, stream, encodings, rate_hz)
-                self._pictures[name].begin_episode()
+                self._pictures[name] = PictureWriter(self._folder, stream, encodings, rate_hz, self._video)
+        for name, media in self._media.items():
+            media.begin_episode()
+            self._threads[name] = OrderedCalls(f"write-{name}")

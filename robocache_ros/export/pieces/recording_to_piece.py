@@ -68,7 +68,7 @@ def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool,
 
 def _make(plan: Plan, path: Path, store: PieceStore, checksums: Checksums, progress: Progress | None) -> Path:
     with store.draft() as folder:
-        with closing(PieceWriter(folder, Layout(plan.spec), plan.encodings)) as writer:
+        with closing(PieceWriter(folder, Layout(plan.spec), plan.encodings, plan.options.video_settings)) as writer:
             recording = convert(path, plan.spec, plan.options, writer, progress)
             writer.finish()
         files = checksums.result()

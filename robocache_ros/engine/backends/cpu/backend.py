@@ -19,7 +19,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
 
-FRAME_BLOCKS = 2  # for a stream: the frames that are being written, and those that are being computed
+FRAME_BLOCKS = 5  # for a stream: frames that are being computed, that wait to be written, and that are being written
 
 
 class CpuBackend:

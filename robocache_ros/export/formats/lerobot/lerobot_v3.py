@@ -43,8 +43,9 @@ class LeRobotFormat:
         """Accept every spec."""
 
     def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
-        """Store images as AV1 video, which is LeRobot's default, or as PNG."""
-        return {"video": "av1", "image": "png"}.get(options.media)
+        """Store images as video, AV1 by default as LeRobot does, or as PNG."""
+        video = "av1" if options.codec == "auto" else options.codec
+        return {"video": video, "image": "png"}.get(options.media)
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write the dataset. Its meta/info.json, by which LeRobot recognizes it, is written last."""
