@@ -12,6 +12,7 @@ from robocache_ros.spec.message_types import (
     TF_STATIC,
     TF_TYPE,
 )
+from robocache_ros.spec.quality import SpecQuality, StreamQuality
 from robocache_ros.spec.stream import QosSpec, StreamSpec
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
@@ -33,6 +34,8 @@ __all__ = [
     "Layout",
     "Normalize",
     "QosSpec",
+    "SpecQuality",
+    "StreamQuality",
     "StreamSpec",
     "VoxelSpec",
     "json_schema",

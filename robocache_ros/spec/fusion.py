@@ -10,7 +10,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import keys, strict_yaml
-from robocache_ros.spec.keys import choice, integer, key, number
+from robocache_ros.spec.keys import choice, integer, key, nested, number, pattern
 from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
 from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
@@ -21,9 +21,9 @@ from robocache_ros.spec.message_types import (
     TF_STATIC,
     TF_TYPE,
 )
-from robocache_ros.spec.patterns import pattern
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
-from robocache_ros.spec.stream import QosSpec, StreamSpec
+from robocache_ros.spec.quality import SpecQuality, StreamQuality
+from robocache_ros.spec.stream import OUTCOMES, QosSpec, StreamSpec
 from robocache_ros.units import NS_PER_MS
 
 __all__ = [
@@ -40,6 +40,8 @@ __all__ = [
     "ImageSpec",
     "Normalize",
     "QosSpec",
+    "SpecQuality",
+    "StreamQuality",
     "StreamSpec",
     "VoxelSpec",
     "json_schema",
@@ -95,6 +97,9 @@ class FusionSpec:
     emit: str = key(
         choice("fixed", "eager"), "fixed: at tick + delay_ms; eager: once every stream has passed it", default="fixed"
     )
+    quality: SpecQuality | None = key(
+        nested(SpecQuality), "limits that a recording must keep to be exported", default=None
+    )
 
     def __post_init__(self) -> None:
         if self.lead_ms > self.delay_ms:
@@ -102,6 +107,21 @@ class FusionSpec:
         twice = [name for name, times in Counter(s.name for s in self.streams).items() if times > 1]
         if twice:
             raise refusal("streams", f"{show_value(twice[0])} is the name of two streams; rename one")
+        if not any(self.inputs):
+            raise refusal("streams", "none is an observation or an action; give one of them")
+        for role in OUTCOMES:
+            named = [stream.name for stream in self.streams if stream.role == role]
+            if len(named) > 1:
+                raise refusal(f"streams.{named[1]}.role", f"{role}, as that of {named[0]}; give one stream this role")
+        for stream in self.streams:
+            if stream.delta_from:
+                self._check_delta(stream)
+
+    def _check_delta(self, stream: StreamSpec) -> None:
+        at = f"streams.{stream.name}.delta_from"
+        found = next((s for s in self.vectors if s.name == stream.delta_from and s.role == "observation"), None)
+        if found is None or found.rows:
+            raise refusal(at, f"{stream.delta_from} is not an observation vector; name a stream of one value per tick")
 
     @property
     def delay_ns(self) -> int:
@@ -144,6 +164,11 @@ class FusionSpec:
         return tuple(s for s in self.streams if s.kind == "vector")
 
     @property
+    def inputs(self) -> tuple[bool, ...]:
+        """Of each stream, whether a row needs a value of it: true for observations and actions."""
+        return tuple(not s.is_outcome for s in self.streams)
+
+    @property
     def media(self) -> tuple[StreamSpec, ...]:
         """The streams of images and clouds."""
         return tuple(s for s in self.streams if s.kind != "vector")
@@ -151,7 +176,7 @@ class FusionSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved spec as plain values with all defaults. `load_spec` restores an equal spec from them."""
         streams = {stream.name: keys.write(stream) for stream in self.streams}
-        return {k: streams if k == "streams" else getattr(self, k) for k in keys.keys_of(FusionSpec)}
+        return {**keys.write(self), "streams": streams}
 
 
 def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:

@@ -6,6 +6,7 @@ The reader, the JSON schema and the reference page all use the same fields, so t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass
@@ -180,6 +181,11 @@ def text(
 
     schema: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
     return KeyType(wanted, parse, {**schema, **({"pattern": pattern} if pattern else {})})
+
+
+def pattern(wanted: str, expression: str, hint: Hint = change_it) -> KeyType:
+    """Text that matches a regular expression completely; `wanted` describes it."""
+    return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
 
 
 def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> KeyType:

@@ -1,7 +1,9 @@
-"""Message types supported by a spec, and the values implied by a type or a field."""
+"""Message types supported by a spec, the values implied by a type or a field, and the syntax of their names."""
 
 import re
 from collections.abc import Mapping, Sequence
+
+from robocache_ros.spec.keys import pattern
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
@@ -17,6 +19,11 @@ REDUCTIONS = ("mean", "rms", "max", "min")  # reductions of a window to one row
 MAX_WIDTH = 65536  # maximum number of values of a sample, and of a window
 # NumPy types by PointField.datatype, which starts at 1.
 POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
+
+_TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 allows a part to start with a digit
+_TYPE = r"^[A-Za-z][A-Za-z0-9_]*/msg/[A-Za-z][A-Za-z0-9_]*$"
+# ROS 2 fields are always lower case; ROS 1 and IDL fields may not be.
+_FIELD = r"^[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?(\.[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?)*$"
 
 _XYZ, _XYZW = ("x", "y", "z"), ("x", "y", "z", "w")
 # Components of fields with a width fixed by the message type, by the last part of the field path.
@@ -43,3 +50,8 @@ def full_type_hint(name: str) -> str:
     """Return a hint for a type that does not have the form package/msg/Name."""
     package, _, rest = name.partition("/")
     return f"write {package}/msg/{rest}" if re.fullmatch(r"[A-Za-z]\w*/[A-Za-z]\w*", name) else "change it"
+
+
+topic_name = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
+message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
+field_path = pattern("a field's path such as pose.orientation", _FIELD)

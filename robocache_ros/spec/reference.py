@@ -7,11 +7,24 @@ from dataclasses import MISSING, Field
 from typing import Any
 
 from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.spec import Extrinsic, FusionSpec, ImageSpec, Normalize, QosSpec, StreamSpec, VoxelSpec, keys
+from robocache_ros.spec import (
+    Extrinsic,
+    FusionSpec,
+    ImageSpec,
+    Normalize,
+    QosSpec,
+    SpecQuality,
+    StreamQuality,
+    StreamSpec,
+    VoxelSpec,
+    keys,
+)
 
 SECTIONS: tuple[tuple[str, type], ...] = (
     ("The spec", FusionSpec),
+    ("`quality`", SpecQuality),
     ("`streams.<name>`", StreamSpec),
+    ("`streams.<name>.quality`", StreamQuality),
     ("`streams.<name>.qos`", QosSpec),
     ("`streams.<name>.image`", ImageSpec),
     ("`streams.<name>.image.normalize`", Normalize),

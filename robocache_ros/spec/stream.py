@@ -19,11 +19,16 @@ from robocache_ros.spec.message_types import (
     TF_TYPE,
     WINDOW,
     components_of,
+    field_path,
+    message_type,
+    topic_name,
 )
-from robocache_ros.spec.patterns import field_path, message_type, topic_name
 from robocache_ros.spec.problems import SpecError
+from robocache_ros.spec.quality import StreamQuality
 from robocache_ros.spec.stream_rules import StreamRules
 from robocache_ros.units import NS_PER_MS
+
+OUTCOMES = ("reward", "success")  # roles of streams that say how an episode went
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,10 @@ class StreamSpec:
         unit="ms",
     )
     on_invalid: str = key(
-        choice("split", "hold", "mask", "fail"),
+        choice("split", "hold", "mask", "drop", "fail"),
         "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: they have "
-        "the last value, however old it is, live too. mask: they are zeros, marked in `valid`. fail: an export is "
-        "refused",
+        "the last value, however old it is, live too. mask: they are zeros, marked in `valid`. drop: an export leaves "
+        "the whole episode out. fail: an export is refused",
         default="split",
     )
     latency_ms: float = key(
@@ -104,7 +109,24 @@ class StreamSpec:
         default=0.0,
         unit="Hz",
     )
-    role: str = key(choice("observation", "action"), "whether a policy reads it or produces it", default="observation")
+    role: str = key(
+        choice("observation", "action", *OUTCOMES),
+        "whether a policy reads it or produces it, or whether it says how an episode went",
+        default="observation",
+    )
+    label: str = key(
+        choice("absolute", "delta"), "of an action: what an export stores; else as its option --action", default=""
+    )
+    delta_from: str = key(
+        text("the name of a stream"),
+        "of an action stored as a delta: the observation that is subtracted, else the previous action",
+        default="",
+    )
+    idle: float | None = key(
+        number(0, 1e15),
+        "largest change that is not motion, for --trim-idle; else 1 % of a column's range, and 0 for an action",
+        default=None,
+    )
     unit: str = key(text("a unit such as rad"), "unit of the values, carried in the layout", default="")
     qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=DEFAULT_QOS)
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
@@ -115,6 +137,7 @@ class StreamSpec:
         default="",
     )
     color: str = key(topic_name, "the colour image registered to the depth image, of the same size", default="")
+    quality: StreamQuality | None = key(nested(StreamQuality), "limits that a recording must keep", default=None)
     pair_ms: float = key(
         number(0, 1e4), "largest difference between the stamps of a depth and a colour image", default=20.0, unit="ms"
     )
@@ -152,6 +175,17 @@ class StreamSpec:
     def is_transform(self) -> bool:
         """Whether the values are the pose of a frame in another frame."""
         return self.type == TF_TYPE and not self.field
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether it says how an episode went: rows do not need a value of it, and no policy reads it."""
+        return self.role in OUTCOMES
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether the values contain a unit quaternion, whose differences are not rotations."""
+        ends = {path.rpartition(".")[2] for path in self.paths}
+        return self.is_transform or self.align == "slerp" or bool(ends & {"orientation", "rotation"})
 
     @property
     def rows(self) -> int:

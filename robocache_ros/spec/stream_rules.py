@@ -96,9 +96,25 @@ class StreamRules:
             self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
         if self.is_vector:
             self.check_numbers()
+        self.check_role()
         for name in ("field", "dim", "offset") if not self.is_vector else ():
             if getattr(s, name):
                 self.refuse(name, f"does not apply to {self.type}; leave it out")
+
+    def check_role(self) -> None:
+        """Check the role, and the keys for actions."""
+        s = self.s
+        if s.is_outcome and (s.width != 1 or s.rows):
+            self.refuse("role", f"{s.role} is one number per tick; give a stream of one value, or another role")
+        for name in ("label", "delta_from"):
+            if getattr(s, name) and s.role != "action":
+                self.refuse(name, "is for actions; add role: action, or leave it out")
+        if s.delta_from and s.label == "absolute":
+            self.refuse("delta_from", "goes with deltas; use label: delta, or leave it out")
+        if s.label == "delta" and (s.is_rotation or not self.is_vector):
+            self.refuse("label", "deltas are for numbers and angles, not rotations or images; use absolute")
+        if s.idle is not None and (not self.is_vector or s.rows):
+            self.refuse("idle", "is for vectors of one value per tick; leave it out")
 
     def check_numbers(self) -> None:
         """Check the keys for the values of a vector."""
