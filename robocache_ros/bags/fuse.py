@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.clocks.read import read_timeline
+from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import Data
 from robocache_ros.bags.stats import Recorder, TopicStats
-from robocache_ros.engine import offline
+from robocache_ros.engine import offline, tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
@@ -38,13 +40,16 @@ class BagRun:
         bag: an open recording.
         spec: the streams; the recording must have their topics with matching types.
         visibility: `ideal`: a tick uses every sample; `deployed`: only samples that had arrived on the robot by then.
-        trim: omit ticks at both ends at which a stream is invalid (at the tail, at most ten seconds or `TAIL_BYTES` of
-            images and voxels).
+        trim: omit ticks at both ends at which an observation or an action is invalid (at the tail, at most ten seconds
+            or `TAIL_BYTES` of images and voxels).
         start_ns, stop_ns: range of log times to read; None: from the first message, to the last one.
         channels_last: of the images; see FusionEngine.
+        timeline: the timeline of the recording, if it is known.
 
     Attributes:
         timeline: the timeline of the ticks.
+        log_start_ns, log_stop_ns: range of log times that is read.
+        ticks_of_spans: number of ticks between two time jumps, in order; one number if the time does not jump.
         start_ns, stop_ns: range on the timeline; with time jumps, stop_ns - start_ns is the sum of the parts.
 
     Attributes, complete after `frames` is exhausted:
@@ -62,18 +67,25 @@ class BagRun:
         start_ns: int | None = None,
         stop_ns: int | None = None,
         channels_last: bool = False,
+        timeline: Timeline | None = None,
     ) -> None:
         bag.require(spec)
         self.bag = bag
         self.spec = spec
         self.layout = Layout(spec)
         self.visibility = visibility
-        self.timeline = read_timeline(bag, {stream.topic for stream in spec.streams if stream.stamp == "device"})
-        log_start_ns = bag.start_ns if start_ns is None else start_ns
-        log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
-        self._spans = self.timeline.spans(log_start_ns, log_stop_ns)
+        devices = {stream.topic for stream in spec.streams if stream.stamp == "device"}
+        self.timeline = timeline or read_timeline(bag, devices)
+        self.log_start_ns = bag.start_ns if start_ns is None else start_ns
+        self.log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
+        self._spans = self.timeline.spans(self.log_start_ns, self.log_stop_ns)
         self.start_ns = self._spans[0].first_ns
         self.stop_ns = self.start_ns + sum(span.last_ns - span.first_ns for span in self._spans)
+        if visibility == "deployed":  # later ticks were not yet due at the jump
+            self._spans[:-1] = [span._replace(last_ns=span.last_ns - spec.cut_ns) for span in self._spans[:-1]]
+        self.ticks_of_spans = [
+            max(0, self._first_tick(s.last_ns + 1) - self._first_tick(s.first_ns)) for s in self._spans
+        ]
         self.leading = self.trailing = 0
         self._trim = trim
         self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True, channels_last=channels_last), bag.definitions)
@@ -96,10 +108,10 @@ class BagRun:
             yield from frames
             self.check_spans_ticks()
             return
-        begun = False
+        begun, inputs = False, np.array(self.spec.inputs)
         waiting: list[Frames] = []  # ticks since the last complete tick: the tail, if no complete tick follows
         for part in frames:
-            complete = np.flatnonzero((part.valid > 0).all(axis=1))
+            complete = np.flatnonzero((part.valid[:, inputs] > 0).all(axis=1))
             start = 0
             if not begun:
                 start = int(complete[0]) if len(complete) else len(part)
@@ -120,6 +132,15 @@ class BagRun:
         self.check_spans_ticks()
         if not begun:
             raise RoboCacheError(self.why_incomplete())
+
+    def first_tick_at(self, log_ns: int) -> int:
+        """Return the number of the first tick at or after a log time, counted from the recording's first tick."""
+        index = max(0, bisect_right(self._spans, log_ns, key=lambda span: span.start_ns) - 1)
+        tick = self._first_tick(self.timeline.at(log_ns)) - self._first_tick(self._spans[index].first_ns)
+        return sum(self.ticks_of_spans[:index]) + min(max(0, tick), self.ticks_of_spans[index])
+
+    def _first_tick(self, time_ns: int) -> int:
+        return tick_grid.first_at_or_after(time_ns, self.spec.rate_hz)
 
     @property
     def ticks_ns(self) -> NDArray[np.int64]:
@@ -153,14 +174,11 @@ class BagRun:
         chunk = MEDIA_CHUNK if self.spec.media else VECTOR_CHUNK
         engine = self._ingest.engine
         for span in self._spans:
-            last_ns = span.last_ns
             if span is not self._spans[0]:
                 engine.reset("the time of the recording jumps")
-            if span is not self._spans[-1] and self.visibility == "deployed":
-                last_ns -= self.spec.cut_ns  # later ticks were not yet due at the jump
             messages = self._messages(span.start_ns, span.stop_ns)
             for part in offline.run(
-                messages, self._ingest, span.first_ns, last_ns, visibility=self.visibility, chunk=chunk
+                messages, self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
             ):
                 self._ticks.append(part.ticks_ns)
                 self._valid.append(part.valid)
@@ -189,7 +207,8 @@ class BagRun:
     def why_incomplete(self) -> str:
         """Describe why no tick has a value in every stream."""
         valid = self.valid > 0
-        silent = [s.name for index, s in enumerate(self.spec.streams) if not valid[:, index].any()]
+        needed = [(index, s) for index, s in enumerate(self.spec.streams) if not s.is_outcome]
+        silent = [s.name for index, s in needed if not valid[:, index].any()]
         why = f"{', '.join(silent)} never has a value" if silent else "the streams are never there at the same time"
         dropped = {
             f"{name}: {cause} ({count})"
