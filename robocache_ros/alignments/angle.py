@@ -18,12 +18,13 @@ def blend(before: Float32, after: Float32, weight: Float32) -> Float32:
     Angles in [-pi, pi] stay in this range. An angle that counts several turns is not wrapped: the result stays near
     `before`.
     """
-    moved = before + weight * _fold(after - before)
+    moved = before + weight * fold(after - before)
     wrapped = (np.abs(before) <= PI) & (np.abs(after) <= PI) & (np.abs(moved) > PI)
-    return np.where(wrapped, _fold(moved), moved)
+    return np.where(wrapped, fold(moved), moved)
 
 
-def _fold(angles: Float32) -> Float32:
+def fold(angles: Float32) -> Float32:
+    """Return the angles in rad without whole turns, in [-pi, pi]."""
     turns = np.rint(angles * INVERSE_TWO_PI)
     folded: Float32 = (angles - turns * TWO_PI_HIGH) - turns * TWO_PI_LOW
     return folded

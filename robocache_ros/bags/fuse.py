@@ -48,7 +48,7 @@ class BagRun:
 
     Attributes:
         timeline: the timeline of the ticks.
-        log_start_ns, log_stop_ns: range of log times that is read.
+        log_range: `start_ns` and `stop_ns` as given.
         ticks_of_spans: number of ticks between two time jumps, in order; one number if the time does not jump.
         start_ns, stop_ns: range on the timeline; with time jumps, stop_ns - start_ns is the sum of the parts.
 
@@ -76,9 +76,10 @@ class BagRun:
         self.visibility = visibility
         devices = {stream.topic for stream in spec.streams if stream.stamp == "device"}
         self.timeline = timeline or read_timeline(bag, devices)
-        self.log_start_ns = bag.start_ns if start_ns is None else start_ns
-        self.log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
-        self._spans = self.timeline.spans(self.log_start_ns, self.log_stop_ns)
+        self.log_range = (start_ns, stop_ns)
+        log_start_ns = bag.start_ns if start_ns is None else start_ns
+        log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
+        self._spans = self.timeline.spans(log_start_ns, log_stop_ns)
         self.start_ns = self._spans[0].first_ns
         self.stop_ns = self.start_ns + sum(span.last_ns - span.first_ns for span in self._spans)
         if visibility == "deployed":  # later ticks were not yet due at the jump

@@ -132,7 +132,7 @@ def export(
             progress=progress,
         )
     export_outcome.show(result, report=report)
-    if result.failed:
+    if any(not loss.dropped for loss in result.failed):
         raise typer.Exit(1)
 
 

@@ -31,6 +31,7 @@ class OnInvalid(str, Enum):
     split = "split"  # type: ignore[assignment]  # also the name of a method of str
     hold = "hold"
     mask = "mask"
+    drop = "drop"
     fail = "fail"
 
 

@@ -6,16 +6,17 @@ import unicodedata
 from dataclasses import dataclass
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.episodes.episode_options import EpisodeOptions
 from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSettings
 
 MEDIA = ("video", "image", "none")
-ON_INVALID = ("spec", "split", "hold", "mask", "fail")
+ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
 TEXT_LIMIT = 1000  # characters of the task and of the robot's name
 _NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(EpisodeOptions):
     """Options for the conversion of recordings to datasets."""
 
     formats: tuple[str, ...] = ("lerobot",)
@@ -35,6 +36,7 @@ class ExportOptions:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.formats, str) or not self.formats:
             raise RoboCacheError(f"formats: {self.formats!r} is not a list of formats; use for example ('lerobot',)")
         if len(set(self.formats)) < len(self.formats):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.stats import TopicStats
+from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
 
@@ -21,6 +22,7 @@ class FailedRecording:
 
     bag: Path
     reason: str
+    dropped: bool = False  # because of `on_invalid: drop`
 
 
 @dataclass(frozen=True)
@@ -34,36 +36,37 @@ class ExportedRecording:
     stop_ns: int
     ticks_ns: NDArray[np.int64] = field(repr=False)  # (T,) every tick of the recording
     valid: NDArray[np.uint8] = field(repr=False)  # (T, N)
-    episodes: tuple[tuple[int, int], ...]  # (start, stop) rows of `ticks_ns`; stop is exclusive
+    episodes: tuple[EpisodeInfo, ...]  # their start and stop are rows of `ticks_ns`
     counters: dict[str, Counter[str]]
     topics: dict[str, TopicStats]
     notes: tuple[str, ...]
     integrity: str  # whether checksums of the messages were verified
     thumbnails: Thumbnails = field(repr=False)
     clocks: dict[str, Any] = field(default_factory=dict)  # `timeline`, and the `device_clocks` of streams
+    reasons: dict[str, int] = field(default_factory=dict)  # why ticks are in no episode -> number of ticks
 
     @property
     def kept(self) -> NDArray[np.bool_]:
         """(T,) bool, true for ticks in an episode."""
         kept = np.zeros(len(self.ticks_ns), bool)
-        for start, stop in self.episodes:
-            kept[start:stop] = True
+        for episode in self.episodes:
+            kept[episode.start : episode.stop] = True
         return kept
 
     @property
     def frames(self) -> int:
         """Number of ticks in episodes."""
-        return sum(stop - start for start, stop in self.episodes)
+        return sum(episode.stop - episode.start for episode in self.episodes)
 
     @property
     def leading(self) -> int:
         """Number of ticks before the first episode."""
-        return self.episodes[0][0] if self.episodes else len(self.ticks_ns)
+        return self.episodes[0].start if self.episodes else len(self.ticks_ns)
 
     @property
     def trailing(self) -> int:
         """Number of ticks after the last episode."""
-        return len(self.ticks_ns) - self.episodes[-1][1] if self.episodes else 0
+        return len(self.ticks_ns) - self.episodes[-1].stop if self.episodes else 0
 
     @property
     def duration_s(self) -> float:
@@ -81,5 +84,6 @@ class ExportedRecording:
             for count, where in ((self.leading, "at the start"), (between, "in between"), (self.trailing, "at the end"))
             if count
         ]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
-        return f"{total - self.frames} of {total} ticks without a value left out ({', '.join(parts)}){split}"
+        return f"{total - self.frames} of {total} ticks left out: {reasons} ({', '.join(parts)}){split}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from pathlib import Path
 
 from robocache_ros.bags.fuse import without_cameras
 from robocache_ros.bags.reader import check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.episodes.idle import check_motion
+from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -85,7 +86,7 @@ def export(
     paths, options = _paths(bags), options or ExportOptions()
     _check_arguments(jobs, on_error)
     spec = _resolved(spec, options)
-    formats = _formats(spec, options)
+    formats = _formats(Labels(spec, options).spec, options)
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
     with file_errors(target):
         failed = _check(paths, spec, on_error)
@@ -93,11 +94,11 @@ def export(
         with new_dataset(target, formats[-1].entry, overwrite=overwrite) as new:
             outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
             failed |= {path: outcome.error for path, outcome in outcomes.items() if outcome.error}
-            _check_failed(failed, len(set(paths)), on_error, Path(out))
+            losses = [FailedRecording(*loss, dropped=_was_dropped(outcomes.get(loss[0]))) for loss in failed.items()]
+            _check_failed(losses, len(set(paths)), on_error, Path(out))
             made = [outcomes[path] for path in plan.recordings if path not in failed]
-            losses = tuple(starmap(FailedRecording, failed.items()))
             recordings = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
-    return ExportResult(Path(out), recordings, time.perf_counter() - begun, losses, (*_reused(made), *new.notes))
+    return ExportResult(Path(out), recordings, time.perf_counter() - begun, tuple(losses), (*_reused(made), *new.notes))
 
 
 def _without(paths: Sequence[Path], failed: dict[Path, str]) -> tuple[Path, ...]:
@@ -132,14 +133,19 @@ def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path,
         except RoboCacheError as error:
             failed[path] = str(error)
     if len(failed) == len(set(paths)):
-        raise SeveralErrors(_lines(failed))
+        raise SeveralErrors(_lines(failed.values()))
     return failed
 
 
-def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path) -> None:
+def _was_dropped(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.dropped
+
+
+def _check_failed(losses: Sequence[FailedRecording], total: int, on_error: str, out: Path) -> None:
     """Raise an error that names the failed recordings, unless the dataset is made from the others."""
-    if len(failed) == total:
-        raise SeveralErrors(_lines(failed))
+    if len(losses) == total:
+        raise SeveralErrors(_lines([loss.reason for loss in losses]))
+    failed = [loss.reason for loss in losses if not loss.dropped]
     if failed and on_error == "fail":
         raise SeveralErrors(
             f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; "
@@ -147,9 +153,9 @@ def _check_failed(failed: dict[Path, str], total: int, on_error: str, out: Path)
         )
 
 
-def _lines(failed: dict[Path, str]) -> str:
-    """Format one line for each failed recording."""
-    lines = list(failed.values())[:LINES]
+def _lines(failed: Collection[str]) -> str:
+    """Format one line for each failed recording, given the reasons."""
+    lines = list(failed)[:LINES]
     more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
     return "\n".join([*lines, *more])
 
@@ -180,12 +186,17 @@ def _paths(bags: Sequence[str | Path]) -> list[Path]:
 
 
 def _resolved(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
-    """Apply the options `media` and `on_invalid` to the spec."""
+    """Apply the options `rate_hz`, `media` and `on_invalid` to the spec."""
+    if options.rate_hz:
+        spec = replace(spec, rate_hz=options.rate_hz)
     # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
         spec = without_cameras(spec)
     if options.on_invalid != "spec":
-        spec = replace(spec, streams=tuple(replace(s, on_invalid=options.on_invalid) for s in spec.streams))
+        streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
+        spec = replace(spec, streams=tuple(streams))
     if not options.trim and not masks_all(spec):
         raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
+    if options.trim_idle_s:
+        check_motion(spec)
     return spec

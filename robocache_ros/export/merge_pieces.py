@@ -19,7 +19,6 @@ from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.report.page import write_report
 from robocache_ros.export.validate.checksum_list import write_checksums
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.layout import Layout
 
 
 def needed_encodings(
@@ -46,10 +45,13 @@ def merge_pieces(
         if outcome.piece
     ]
     recordings = tuple(recording for recording, _ in loaded)
-    provenance = _provenance(plan.spec, plan.options, recordings, [files for _, files in loaded], failed)
-    task = plan.options.task
-    pieces = [Piece(outcome.piece, outcome.recording, task) for outcome in made if outcome.piece]
-    dataset = ExportedDataset(pieces, Layout(plan.spec), plan.options, provenance)
+    provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
+    folders = [outcome.piece for outcome in made if outcome.piece]
+    pieces = [
+        Piece(piece, recording.bag, plan.options.task, recording.episodes)
+        for piece, recording in zip(folders, recordings, strict=True)
+    ]
+    dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
     for format_ in formats:
         of_format = folder if len(formats) == 1 else folder / format_.name
         of_format.mkdir(exist_ok=True)
@@ -71,8 +73,7 @@ def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[
 
 
 def _provenance(
-    spec: FusionSpec,
-    options: ExportOptions,
+    plan: Plan,
     recordings: Sequence[ExportedRecording],
     checksums: Sequence[recording_file.Files],
     failed: Sequence[FailedRecording],
@@ -80,9 +81,9 @@ def _provenance(
     """Return the provenance: the data needed to recreate the dataset and to verify that it is identical."""
     return {
         "robocache_ros": robocache_ros.__version__,
-        "options": asdict(options),
-        "spec": spec.to_dict(),
-        "layout": Layout(spec).to_dict(),
+        "options": asdict(plan.options),
+        "spec": plan.spec.to_dict(),
+        "layout": plan.layout.to_dict(),
         "recordings": [
             {
                 "bag": printable(recording.bag, 4096),
@@ -102,11 +103,13 @@ def _provenance(
         "episodes": [
             {
                 "recording": index,
-                "first_tick_ns": int(recording.ticks_ns[start]),
-                "last_tick_ns": int(recording.ticks_ns[stop - 1]),
-                "frames": stop - start,
+                "first_tick_ns": int(recording.ticks_ns[episode.start]),
+                "last_tick_ns": int(recording.ticks_ns[episode.stop - 1]),
+                "frames": episode.stop - episode.start,
+                "task": episode.task,
+                "success": episode.success,
             }
             for index, recording in enumerate(recordings)
-            for start, stop in recording.episodes
+            for episode in recording.episodes
         ],
     }

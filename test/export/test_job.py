@@ -168,7 +168,7 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
     assert made.frames == len(made.recordings[0].ticks_ns)
 
 
-@pytest.mark.parametrize(("option", "value"), [("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "drop")])
+@pytest.mark.parametrize(("option", "value"), [("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip")])
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:
     with pytest.raises(RoboCacheError, match=f"^{option}: "):
         ExportOptions(**{option: value})  # type: ignore[arg-type]

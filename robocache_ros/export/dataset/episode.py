@@ -170,7 +170,10 @@ class Episode:
 
     @cached_property
     def rewards(self) -> NDArray[np.float32]:
-        """(T,) 0, and 1 at the last tick of an episode with success."""
+        """(T,) the stream with role reward, 0 where it has no value; without one, 1 at the last tick of a success."""
+        for stream in self.layout.spec.vectors:
+            if stream.role == "reward":
+                return self.vector(stream.name)[:, 0]
         rewards = np.zeros(self.length, np.float32)
         rewards[-1] = 1.0 if self.success else 0.0
         return rewards

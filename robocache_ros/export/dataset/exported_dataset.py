@@ -16,6 +16,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.episode import ArrayInfo, Episode, PictureInfo
 from robocache_ros.export.dataset.features import Feature, features_of, of_role
+from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.statistics import Histogram, Stats, by_column
@@ -34,8 +35,19 @@ class Piece:
 
     folder: Path
     recording: Path
-    task: str
-    success: bool | None = None  # None: not known
+    task: str  # of the episodes of which the recording does not state one
+    episodes: tuple[EpisodeInfo, ...]
+    success: bool | None = None  # of the episodes of which the recording does not state it; None: not known
+
+    def task_of(self, number: int) -> str:
+        """Return the task of an episode of the piece."""
+        task = self.episodes[number].task
+        return self.task if task is None else task
+
+    def success_of(self, number: int) -> bool | None:
+        """Return whether an episode of the piece succeeded."""
+        success = self.episodes[number].success
+        return self.success if success is None else success
 
 
 class ExportedDataset:
@@ -93,7 +105,8 @@ class ExportedDataset:
     @cached_property
     def tasks(self) -> tuple[str, ...]:
         """The distinct tasks, in order of first use."""
-        return tuple(dict.fromkeys(piece.task for piece in self._pieces))
+        tasks = (piece.task_of(number) for piece in self._pieces for number in range(len(piece.episodes)))
+        return tuple(dict.fromkeys(tasks))
 
     @property
     def frames(self) -> int:
@@ -158,9 +171,9 @@ class Episodes(Sequence[Episode]):
         return Episode(
             index=range(len(self))[index],
             recording=piece.recording,
-            task=piece.task,
-            task_index=dataset.tasks.index(piece.task),
-            success=piece.success,
+            task=piece.task_of(number),
+            task_index=dataset.tasks.index(piece.task_of(number)),
+            success=piece.success_of(number),
             length=self.lengths[index],
             piece=piece.folder,
             number=number,

@@ -7,15 +7,16 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import robocache_ros
+from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.pieces.piece_writer import Encodings
-from robocache_ros.spec import FusionSpec
+from robocache_ros.spec import FusionSpec, Layout
 
 # Options that do not affect pieces, or only through `Plan.encodings`.
 _OF_THE_DATASET = ("task", "robot_type", "formats", "media")
@@ -43,6 +44,11 @@ class Plan:
     def tasks(self) -> tuple[Path, ...]:
         """Each recording once."""
         return tuple(dict.fromkeys(self.recordings))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The columns of the pieces: those of the spec, with the actions that the options ask for."""
+        return Layout(Labels(self.spec, self.options).spec)
 
     def key(self, recording: Path, files: Sequence[dict[str, Any]]) -> str:
         """Return the name of the piece of a recording: a hash of all inputs that determine its bytes.

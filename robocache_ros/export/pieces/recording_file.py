@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from robocache_ros.bags.clocks.stamp_clock import Clock
 from robocache_ros.bags.stats import Gap, TopicStats
+from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
@@ -33,7 +34,8 @@ def save(folder: Path, recording: ExportedRecording, files: Files) -> None:
         "files": files,
         "start_ns": recording.start_ns,
         "stop_ns": recording.stop_ns,
-        "episodes": recording.episodes,
+        "episodes": [asdict(episode) for episode in recording.episodes],
+        "reasons": recording.reasons,
         "counters": recording.counters,
         "topics": [{**topic, "gaps": [(gap.start_ns, gap.length_ns) for gap in topic["gaps"]]} for topic in topics],
         "notes": recording.notes,
@@ -69,7 +71,8 @@ def load(folder: Path, bag: Path, spec: FusionSpec, visibility: str) -> tuple[Ex
         stop_ns=told["stop_ns"],
         ticks_ns=arrays["ticks_ns"],
         valid=arrays["valid"],
-        episodes=tuple((start, stop) for start, stop in told["episodes"]),
+        episodes=tuple(EpisodeInfo(**episode) for episode in told["episodes"]),
+        reasons=told["reasons"],
         counters={name: Counter(counts) for name, counts in told["counters"].items()},
         topics=topics,
         notes=tuple(told["notes"]),

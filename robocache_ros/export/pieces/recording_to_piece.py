@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
@@ -11,10 +11,13 @@ from pathlib import Path
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import clock_notes
-from robocache_ros.engine.frames import Frames
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.episodes.cutter import EpisodeCutter
+from robocache_ros.export.episodes.boundaries import Boundaries, EpisodesDropped
+from robocache_ros.export.episodes.cutter import EpisodeCutter, EpisodeTicks
+from robocache_ros.export.episodes.labels import Labels
+from robocache_ros.export.episodes.quality_limits import check_quality
+from robocache_ros.export.episodes.success_values import SuccessValues
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -24,7 +27,6 @@ from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.layout import Layout
 
 Progress = Callable[[str, float], None]  # name of the recording, completed share in 0..1
 _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect all other recordings
@@ -38,6 +40,7 @@ class Outcome:
     piece: Path | None = None
     reused: bool = False  # an earlier export made the piece
     error: str = ""
+    dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
 
 
 def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool, progress: Progress | None) -> Outcome:
@@ -63,38 +66,86 @@ def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool,
                 return Outcome(recording, found, reused=True)
             return Outcome(recording, _make(plan, recording, store, checksums, progress))
     except RoboCacheError as error:
-        return Outcome(recording, error=str(error))
+        return Outcome(recording, error=str(error), dropped=isinstance(error, EpisodesDropped))
 
 
 def _make(plan: Plan, path: Path, store: PieceStore, checksums: Checksums, progress: Progress | None) -> Path:
-    with store.draft() as folder:
-        with closing(PieceWriter(folder, Layout(plan.spec), plan.encodings, plan.options.video_settings)) as writer:
-            recording = convert(path, plan.spec, plan.options, writer, progress)
-            writer.finish()
-        files = checksums.result()
-        recording_file.save(folder, recording, files)
-        return store.commit(folder, plan.key(path, files))
+    without: tuple[int, ...] = ()
+    while True:
+        with store.draft() as folder:
+            try:
+                with closing(PieceWriter(folder, plan.layout, plan.encodings, plan.options.video_settings)) as writer:
+                    recording = convert(path, plan.spec, plan.options, writer, progress, without)
+                    writer.finish()
+            except PartsDropped as dropped:  # after some of their rows were written
+                without = dropped.parts
+                continue
+            files = checksums.result()
+            recording_file.save(folder, recording, files)
+            return store.commit(folder, plan.key(path, files))
 
 
+class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is repeated without these parts
+    """Rows were written of parts of the recording that are left out."""
+
+    def __init__(self, parts: Collection[int]) -> None:
+        super().__init__()
+        self.parts = tuple(parts)
+
+
+# More than 50 lines, because of the arguments of its result.
 def convert(
-    path: Path, spec: FusionSpec, options: ExportOptions, writer: PieceWriter | None, progress: Progress | None
+    path: Path,
+    spec: FusionSpec,
+    options: ExportOptions,
+    writer: PieceWriter | None,
+    progress: Progress | None,
+    without: Collection[int] = (),
 ) -> ExportedRecording:
-    """Run a recording through the engine; write the ticks of its episodes to `writer`."""
+    """Run a recording through the engine; write the rows of its episodes to `writer`.
+
+    Args:
+        path: the recording.
+        spec: its streams.
+        options: of the export.
+        writer: receives the rows; None: only the result is needed.
+        progress: called with the progress.
+        without: parts of the recording to leave out.
+
+    Errors:
+        PartsDropped: rows of other parts were written that have to be left out.
+    """
     with Bag(path) as bag:
         run = BagRun(
             bag, spec, visibility=options.visibility, trim=options.trim and masks_all(spec), channels_last=True
         )
-        cutter = EpisodeCutter(spec, options.min_frames if writer else 1)
+        boundaries, labels = Boundaries(run, options), Labels(spec, options)
+        cutter = EpisodeCutter(
+            spec,
+            (options.min_frames if writer else 1) + labels.first + labels.offset,
+            max_frames=round(options.split_s * spec.rate_hz),
+            parts=boundaries.parts,
+            without=without,
+        )
+        success = SuccessValues(spec, len(boundaries.parts))
         thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
-        span = max(run.stop_ns - run.start_ns, 1)
+        span, done, begun = max(run.stop_ns - run.start_ns, 1), 0, False
         with closing(run.frames()) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
                 thumbnails.watch(frames)
-                _write(cutter, frames, writer)
+                at = run.leading + done
+                done += len(frames)
+                success.add(frames, at)
+                for ticks in cutter.cut(frames, at):
+                    if writer:
+                        begun = _write(writer, labels.rows(ticks), begun)
                 if progress and len(frames):
                     progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
         cutter.finish()
+        if writer and cutter.incomplete:
+            raise PartsDropped(cutter.dropped)
         topics = run.stats()
+        episodes = boundaries.infos(cutter, labels, success)
         recording = ExportedRecording(
             bag=path,
             spec=spec,
@@ -103,16 +154,24 @@ def convert(
             stop_ns=run.stop_ns,
             ticks_ns=run.ticks_ns,
             valid=run.valid,
-            episodes=tuple((start + run.leading, stop + run.leading) for start, stop in cutter.episodes),
+            episodes=tuple(episodes),
             counters=run.counters,
             topics=topics,
-            notes=(*bag.notes, *filter(None, [run.timeline.note]), *clock_notes(topics.values())),
+            notes=(
+                *bag.notes,
+                *filter(None, [run.timeline.note]),
+                *clock_notes(topics.values()),
+                *boundaries.notes,
+                *cutter.notes,
+            ),
             clocks=run.clocks(),
             integrity=bag.integrity,
             thumbnails=thumbnails,
+            reasons=boundaries.left_out(cutter, episodes, run.valid),
         )
         if writer:
-            _check_kept(recording, run, options)
+            boundaries.check_kept(cutter, run, options)
+            check_quality(recording)
             writer.end_episode()
         if progress:
             progress(path.name, 1.0)
@@ -121,35 +180,16 @@ def convert(
 
 def masks_all(spec: FusionSpec) -> bool:
     """Whether ticks with missing values are always kept."""
-    return all(stream.on_invalid == "mask" for stream in spec.streams)
+    return all(stream.on_invalid == "mask" for stream in spec.streams if not stream.is_outcome)
 
 
-def _write(cutter: EpisodeCutter, frames: Frames, writer: PieceWriter | None) -> None:
-    for ticks in cutter.cut(frames):
-        if writer:
-            if ticks.first:
-                if cutter.episodes:
-                    writer.end_episode()
-                writer.begin_episode()
-            writer.write(ticks.frames)
-
-
-def _check_kept(recording: ExportedRecording, run: BagRun, options: ExportOptions) -> None:
-    """Refuse a recording with too few ticks in episodes."""
-    where = printable(recording.bag, 60)
-    if not recording.episodes:
-        run.check_spans_ticks()
-        if (recording.valid > 0).all(axis=1).any():
-            raise RoboCacheError(
-                f"{where}: no {options.min_frames} ticks in a row have every stream; raise max_age_ms of those with "
-                "gaps, set on_invalid hold or mask for them, or lower --min-frames"
-            )
-        raise RoboCacheError(run.why_incomplete())
-    expected = len(recording.ticks_ns) - recording.episodes[0][0]
-    if recording.frames < options.min_valid * expected:
-        shares = (recording.valid > 0).mean(axis=0)
-        worst = int(shares.argmin())
-        raise RoboCacheError(
-            f"{where}: {recording.frames} of {expected} ticks have every stream, {recording.spec.streams[worst].name} "
-            f"in {shares[worst]:.0%}; give it a larger max_age_ms, on_invalid hold or mask, or lower --min-valid"
-        )
+def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], begun: bool) -> bool:
+    """Write rows; `begun`: whether an episode was begun before them. Returns whether one was begun after them."""
+    for ticks in rows:
+        if ticks.first:
+            if begun:
+                writer.end_episode()
+            writer.begin_episode()
+            begun = True
+        writer.write(ticks.frames)
+    return begun
