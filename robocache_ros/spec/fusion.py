@@ -24,6 +24,7 @@ from robocache_ros.spec.message_types import (
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
 from robocache_ros.spec.quality import SpecQuality, StreamQuality
 from robocache_ros.spec.stream import OUTCOMES, QosSpec, StreamSpec
+from robocache_ros.text_file import read_text
 from robocache_ros.units import NS_PER_MS
 
 __all__ = [
@@ -190,7 +191,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
     path = Path(source)
     shown = printable(path, 60)
     try:
-        root = strict_yaml.load(_text(path, shown))
+        root = strict_yaml.load(read_text(path, "give the path of a fusion spec", strict_yaml.MAX_BYTES))
     except strict_yaml.YamlError as error:
         raise RoboCacheError(printable(f"{shown}:{error.line}:{error.column}: {error}", 199)) from None
 
@@ -202,28 +203,6 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
         return keys.read(FusionSpec, root.value)
     except SpecError as error:
         raise SpecError(error.problems, place) from None
-
-
-def _text(path: Path, shown: str) -> str:
-    """Return the text of a spec file. Other than regular files of bounded size are refused."""
-    hint = "give the path of a fusion spec"
-    try:
-        if not path.is_file() and path.exists():
-            raise RoboCacheError(f"{shown}: not a regular file; {hint}")
-        with path.open("rb") as file:
-            data = file.read(strict_yaml.MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise RoboCacheError(f"{shown}: cannot be read ({error.strerror}); {hint}") from None
-    except UnicodeDecodeError as error:
-        raise RoboCacheError(f"{shown}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except ValueError as error:
-        if isinstance(error, RoboCacheError):
-            raise
-        raise RoboCacheError(f"{shown}: not a path ({printable(error, 60)}); {hint}") from None
-    if len(data) > strict_yaml.MAX_BYTES:
-        raise RoboCacheError(f"{shown}: larger than {strict_yaml.MAX_BYTES // 1024} KiB; {hint}")
-    return text
 
 
 def json_schema() -> dict[str, Any]:

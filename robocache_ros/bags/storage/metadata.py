@@ -65,8 +65,13 @@ def storage_files(path: Path) -> tuple[Path, ...]:
     return found
 
 
+def is_stored(name: str) -> bool:
+    """Whether a file of this name stores messages."""
+    return _STORED.fullmatch(name) is not None
+
+
 def _stored(folder: Path) -> tuple[Path, ...]:
-    files = [f for f in folder.iterdir() if _STORED.fullmatch(f.name) and not f.is_dir()]
+    files = [f for f in folder.iterdir() if is_stored(f.name) and not f.is_dir()]
     files = [f for f in files if f.suffix not in _ROS1] or files  # a ROS 1 bag in the same folder is their source
     numbered = {f: [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", f.name)] for f in files}
     return tuple(sorted(files, key=numbered.__getitem__))

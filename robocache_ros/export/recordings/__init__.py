@@ -1,0 +1,1 @@
+"""Which recordings an export is made of: paths, folders, globs and manifests."""

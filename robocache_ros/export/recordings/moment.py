@@ -1,0 +1,100 @@
+"""A time in a recording: seconds from its start, or an absolute log time."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from robocache_ros.spec.keys import KeyType, refuse
+from robocache_ros.spec.problems import show_value
+from robocache_ros.units import NS_PER_S
+
+MAX_SECONDS = 10**9  # numbers below it are seconds from the start,
+MIN_STAMP = 10**15  # numbers from it on are nanoseconds since the epoch
+MAX_STAMP = 2**63 - 1
+
+_NUMBER = re.compile(r"[-+]?(?P<whole>[0-9]{1,19})?(?P<fraction>\.[0-9]{0,18})?(?P<exponent>[eE][-+]?[0-9]{1,2})?")
+_ISO = re.compile(
+    r"(?P<seconds>[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})(\.(?P<fraction>[0-9]{1,9}))?"
+    r"(?P<zone>Z|z|(?P<sign>[-+])(?P<hours>[0-9]{2}):?(?P<minutes>[0-9]{2}))?"
+)
+_EPOCH = datetime(1970, 1, 1)
+
+
+class Moment(NamedTuple):
+    """A time in a recording, on the clock of its log times.
+
+    Attributes:
+        ns: nanoseconds.
+        relative: counted from the first message of the recording; otherwise since the epoch.
+    """
+
+    ns: int
+    relative: bool
+
+    def after(self, start_ns: int) -> int:
+        """Return the log time in ns, for a recording whose first message has the log time `start_ns`."""
+        return start_ns + self.ns if self.relative else self.ns
+
+
+def moment(raw: float | str) -> Moment:
+    """Read a moment.
+
+    Args:
+        raw: seconds from the start of the recording (below 10**9); nanoseconds since the epoch (an integer of 10**15 or
+            more); or a time in ISO 8601 with its zone and up to nine decimals, `2025-09-10T13:03:56.25Z`.
+
+    Errors:
+        RoboCacheError: none of these.
+    """
+    found: Moment = MOMENT.read(raw)
+    return found
+
+
+def _parse(raw: Any) -> Moment:
+    value = _number(raw) if isinstance(raw, str) else raw
+    if isinstance(value, str):
+        return _iso(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise refuse(f"{show_value(raw)} is not a time; write seconds from the start, such as 2.5, or an ISO 8601 time")
+    if value < 0:
+        raise refuse(f"{show_value(raw)} is before the recording; write seconds from its start, 0 or more")
+    if value < MAX_SECONDS:
+        return Moment(round(value * NS_PER_S), True)
+    if isinstance(value, int) and MIN_STAMP <= value <= MAX_STAMP:
+        return Moment(value, False)
+    raise refuse(f"{show_value(raw)} is neither seconds nor a stamp; write seconds below 10**9, or a stamp in whole ns")
+
+
+def _number(text: str) -> float | str:
+    """Return the number in a text, which is how CSV files contain it; the text if it is not a number."""
+    match = _NUMBER.fullmatch(text)
+    if not match or not (match["whole"] or (match["fraction"] or ".") != "."):
+        return text
+    return float(text) if match["fraction"] or match["exponent"] else int(text)
+
+
+def _iso(text: str) -> Moment:
+    match = _ISO.fullmatch(text)
+    if not match:
+        raise refuse(
+            f"{show_value(text)} is not a time; write seconds from the start, such as 2.5, or an ISO 8601 time"
+        )
+    if not match["zone"]:
+        raise refuse(f"{show_value(text)} has no time zone; append Z for UTC, or an offset such as +02:00")
+    try:
+        local = datetime.fromisoformat(match["seconds"])
+        east = timedelta(hours=int(match["hours"] or 0), minutes=int(match["minutes"] or 0))
+        timezone(east)  # refuses offsets of a day and more
+        since = local - _EPOCH - (-east if match["sign"] == "-" else east)
+    except (ValueError, OverflowError):
+        raise refuse(f"{show_value(text)} is not a date and time; correct it") from None
+    ns = (since.days * 86_400 + since.seconds) * NS_PER_S + int((match["fraction"] or "").ljust(9, "0"))
+    if not 0 <= ns <= MAX_STAMP:
+        raise refuse(f"{show_value(text)} is out of range; write a time from 1970 to 2262")
+    return Moment(ns, False)
+
+
+MOMENT = KeyType("seconds from the start, or an absolute time", _parse, {"type": ["number", "string"]})
