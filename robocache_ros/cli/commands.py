@@ -4,20 +4,20 @@
 
 import importlib
 import json
-import signal
 import sys
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from robocache_ros.bench.command import register as register_bench
-from robocache_ros.cli import option_types as given
+from robocache_ros.cli import program
+from robocache_ros.cli.check_command import check
+from robocache_ros.cli.export_command import export
+from robocache_ros.cli.info_command import info
+from robocache_ros.cli.report_command import report
 from robocache_ros.cli.validate_command import register as register_validate
-from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
-
-LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters
 
 app = typer.Typer(
     name="robocache",
@@ -27,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for command in (info, check, export, report):
+    app.command()(command)
 
 
 def _version(wanted: bool) -> None:
@@ -43,128 +45,6 @@ def _common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
-
-
-@app.command()
-def info(
-    bag: given.Recording,
-    write_spec: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing spec.")] = False,
-) -> None:
-    """Show the topics, types, rates and delays of a recording, or write a first spec for it."""
-    from robocache_ros.bags.describe import describe
-    from robocache_ros.cli import tables
-
-    if write_spec and write_spec.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
-    described = describe(bag)
-    tables.show(tables.bag_table(described))
-    if described.frames:
-        tables.show(tables.frame_table(described.frames))
-    tables.show_notes(described.notes)
-    tables.say(f"integrity: {described.integrity}")
-    if write_spec:
-        from robocache_ros.bags.suggest.first_spec import suggest_spec
-
-        _write(write_spec, suggest_spec(described))
-        tables.say(f"wrote {write_spec}; next: robocache export {bag} --spec {write_spec} --out DIR")
-
-
-# More than 50 lines, because of the options with their help texts.
-@app.command()
-def export(
-    bags: Annotated[list[Path], typer.Argument(help="Recordings; each one becomes one or more episodes.")],
-    spec: given.SpecFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
-    formats: given.Formats = None,
-    visibility: given.Sees = given.Visibility.ideal,
-    media: Annotated[
-        given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
-    ] = given.Media.video,
-    task: Annotated[str, typer.Option(help="The task that the robot performs, in words.")] = "robot task",
-    robot_type: Annotated[str, typer.Option(help="The robot's name in the dataset.")] = "unknown",
-    on_invalid: given.AtInvalid = given.OnInvalid.spec,
-    min_frames: Annotated[int, typer.Option(help="Leave out episodes that are shorter.")] = 2,
-    min_valid: Annotated[
-        float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")
-    ] = 0.25,
-    trim: Annotated[
-        bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")
-    ] = True,
-    report: Annotated[bool, typer.Option(help="Write report.html into the dataset.")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
-    jobs: given.Jobs = None,
-    on_error: given.AtError = given.OnError.fail,
-) -> None:
-    """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
-    from robocache_ros.cli import export_outcome, tables
-    from robocache_ros.export.export_options import ExportOptions
-    from robocache_ros.export.freed_memory import return_freed_memory
-    from robocache_ros.export.job import export as run
-    from robocache_ros.spec import load_spec
-
-    options = ExportOptions(
-        formats=tuple(formats or ["lerobot"]),
-        visibility=visibility.value,
-        media=media.value,
-        task=task,
-        robot_type=robot_type,
-        on_invalid=on_invalid.value,
-        min_frames=min_frames,
-        min_valid=min_valid,
-        trim=trim,
-    )
-    return_freed_memory()
-    with export_outcome.continued(out), tables.progress_bar(len(set(bags))) as progress:
-        result = run(
-            bags,
-            load_spec(spec),
-            out,
-            options,
-            overwrite=overwrite,
-            report=report,
-            jobs=jobs,
-            on_error=on_error.value,
-            progress=progress,
-        )
-    export_outcome.show(result, report=report)
-    if any(not loss.dropped for loss in result.failed):
-        raise typer.Exit(1)
-
-
-@app.command()
-def report(
-    bag: given.Recording,
-    spec: given.SpecFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
-    visibility: given.Sees = given.Visibility.ideal,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-) -> None:
-    """Write the quality report of a recording, without a dataset."""
-    from robocache_ros.cli import tables
-    from robocache_ros.export.job import summarize
-    from robocache_ros.export.report.page import write_report
-    from robocache_ros.spec import load_spec
-
-    if out.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(out)}: already exists; choose another file, or give --overwrite")
-    with tables.progress_bar(1) as progress:
-        episode = summarize(bag, load_spec(spec), visibility=visibility.value, progress=progress)
-    write_report([episode], out, overwrite=overwrite)
-    tables.say(f"wrote {out}")
-
-
-@app.command()
-def check(spec: Annotated[Path, typer.Argument(help="The fusion spec (YAML).")]) -> None:
-    """Check a spec; print every error in it, or each stream with its defaults and its columns in the fused tensor."""
-    from robocache_ros.cli import tables
-    from robocache_ros.spec import load_spec
-
-    tables.show(tables.spec_table(load_spec(spec)))
 
 
 @app.command()
@@ -227,23 +107,9 @@ app.add_typer(_bench, name="bench")
 register_validate(app)
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RoboCacheError(f"{printable(path)}: cannot be written ({reason}); choose another file") from None
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Optional[list[str]] = None) -> None:  # noqa: UP045
     """Run the command line. A user error prints one line per error to stderr and exits with code 2."""
-    try:
-        app(args=arguments, standalone_mode=True)
-    except RoboCacheError as error:
-        lines = str(error).splitlines() if isinstance(error, SeveralErrors) else [str(error)]
-        for line in lines:
-            typer.echo(f"robocache: {printable(line, LINE_CHARACTERS)}", err=True)
-        sys.exit(2)
+    program.run(app, sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

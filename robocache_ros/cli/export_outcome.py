@@ -6,16 +6,18 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.markup import escape
+from typing import TYPE_CHECKING, Any
 
 from robocache_ros.cli import tables
+from robocache_ros.cli.json_output import print_document
 from robocache_ros.errors import printable
 from robocache_ros.export.target import finished_pieces
 
 if TYPE_CHECKING:
+    from robocache_ros.export.exported_recording import ExportedRecording
     from robocache_ros.export.job import ExportResult
+
+STATES = {"aligned": 1, "held": 2, "invalid": 0}
 
 
 def show(result: ExportResult, *, report: bool) -> None:
@@ -33,19 +35,72 @@ def show(result: ExportResult, *, report: bool) -> None:
     )
 
 
+def print_json(result: ExportResult, *, report: bool) -> None:
+    """Print the document of an export."""
+    content = {
+        "out": result.out,
+        "report": result.out / "report.html" if report else None,
+        "seconds": result.seconds,
+        "times_real_time": result.times_real_time,
+        "frames": result.frames,
+        "episodes": sum(len(recording.episodes) for recording in result.recordings),
+        "notes": result.notes,
+        "recordings": [recording_facts(recording) for recording in result.recordings],
+        "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
+    }
+    errors = [f"not in the dataset: {loss.reason}" for loss in result.failed]
+    print_document("export", content, exit_code=int(bool(result.failed)), errors=errors)
+
+
+def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
+    """Return what `--json` states about a converted recording."""
+    ticks, kept = len(recording.ticks_ns), recording.valid[recording.kept]
+    return {
+        "path": recording.bag,
+        "start_ns": recording.start_ns,
+        "stop_ns": recording.stop_ns,
+        "ticks": ticks,
+        "frames": recording.frames,
+        "left_out": {
+            "start": recording.leading,
+            "between": ticks - recording.leading - recording.trailing - recording.frames,
+            "end": recording.trailing,
+        },
+        "episodes": [
+            {
+                "first_tick_ns": recording.ticks_ns[start],
+                "last_tick_ns": recording.ticks_ns[stop - 1],
+                "frames": stop - start,
+            }
+            for start, stop in recording.episodes
+        ],
+        "streams": {
+            stream.name: {
+                **{state: (kept[:, row] == number).mean() if len(kept) else None for state, number in STATES.items()},
+                "messages": dict(recording.counters[stream.name]),
+            }
+            for row, stream in enumerate(recording.spec.streams)
+        },
+        "notes": recording.notes,
+        "integrity": recording.integrity,
+    }
+
+
 @contextmanager
-def continued(out: Path) -> Iterator[None]:
+def continued(out: Path, json: bool = False) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
         kept = finished_pieces(out)
         if kept:
-            where = escape(printable(out, 60))
-            text = f"robocache: stopped; {kept} converted recordings are kept in {where}: run the same command again"
+            text = f"stopped; {kept} converted recordings are kept in {printable(out, 60)}: run the same command again"
         else:
-            text = "robocache: stopped; nothing is kept"
-        tables.errors.print(text, soft_wrap=True, highlight=False)
-        if isinstance(stop, KeyboardInterrupt):  # typer 0.9 would exit with 1
-            raise SystemExit(128 + signal.SIGINT) from None
-        raise
+            text = "stopped; nothing is kept"
+        # typer 0.9 would exit with 1 after Ctrl-C
+        code = 128 + signal.SIGINT if isinstance(stop, KeyboardInterrupt) else stop.code
+        if json:
+            print_document("export", {}, exit_code=int(code or 0), errors=[text])
+        else:
+            tables.complain(text)
+        raise SystemExit(code) from None

@@ -44,6 +44,21 @@ class OnError(str, Enum):
 
 SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
 Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")]
+Recordings = Annotated[
+    Optional[list[Path]],  # noqa: UP045 - typer reads it at run time
+    typer.Argument(
+        metavar="BAG",
+        help="Recordings (rosbag2 folders; .mcap, .db3 and ROS 1 .bag files), folders to search, and globs in quotes.",
+        show_default=False,
+    ),
+]
+ManifestFile = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--manifest", help="A YAML or CSV file that lists the recordings: recording, task, from, to, success."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, also for errors.")]
 Sees = Annotated[
     Visibility,
     typer.Option(
@@ -63,8 +78,4 @@ AtError = Annotated[
     typer.Option(
         help="A recording that fails: convert the others and fail, or make the dataset of the others (exit code 1).",
     ),
-]
-Formats = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads it at run time
-    typer.Option("--format", "-f", help="Dataset format; may be repeated.", show_default="lerobot"),
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -44,6 +44,28 @@ def show_notes(notes: Iterable[str]) -> None:
     """Print one line per note."""
     for note in notes:
         console.print(f"[yellow]note[/] {escape(printable(note, 400))}", soft_wrap=True, highlight=False)
+
+
+def complain(text: str) -> None:
+    """Print an error line to stderr."""
+    errors.print(escape(f"robocache: {text}"), soft_wrap=True, highlight=False)
+
+
+def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of several recordings, one row each."""
+    table = _table(f"{len(recordings)} recordings")
+    table.add_column("recording", no_wrap=True)
+    for name in ("s", "MB", "topics", "messages"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for recording in recordings:
+        name = escape(printable(recording["path"], 120))
+        if "error" in recording:
+            table.add_row(name, *"----")
+            continue
+        topics = recording["topics"]
+        size, messages = recording["size_bytes"] / 1e6, sum(topic["messages"] for topic in topics)
+        table.add_row(name, f"{recording['duration_s']:.1f}", f"{size:.1f}", str(len(topics)), str(messages))
+    return table
 
 
 def bag_table(info: BagInfo) -> Table:

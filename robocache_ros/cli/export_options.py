@@ -1,0 +1,70 @@
+"""The options of an exported dataset: an option of the command line for each field of `ExportOptions`.
+
+To add one, add the field with its default to `ExportOptions` and its option to `OPTIONS`.
+"""
+
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from enum import Enum
+from functools import wraps
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from robocache_ros.cli import option_types as given
+from robocache_ros.export.export_options import ExportOptions
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Field of ExportOptions -> its type and option; the default is that of the field.
+OPTIONS: dict[str, Any] = {
+    "formats": Annotated[list[str], typer.Option("--format", "-f", help="Dataset format; may be repeated.")],
+    "visibility": given.Sees,
+    "media": Annotated[
+        given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
+    ],
+    "task": Annotated[str, typer.Option(help="The task that the robot performs, in words.")],
+    "robot_type": Annotated[str, typer.Option(help="The robot's name in the dataset.")],
+    "on_invalid": given.AtInvalid,
+    "min_frames": Annotated[int, typer.Option(help="Leave out episodes that are shorter.")],
+    "min_valid": Annotated[float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")],
+    "trim": Annotated[bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")],
+}
+_KINDS: dict[str, type[Enum]] = {"visibility": given.Visibility, "media": given.Media, "on_invalid": given.OnInvalid}
+
+
+def with_export_options(command: Command) -> Command:
+    """Give a command the options of a dataset; it receives them as its parameter `options: ExportOptions`."""
+    own = {name: p for name, p in inspect.signature(command).parameters.items() if name != "options"}
+    defaults = {field.name: field.default for field in fields(ExportOptions)}
+    added = {
+        name: inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_shown(name, defaults[name]), annotation=kind
+        )
+        for name, kind in OPTIONS.items()
+    }
+
+    @wraps(command)
+    def run(**values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in OPTIONS}
+        options = ExportOptions(**{name: _plain(value) for name, value in chosen.items()})
+        return command(**values, options=options)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()]
+    run.__signature__ = inspect.Signature([*parameters, *added.values()])  # type: ignore[attr-defined]  # read by typer
+    run.__annotations__ = {name: p.annotation for name, p in (own | added).items()}
+    return run  # type: ignore[return-value]
+
+
+def _shown(name: str, default: Any) -> Any:
+    """Return the default of a field as typer shows and parses it."""
+    if name in _KINDS:
+        return _KINDS[name](default)
+    return list(default) if isinstance(default, tuple) else default
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else tuple(value) if isinstance(value, list) else value

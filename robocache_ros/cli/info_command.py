@@ -1,0 +1,99 @@
+"""`robocache info`: the topics of a recording, an overview over several, a first spec."""
+
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from robocache_ros.cli import option_types as given
+from robocache_ros.cli.json_output import print_document
+from robocache_ros.errors import RoboCacheError, printable
+
+
+def info(
+    bags: given.Recordings = None,
+    write_spec: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing spec.")] = False,
+    json: given.AsJson = False,
+) -> None:
+    """Show the topics, types, rates and delays of a recording, or write a first spec for it.
+
+    Of several recordings, show a line each.
+    """
+    from robocache_ros.cli.given_recordings import given_recordings
+
+    if write_spec and write_spec.exists() and not overwrite:
+        raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
+    paths = [recording.path for recording in given_recordings(bags)]
+    if len(paths) > 1 and write_spec:
+        raise RoboCacheError(
+            f"--write-spec: {len(paths)} recordings given; give one, whose topics are those of the spec"
+        )
+    if len(paths) > 1:
+        _overview(paths, json)
+        return
+    _one(paths[0], write_spec, json)
+
+
+def _one(path: Path, write_spec: Path | None, json: bool) -> None:
+    from robocache_ros.bags.describe import describe
+    from robocache_ros.cli import tables
+
+    described = describe(path)
+    if write_spec:
+        from robocache_ros.bags.suggest.first_spec import suggest_spec
+
+        text = suggest_spec(described)
+    if json:
+        from robocache_ros.cli.recording_facts import facts
+
+        if write_spec:
+            _write(write_spec, text)
+        print_document("info", {"recordings": [facts(described)], "wrote": write_spec})
+        return
+    tables.show(tables.bag_table(described))
+    if described.frames:
+        tables.show(tables.frame_table(described.frames))
+    tables.show_notes(described.notes)
+    tables.say(f"integrity: {described.integrity}")
+    if write_spec:
+        _write(write_spec, text)
+        tables.say(f"wrote {write_spec}; next: robocache export {path} --spec {write_spec} --out DIR")
+
+
+def _overview(paths: Sequence[Path], json: bool) -> None:
+    """Show a line per recording from the indexes of their files; exit with 1 if one cannot be read."""
+    from robocache_ros.cli import tables
+    from robocache_ros.cli.program import lines_of
+    from robocache_ros.cli.recording_facts import summary
+
+    rows: list[dict[str, Any]] = []
+    errors: list[str] = []
+    for path in paths:
+        try:
+            rows.append(summary(path))
+        except RoboCacheError as error:
+            errors += lines_of(error)
+            rows.append({"path": path, "error": str(error)})
+    if json:
+        print_document("info", {"recordings": rows, "wrote": None}, exit_code=int(bool(errors)), errors=errors)
+    else:
+        tables.show(tables.overview_table(rows))
+        for line in errors:
+            tables.complain(line)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RoboCacheError(f"{printable(path)}: cannot be written ({reason}); choose another file") from None

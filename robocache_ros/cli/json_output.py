@@ -1,0 +1,46 @@
+"""The output of a command as one JSON document, for `--json`: docs/reference/json_output.md lists the keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+OPTION = "--json"
+
+
+def print_document(command: str, content: Mapping[str, Any], *, exit_code: int = 0, errors: Iterable[str] = ()) -> None:
+    """Print the document of a command to stdout.
+
+    Args:
+        command: name of the command.
+        content: its keys and values; NumPy numbers, paths and dataclasses become plain values, NaN becomes null.
+        exit_code: exit code of the command.
+        errors: lines that are printed to stderr without `--json`.
+    """
+    document = {"command": command, "exit_code": exit_code, "errors": list(errors), **content}
+    typer.echo(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can contain it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if hasattr(value, "tolist"):  # NumPy
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        value = str(value)
+    if isinstance(value, str):  # a path may contain bytes that are not text
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
