@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.clocks.read import read_timeline
-from robocache_ros.bags.clocks.timeline import Timeline
+from robocache_ros.bags.clocks.timeline import Span, Timeline
 from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.source import Data
+from robocache_ros.bags.source import Data, RawMessage
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.engine import offline, tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import TF_STATIC, FusionSpec
+from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
@@ -42,9 +43,11 @@ class BagRun:
         visibility: `ideal`: a tick uses every sample; `deployed`: only samples that had arrived on the robot by then.
         trim: omit ticks at both ends at which an observation or an action is invalid (at the tail, at most ten seconds
             or `TAIL_BYTES` of images and voxels).
-        start_ns, stop_ns: range of log times to read; None: from the first message, to the last one.
+        start_ns, stop_ns: range of log times of the ticks; None: from the first message, to the last one. The ticks are
+            the same as in a run over the complete recording: messages outside of the range are read as far as needed.
         channels_last: of the images; see FusionEngine.
         timeline: the timeline of the recording, if it is known.
+        media: convert images and clouds. Otherwise the frames have their states and ages, but not their tensors.
 
     Attributes:
         timeline: the timeline of the ticks.
@@ -68,6 +71,7 @@ class BagRun:
         stop_ns: int | None = None,
         channels_last: bool = False,
         timeline: Timeline | None = None,
+        media: bool = True,
     ) -> None:
         bag.require(spec)
         self.bag = bag
@@ -80,6 +84,9 @@ class BagRun:
         log_start_ns = bag.start_ns if start_ns is None else start_ns
         log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
         self._spans = self.timeline.spans(log_start_ns, log_stop_ns)
+        self._complete = start_ns is None and stop_ns is None
+        if stop_ns is not None:  # a tick at the exclusive end belongs to the next part
+            self._spans[-1] = self._spans[-1]._replace(last_ns=self.timeline.at(log_stop_ns - 1))
         self.start_ns = self._spans[0].first_ns
         self.stop_ns = self.start_ns + sum(span.last_ns - span.first_ns for span in self._spans)
         if visibility == "deployed":  # later ticks were not yet due at the jump
@@ -89,7 +96,8 @@ class BagRun:
         ]
         self.leading = self.trailing = 0
         self._trim = trim
-        self._ingest = Ingest(spec, FusionEngine(spec, unbounded=True, channels_last=channels_last), bag.definitions)
+        engine = FusionEngine(spec, unbounded=True, channels_last=channels_last, media=media)
+        self._ingest = Ingest(spec, engine, bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
                 self._ingest.static_transforms(bytes(message.data))
@@ -177,7 +185,7 @@ class BagRun:
         for span in self._spans:
             if span is not self._spans[0]:
                 engine.reset("the time of the recording jumps")
-            messages = self._messages(span.start_ns, span.stop_ns)
+            messages = self._messages(span)
             for part in offline.run(
                 messages, self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
             ):
@@ -185,14 +193,27 @@ class BagRun:
                 self._valid.append(part.valid)
                 yield part
 
-    def _messages(self, start_ns: int, stop_ns: int) -> Iterator[tuple[str, int, Data]]:
+    def _messages(self, span: Span) -> Iterator[tuple[str, int, Data]]:
         """Yield each message, with its arrival on the timeline, once per stream that uses it, also as a companion."""
         fed = defaultdict(list)
         for feed in self.bag.feeds(self.spec):
             fed[feed.topic].append(feed.name)
-        messages = read_ahead(self.bag.messages(fed, start_ns, stop_ns, views=True))
         at = self.timeline.at
-        for topic, log_ns, data in self._recorder.watch(messages):
+
+        def read(topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
+            return self.bag.messages(topics, start_ns, stop_ns, views=True)
+
+        parts = [self._recorder.watch(read_ahead(read(fed, span.start_ns, span.stop_ns)))]
+        if not self._complete:
+            reach_ns = offline.reach_ns(self._ingest.engine)
+            low_ns, high_ns = self.timeline.around(span.start_ns, self.bag.start_ns, self.bag.stop_ns)
+            near_ns, end_ns = max(low_ns, span.start_ns - reach_ns), min(high_ns, span.stop_ns + reach_ns)
+            needed = {feed.topic for feed in self.bag.feeds(self.spec) if _has_memory(feed, self.spec)}
+            before = (
+                (read(needed, low_ns, near_ns), read(fed, near_ns, span.start_ns)) if near_ns < span.start_ns else ()
+            )
+            parts = [*before, *parts, read(fed, span.stop_ns, max(end_ns, span.stop_ns))]
+        for topic, log_ns, data in chain.from_iterable(parts):
             arrival_ns = at(log_ns)
             for name in fed[topic]:
                 yield name, arrival_ns, data
@@ -223,6 +244,12 @@ class BagRun:
         waits = self.visibility == "deployed" and any(self.spec.stream(name).align == "next" for name in silent)
         advice = "raise delay_ms to the time until its next sample" if waits else "raise its max_age_ms or leave it out"
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; {advice}"
+
+
+def _has_memory(feed: StreamSpec, spec: FusionSpec) -> bool:
+    """Whether ticks depend on messages of any age; images and clouds, which would fill the memory, are left out."""
+    placed = feed.type == TF_TYPE and bool(spec.framed or spec.transforms)
+    return feed.kind == "vector" and (feed.on_invalid == "hold" or feed.stamp == "device" or placed)
 
 
 def _nbytes(frames: Frames) -> int:

@@ -68,11 +68,11 @@ def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
         },
         "episodes": [
             {
-                "first_tick_ns": recording.ticks_ns[start],
-                "last_tick_ns": recording.ticks_ns[stop - 1],
-                "frames": stop - start,
+                "first_tick_ns": recording.ticks_ns[episode.start],
+                "last_tick_ns": recording.ticks_ns[episode.stop - 1],
+                "frames": episode.stop - episode.start,
             }
-            for start, stop in recording.episodes
+            for episode in recording.episodes
         ],
         "streams": {
             stream.name: {

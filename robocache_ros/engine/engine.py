@@ -56,6 +56,7 @@ class FusionEngine:
             arrives and shows its size.
         channels_last: return uint8 images in torch's channels_last memory format (recordings, on the CPU), which saves
             a transposition of most images.
+        media: convert images and clouds (False, on the CPU: frames have their states and ages, and no tensors of them).
 
     Raises:
         RoboCacheError: the device does not exist or does not have enough free memory.
@@ -71,12 +72,13 @@ class FusionEngine:
         jpeg: str = "cpu",
         payload_bytes: Mapping[str, int] | None = None,
         channels_last: bool = False,
+        media: bool = True,
     ) -> None:
         self.spec = spec
         self.layout = Layout(spec)
         self.clock_jumps = 0
         capacities = {s.name: slots_for(s, spec) for s in spec.streams}
-        options = Options(normalized, jpeg, payload_bytes or {}, channels_last and unbounded)
+        options = Options(normalized, jpeg, payload_bytes or {}, channels_last and unbounded, media)
         self._backend = make_backend(self.layout, capacities, device, unbounded, options)
         self.device = self._backend.device
         self.static_transforms = StaticTransforms()

@@ -56,7 +56,7 @@ def run(
     rate_hz = engine.spec.rate_hz
     tick = tick_grid.first_at_or_after(first_ns, rate_hz)
     end = tick_grid.last_at_or_before(last_ns, rate_hz) + 1
-    awaited_ns = _awaited_ns(engine)
+    awaited_ns = reach_ns(engine)
 
     frames = engine.resolve(np.empty(0, np.int64))  # the newest frames: they show the sizes of images, if known
 
@@ -116,8 +116,12 @@ def _image_awaits_size(engine: FusionEngine, frames: Frames) -> bool:
     return bool(unknown) and any(row.total_bytes for row in engine.memory() if row.stream in unknown)
 
 
-def _awaited_ns(engine: FusionEngine) -> int:
-    """How far past a tick the log must be read until no later message can change the tick."""
+def reach_ns(engine: FusionEngine) -> int:
+    """How far past a tick the log must be read until no later message can change the tick.
+
+    Messages logged longer before a tick do not change it either, except for streams that are held without limit, are
+    on a clock of their own, or are placed by transforms.
+    """
     streams = engine.spec.streams
     ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) + s.pair_ns for s in streams)
     return ahead + engine.spec.delay_ns + (WAIT_NS if engine.spec.framed else 0)

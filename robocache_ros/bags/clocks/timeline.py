@@ -118,6 +118,14 @@ class Timeline:
         logs = zip([start_ns, *starts], [*starts, stop_ns], strict=True)
         return [Span(a, b, self.at(a), self.at(b if b == stop_ns else b - 1)) for a, b in logs]
 
+    def around(self, log_ns: int, start_ns: int, stop_ns: int) -> tuple[int, int]:
+        """Return the range within start_ns <= log time < stop_ns, without a time jump, that contains a log time."""
+        starts = [segment.start_ns for segment in self.segments[1:]]
+        return (
+            max([start_ns, *(start for start in starts if start <= log_ns)]),
+            min([stop_ns, *(start for start in starts if start > log_ns)]),
+        )
+
     @property
     def note(self) -> str:
         """Describe the timeline; empty if it is the clock of the log times."""

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -73,7 +74,7 @@ def merged_parts(
     log_ns = attrgetter("log_ns")
     waiting: list[RawMessage] = []
     waiting_bytes = 0
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
+    for part, after in zip_longest(parts, parts[1:]):
         size, messages = read(part)
         size += MESSAGE_BYTES * len(messages)
         waiting += messages

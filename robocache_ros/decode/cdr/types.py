@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.spec.problems import suggestion
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def resolve(t: Type, path: Path) -> Type:
         fields = dict(t.fields) if isinstance(t, Struct) else {}
         if step not in fields:
             choices = f"the fields are {printable(', '.join(fields))}" if fields else "it has no fields"
+            choices = f"{suggestion(step, fields)} {choices}".strip()
             raise RoboCacheError(f"field: {describe(t)} has no field {printable(step, 30)!r}; {choices}")
         t = fields[step]
     return t

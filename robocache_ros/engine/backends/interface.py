@@ -76,6 +76,7 @@ class Options:
     jpeg: str = "cpu"
     payload_bytes: Mapping[str, int] = field(default_factory=dict)
     channels_last: bool = False
+    media: bool = True
 
 
 class TensorFormat:

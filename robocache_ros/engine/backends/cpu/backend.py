@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from robocache_ros.buffer_pool import BufferPool, host_pool
-from robocache_ros.engine.backends.cpu.stores import MediaStore, VectorStore
+from robocache_ros.engine.backends.cpu.stores import MediaStore, UnusedStore, VectorStore
 from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
 from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections
 from robocache_ros.engine.backends.media_tensors import converter, tensor_format
@@ -39,7 +39,9 @@ class CpuBackend:
         self._columns = {s.name: i for i, s in enumerate(layout.spec.streams)}
         self._vectors = {s.name: VectorStore(s, capacities[s.name]) for s in layout.spec.vectors}
         self._pools: defaultdict[str, BufferPool] = defaultdict(host_pool)
-        self._media = {s.name: _media_store(s, options, live) for s in layout.spec.media}
+        self._media: dict[str, MediaStore | UnusedStore] = {
+            s.name: _media_store(s, options, live) if options.media else UnusedStore() for s in layout.spec.media
+        }
 
     def buffer(self, feed: str, nbytes: int) -> NDArray[np.uint8]:
         """Memory for a message."""
@@ -81,7 +83,7 @@ class CpuBackend:
 
     def memory(self) -> list[MemoryRow]:
         """The memory in use; for images and clouds, the current amount."""
-        held: dict[str, VectorStore | MediaStore] = {**self._vectors, **self._media}
+        held: dict[str, VectorStore | MediaStore | UnusedStore] = {**self._vectors, **self._media}
         return [MemoryRow(name, "samples", "host", 1, store.nbytes) for name, store in held.items()]
 
     def counters(self) -> dict[str, int]:

@@ -151,3 +151,22 @@ class MediaStore:
         else:
             out = torch.from_numpy(self._pool.acquire(nbytes)[:nbytes]).view(dtype).view(shape)
         return out.permute(0, 3, 1, 2) if packed else out
+
+
+class UnusedStore:
+    """In place of a `MediaStore`, if only the times of images or clouds are of interest: keeps and converts nothing."""
+
+    nbytes = 0
+
+    def put(self, slot: int, value: Any) -> None:
+        """Keep nothing."""
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def convert(self, slot: int) -> None:
+        """Accept every payload."""
+
+    def take(self, lower: Int64) -> Tensor:
+        """Return an empty tensor for each tick."""
+        return torch.empty(len(lower), 0, dtype=torch.uint8)

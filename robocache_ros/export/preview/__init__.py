@@ -1,0 +1,1 @@
+"""What an export would make of recordings, found without making it."""
