@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from robocache_ros.cli import option_types as given
-from robocache_ros.cli.export_options import with_export_options
+from robocache_ros.cli.dataset_options import with_export_options
 from robocache_ros.export.export_options import ExportOptions
 
 
@@ -26,20 +26,22 @@ def export(
     jobs: given.Jobs = None,
     on_error: given.AtError = given.OnError.fail,
     json: given.AsJson = False,
+    log_json: given.LogJson = False,
 ) -> None:
     """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
-    from robocache_ros.cli import export_outcome, tables
     from robocache_ros.cli.given_recordings import given_recordings
+    from robocache_ros.cli.output import export_outcome
+    from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export as run
     from robocache_ros.spec import load_spec
 
     recordings = given_recordings(bags, manifest, but=out)
     return_freed_memory()
-    with export_outcome.continued(out, json), tables.progress_bar(len(recordings)) as progress:
+    with export_outcome.continued(out, json), shown_progress(log_json=log_json) as progress:
         result = run(
-            [recording.path for recording in recordings],
+            recordings,
             load_spec(spec),
             out,
             options,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from robocache_ros.cli import option_types as given
-from robocache_ros.cli.json_output import print_document
+from robocache_ros.cli.output.json_output import print_document
 from robocache_ros.errors import RoboCacheError, printable
 
 
@@ -43,7 +43,7 @@ def info(
 
 def _one(path: Path, write_spec: Path | None, json: bool) -> None:
     from robocache_ros.bags.describe import describe
-    from robocache_ros.cli import tables
+    from robocache_ros.cli.output import tables
 
     described = describe(path)
     if write_spec:
@@ -51,7 +51,7 @@ def _one(path: Path, write_spec: Path | None, json: bool) -> None:
 
         text = suggest_spec(described)
     if json:
-        from robocache_ros.cli.recording_facts import facts
+        from robocache_ros.cli.output.recording_facts import facts
 
         if write_spec:
             _write(write_spec, text)
@@ -69,9 +69,9 @@ def _one(path: Path, write_spec: Path | None, json: bool) -> None:
 
 def _overview(paths: Sequence[Path], json: bool) -> None:
     """Show a line per recording from the indexes of their files; exit with 1 if one cannot be read."""
-    from robocache_ros.cli import tables
+    from robocache_ros.cli.output import tables
+    from robocache_ros.cli.output.recording_facts import summary
     from robocache_ros.cli.program import lines_of
-    from robocache_ros.cli.recording_facts import summary
 
     rows: list[dict[str, Any]] = []
     errors: list[str] = []

@@ -58,6 +58,9 @@ ManifestFile = Annotated[
         "--manifest", help="A YAML or CSV file that lists the recordings: recording, task, from, to, success."
     ),
 ]
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Write progress and errors to stderr as one JSON object per line.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, also for errors.")]
 Sees = Annotated[
     Visibility,

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from robocache_ros.cli.json_output import OPTION, print_document
+from robocache_ros.cli.output.json_output import OPTION, print_document
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.extras import install_hint
 

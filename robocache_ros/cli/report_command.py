@@ -20,16 +20,17 @@ def report(
     json: given.AsJson = False,
 ) -> None:
     """Write the quality report of a recording, without a dataset."""
-    from robocache_ros.cli import tables
-    from robocache_ros.cli.export_outcome import recording_facts
-    from robocache_ros.cli.json_output import print_document
+    from robocache_ros.cli.output import tables
+    from robocache_ros.cli.output.export_outcome import recording_facts
+    from robocache_ros.cli.output.json_output import print_document
+    from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.job import summarize
     from robocache_ros.export.report.page import write_report
     from robocache_ros.spec import load_spec
 
     if out.exists() and not overwrite:
         raise RoboCacheError(f"{printable(out)}: already exists; choose another file, or give --overwrite")
-    with tables.progress_bar(1) as progress:
+    with shown_progress() as progress:
         recording = summarize(bag, load_spec(spec), visibility=visibility.value, progress=progress)
     write_report([recording], out, overwrite=overwrite)
     if json:

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.cli.tables import console, progress_bar
+from robocache_ros.cli.output.progress_display import shown_progress
+from robocache_ros.cli.output.tables import console
 from robocache_ros.demo.compare import Comparison, compare, recorded
 from robocache_ros.demo.live import Live, running
 from robocache_ros.demo.picture import draw
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     console.rule("[bold]3. Export: a dataset and its quality report")
     dataset = given.out / "panda_lift"
-    with progress_bar(1) as progress:
+    with shown_progress() as progress:
         result = export([given.bag], spec, dataset, overwrite=True, progress=progress)
 
     checks = checks_of(live, spec, given.rate, comparison, result)

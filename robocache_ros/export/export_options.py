@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.episode_options import EpisodeOptions
 from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSettings
+from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
-TEXT_LIMIT = 1000  # characters of the task and of the robot's name
-_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,8 @@ class ExportOptions(EpisodeOptions):
             raise RoboCacheError(f"min_valid: {self.min_valid:g} is not a share; use 0 to 1")
         if not self.task.strip():
             raise RoboCacheError("task: is empty; say in words what the robot does")
-        for name, text in (("task", self.task), ("robot_type", self.robot_type)):
-            if len(text) > TEXT_LIMIT:
-                raise RoboCacheError(f"{name}: {len(text):,} characters; use {TEXT_LIMIT:,} at most")
-            if any(unicodedata.category(character) in _NOT_TEXT for character in text):
-                raise RoboCacheError(
-                    f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters"
-                )
+        check_line("task", self.task)
+        check_line("robot_type", self.robot_type)
 
     @property
     def video_settings(self) -> VideoSettings:

@@ -42,6 +42,8 @@ class ExportedRecording:
     notes: tuple[str, ...]
     integrity: str  # whether checksums of the messages were verified
     thumbnails: Thumbnails = field(repr=False)
+    task: str = ""
+    success: bool | None = None  # None: unknown
     clocks: dict[str, Any] = field(default_factory=dict)  # `timeline`, and the `device_clocks` of streams
     reasons: dict[str, int] = field(default_factory=dict)  # why ticks are in no episode -> number of ticks
 

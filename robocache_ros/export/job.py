@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robocache_ros.bags.fuse import without_cameras
-from robocache_ros.bags.reader import check_recordings
+from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.export.episodes.idle import check_motion
 from robocache_ros.export.episodes.labels import Labels
@@ -19,8 +19,10 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.formats import DatasetFormat, load_format
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
 from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, convert, masks_all
+from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
+from robocache_ros.export.pieces.recording_to_piece import Outcome, convert, masks_all
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
+from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import new_dataset
 from robocache_ros.spec import FusionSpec
 
@@ -44,13 +46,19 @@ class ExportResult:
         return sum(recording.frames for recording in self.recordings)
 
     @property
+    def episodes(self) -> int:
+        """Number of episodes in the dataset."""
+        return sum(len(recording.episodes) for recording in self.recordings)
+
+    @property
     def times_real_time(self) -> float:
         """Seconds of recording per second of conversion."""
         return sum(recording.duration_s for recording in self.recordings) / self.seconds
 
 
+# More than 50 lines, because of its docstring.
 def export(
-    bags: Sequence[str | Path],
+    bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
     options: ExportOptions | None = None,
@@ -67,7 +75,8 @@ def export(
     call continues it. With several formats, each dataset is in a folder of `out` with the format's name.
 
     Args:
-        bags: the recordings, in the order of their episodes.
+        bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
+            outcome. `find_recordings` and `load_manifest` of `robocache_ros.export.recordings` return such lists.
         spec: the streams.
         out: the folder of the dataset, new or empty.
         options: of the export; None: the defaults.
@@ -77,35 +86,38 @@ def export(
             of the main module with `if __name__ == "__main__":`.
         on_error: `fail`: if a recording cannot be converted, convert the others, keep their pieces for the next call,
             then raise an error that names the recording. `skip`: make the dataset from the other recordings.
-        progress: called with the progress of each recording.
+        progress: called with the events of the export, in this process.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
             use, or contains a dataset and `overwrite` is not set; a file system error.
     """
-    paths, options = _paths(bags), options or ExportOptions()
+    recordings, options = _planned(bags), options or ExportOptions()
     _check_arguments(jobs, on_error)
-    spec = _resolved(spec, options)
-    formats = _formats(Labels(spec, options).spec, options)
+    spec = resolved_spec(spec, options)
+    formats = load_formats(Labels(spec, options).spec, options)
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
+    tell = progress or (lambda _event: None)
     with file_errors(target):
-        failed = _check(paths, spec, on_error)
-        plan = Plan(_without(paths, failed), spec, options, needed_encodings(formats, spec, options))
+        failed = _check(recordings, spec, on_error)
+        for recording, reason in failed.items():
+            tell(Failed(recording, reason))
+        kept = tuple(recording for recording in recordings if recording.frames_of not in failed)
+        plan = Plan(kept, spec, options, needed_encodings(formats, spec, options))
         with new_dataset(target, formats[-1].entry, overwrite=overwrite) as new:
             outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
-            failed |= {path: outcome.error for path, outcome in outcomes.items() if outcome.error}
-            losses = [FailedRecording(*loss, dropped=_was_dropped(outcomes.get(loss[0]))) for loss in failed.items()]
-            _check_failed(losses, len(set(paths)), on_error, Path(out))
-            made = [outcomes[path] for path in plan.recordings if path not in failed]
-            recordings = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
-    return ExportResult(Path(out), recordings, time.perf_counter() - begun, tuple(losses), (*_reused(made), *new.notes))
+            failed |= {each: outcomes[each].error for each in plan.distinct if outcomes[each].error}
+            losses = [_loss(recording, reason, outcomes) for recording, reason in failed.items()]
+            _check_failed(losses, len({recording.frames_of for recording in recordings}), on_error, Path(out))
+            made = [replace(outcomes[each.frames_of], recording=each) for each in kept if each.frames_of not in failed]
+            tell(Merging(options.formats, len(made)))
+            merged = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
+    result = ExportResult(Path(out), merged, time.perf_counter() - begun, tuple(losses), (*_reused(made), *new.notes))
+    tell(Ended(result.out, result.episodes, result.frames, result.seconds))
+    return result
 
 
-def _without(paths: Sequence[Path], failed: dict[Path, str]) -> tuple[Path, ...]:
-    return tuple(path for path in paths if path not in failed)
-
-
-def _formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
+def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
     """Load the formats; refuse what they cannot store."""
     formats = [load_format(name) for name in options.formats]
     for format_ in formats:
@@ -120,25 +132,30 @@ def _check_arguments(jobs: int | None, on_error: str) -> None:
         raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
 
 
-def _check(paths: Sequence[Path], spec: FusionSpec, on_error: str) -> dict[Path, str]:
-    """Check all recordings. With `skip`, return the error of each invalid recording, otherwise raise an error."""
-    if on_error == "fail":
-        check_recordings(paths, spec)
-        return {}
+def _check(recordings: Sequence[PlannedRecording], spec: FusionSpec, on_error: str) -> dict[PlannedRecording, str]:
+    """Check all recordings; return the error of each invalid one, or raise an error that names them."""
     failed = {}
-    for path in dict.fromkeys(paths):
+    for recording in dict.fromkeys(each.frames_of for each in recordings):
         try:
-            with file_errors(path):
-                check_recordings([path], spec)
+            with file_errors(recording.path):
+                _check_recording(recording, spec)
         except RoboCacheError as error:
-            failed[path] = str(error)
-    if len(failed) == len(set(paths)):
+            failed[recording] = str(error)
+    if failed and (on_error == "fail" or len(failed) == len({each.frames_of for each in recordings})):
         raise SeveralErrors(_lines(failed.values()))
     return failed
 
 
-def _was_dropped(outcome: Outcome | None) -> bool:
-    return outcome is not None and outcome.dropped
+def _check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
+    """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
+    check_recordings([recording.path], spec)
+    if recording.is_part:
+        with Bag(recording.path) as bag:
+            recording.log_range(bag.start_ns, bag.stop_ns)
+
+
+def _loss(recording: PlannedRecording, reason: str, outcomes: Mapping[PlannedRecording, Outcome]) -> FailedRecording:
+    return FailedRecording(recording.path, reason, dropped=recording in outcomes and outcomes[recording].dropped)
 
 
 def _check_failed(losses: Sequence[FailedRecording], total: int, on_error: str, out: Path) -> None:
@@ -161,7 +178,7 @@ def _lines(failed: Collection[str]) -> str:
 
 
 def _reused(made: Sequence[Outcome]) -> list[str]:
-    distinct = {outcome.recording: outcome for outcome in made}.values()
+    distinct = {outcome.piece: outcome for outcome in made}.values()
     reused = sum(outcome.reused for outcome in distinct)
     return [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"] if reused else []
 
@@ -170,22 +187,22 @@ def summarize(
     bag: str | Path, spec: FusionSpec, *, visibility: str = "ideal", progress: Progress | None = None
 ) -> ExportedRecording:
     """Compute the export result of one recording for a report, without writing a dataset."""
-    with file_errors(Path(bag)):
-        check_recordings([Path(bag)], spec)
-        options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False)
-        return convert(Path(bag), spec, options, None, progress)
+    recording = PlannedRecording(Path(bag))
+    with file_errors(recording.path):
+        _check_recording(recording, spec)
+        options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False, min_frames=1, min_valid=0.0)
+        return convert(recording, spec, options, None, progress)
 
 
-def _paths(bags: Sequence[str | Path]) -> list[Path]:
-    if isinstance(bags, (str, Path)):
+def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:
+    if isinstance(bags, (str, Path, PlannedRecording)):
         raise RoboCacheError(f"bags: {printable(bags)} is one path; give a list of recordings")
-    paths = [Path(bag) for bag in bags]
-    if not paths:
+    if not bags:
         raise RoboCacheError("bags: none given; name at least one recording")
-    return paths
+    return planned(bags)
 
 
-def _resolved(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
+def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     """Apply the options `rate_hz`, `media` and `on_invalid` to the spec."""
     if options.rate_hz:
         spec = replace(spec, rate_hz=options.rate_hz)

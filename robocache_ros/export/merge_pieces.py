@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,17 @@ def merge_pieces(
 ) -> tuple[ExportedRecording, ...]:
     """Write the dataset of each format from the pieces, and the report with the dataset's name."""
     loaded = [
-        recording_file.load(outcome.piece, outcome.recording, plan.spec, plan.options.visibility)
+        recording_file.load(outcome.piece, outcome.recording.path, plan.spec, plan.options.visibility)
         for outcome in made
         if outcome.piece
     ]
-    recordings = tuple(recording for recording, _ in loaded)
+    told = [(outcome.recording.task or plan.options.task, outcome.recording.success) for outcome in made]
+    recordings = tuple(replace(one, task=task, success=s) for (one, _), (task, s) in zip(loaded, told, strict=True))
     provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
     folders = [outcome.piece for outcome in made if outcome.piece]
     pieces = [
-        Piece(piece, recording.bag, plan.options.task, recording.episodes)
-        for piece, recording in zip(folders, recordings, strict=True)
+        Piece(piece, recording.bag, task, recording.episodes, success)
+        for piece, recording, (task, success) in zip(folders, recordings, told, strict=True)
     ]
     dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
     for format_ in formats:
@@ -87,6 +88,8 @@ def _provenance(
         "recordings": [
             {
                 "bag": printable(recording.bag, 4096),
+                "task": recording.task,
+                "success": recording.success,
                 "files": files,
                 "start_ns": recording.start_ns,
                 "stop_ns": recording.stop_ns,

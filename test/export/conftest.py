@@ -15,6 +15,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.pieces.progress import Advanced, Event, Progress
 from robocache_ros.spec import FusionSpec, load_spec
 
 ROOT = Path(__file__).parents[2]
@@ -68,3 +69,18 @@ def small_disk() -> Callable[..., tuple[int, str, str]]:
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+def by_share(tell: Callable[[str, float], object]) -> Progress:
+    """Progress that receives the name of a recording and its completed share."""
+
+    def progress(event: Event) -> None:
+        if isinstance(event, Advanced):
+            tell(event.recording.path.name, event.share)
+
+    return progress
+
+
+def named(seen: list[str]) -> Progress:
+    """Progress that notes the name of each recording that advances."""
+    return by_share(lambda name, _share: seen.append(name))

@@ -19,6 +19,8 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
+from .conftest import by_share, named
+
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"
 SPEC = ROOT / "config" / "panda_lift.yaml"
@@ -31,7 +33,7 @@ def command(out: Path, *more: str) -> list[str]:
 def test_a_later_recording_that_is_wrong_is_noticed_first(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     seen: list[str] = []
     with pytest.raises(RoboCacheError, match="no such recording"):
-        export([bags[0], tmp_path / "gone"], spec, tmp_path / "set", progress=lambda name, _: seen.append(name))
+        export([bags[0], tmp_path / "gone"], spec, tmp_path / "set", progress=named(seen))
     assert seen == []
     assert list(tmp_path.iterdir()) == []
 
@@ -40,7 +42,7 @@ def test_a_later_recording_without_a_topic_is_noticed_first(bags: list[Path], sp
     other = write_bag(tmp_path / "other", {"/chat": "std_msgs/msg/String"}, [("/chat", 1, b"\0\1\0\0\1\0\0\0\0")])
     seen: list[str] = []
     with pytest.raises(RoboCacheError, match="does not hold /panda/joint_states"):
-        export([bags[0], other], spec, tmp_path / "set", progress=lambda name, _: seen.append(name))
+        export([bags[0], other], spec, tmp_path / "set", progress=named(seen))
     assert seen == []
 
 
@@ -62,7 +64,7 @@ def test_a_recording_that_changes_while_it_is_read_is_refused(
             os.utime(file, ns=(0, 0))
 
     with pytest.raises(RoboCacheError, match=r"\.mcap: changed while it was read"):
-        export([growing], spec, tmp_path / "set", ExportOptions(media="none"), progress=touched)
+        export([growing], spec, tmp_path / "set", ExportOptions(media="none"), progress=by_share(touched))
     assert list(tmp_path.iterdir()) == [growing]
 
 
@@ -143,7 +145,7 @@ def test_progress_ends_at_the_whole_of_each_recording(bags: list[Path], spec: Fu
         spec,
         tmp_path / "out",
         ExportOptions(media="none"),
-        progress=lambda name, share: seen.append((name, share)),
+        progress=by_share(lambda name, share: seen.append((name, share))),
     )
     assert [entry for entry in seen if entry[1] == 1] == [("lift", 1.0), ("again", 1.0)]
     assert all(0 <= share <= 1 for _, share in seen)

@@ -16,6 +16,7 @@ import robocache_ros
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.pieces.piece_writer import Encodings
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.spec import FusionSpec, Layout
 
 # Options that do not affect pieces, or only through `Plan.encodings`.
@@ -30,41 +31,44 @@ class Plan:
 
     Attributes:
         recordings: in the given order, which is that of the episodes; a recording may occur several times.
+            Paths are complete recordings.
         spec: the resolved spec, with the changes from the options.
         options: of the export.
         encodings: of each image stream, sorted; the pieces contain images in these encodings.
     """
 
-    recordings: tuple[Path, ...]
+    recordings: tuple[PlannedRecording, ...]
     spec: FusionSpec
     options: ExportOptions
     encodings: Encodings
 
     @property
-    def tasks(self) -> tuple[Path, ...]:
-        """Each recording once."""
-        return tuple(dict.fromkeys(self.recordings))
+    def distinct(self) -> tuple[PlannedRecording, ...]:
+        """The recordings, and parts of them, that become a piece; each once."""
+        return tuple(dict.fromkeys(recording.frames_of for recording in self.recordings))
 
     @cached_property
     def layout(self) -> Layout:
         """The columns of the pieces: those of the spec, with the actions that the options ask for."""
         return Layout(Labels(self.spec, self.options).spec)
 
-    def key(self, recording: Path, files: Sequence[dict[str, Any]]) -> str:
+    def key(self, recording: PlannedRecording, files: Sequence[dict[str, Any]]) -> str:
         """Return the name of the piece of a recording: a hash of all inputs that determine its bytes.
 
         Args:
-            recording: the path; notes contain its name, and its metadata.yaml determines how files are read.
+            recording: notes contain its name, and its metadata.yaml determines how files are read. Its task and its
+                outcome do not affect the piece.
             files: name, size and SHA-256 of its storage files.
         """
-        metadata = recording / "metadata.yaml"
+        metadata = recording.path / "metadata.yaml"
         options = {name: value for name, value in asdict(self.options).items() if name not in _OF_THE_DATASET}
         decides = {
             "engine": _engine(),
             "spec": self.spec.to_dict(),
             "options": options,
             "encodings": self.encodings,
-            "recording": recording.name,
+            "recording": recording.path.name,
+            "part": [recording.start, recording.stop],
             "files": list(files),
             "metadata": hashlib.sha256(metadata.read_bytes()).hexdigest() if metadata.is_file() else "",
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
@@ -24,11 +24,12 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.progress import Advanced, Progress
 from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.spec import FusionSpec
 
-Progress = Callable[[str, float], None]  # name of the recording, completed share in 0..1
 _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect all other recordings
 
 
@@ -36,14 +37,16 @@ _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect
 class Outcome:
     """The outcome for a recording: its piece, or the error."""
 
-    recording: Path
+    recording: PlannedRecording
     piece: Path | None = None
     reused: bool = False  # an earlier export made the piece
     error: str = ""
     dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
 
 
-def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool, progress: Progress | None) -> Outcome:
+def make_piece(
+    plan: Plan, recording: PlannedRecording, store: PieceStore, *, resumed: bool, progress: Progress | None
+) -> Outcome:
     """Make the piece of a recording, or find an existing one.
 
     Args:
@@ -58,31 +61,31 @@ def make_piece(plan: Plan, recording: Path, store: PieceStore, *, resumed: bool,
         OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcome.
     """
     try:
-        with file_errors(recording, but=_TARGET_ERRORS), Checksums(recording) as checksums:
+        with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             found = store.find(plan.key(recording, checksums.result())) if resumed else None
             if found:
-                if progress:
-                    progress(recording.name, 1.0)
                 return Outcome(recording, found, reused=True)
             return Outcome(recording, _make(plan, recording, store, checksums, progress))
     except RoboCacheError as error:
         return Outcome(recording, error=str(error), dropped=isinstance(error, EpisodesDropped))
 
 
-def _make(plan: Plan, path: Path, store: PieceStore, checksums: Checksums, progress: Progress | None) -> Path:
+def _make(
+    plan: Plan, recording: PlannedRecording, store: PieceStore, checksums: Checksums, progress: Progress | None
+) -> Path:
     without: tuple[int, ...] = ()
     while True:
         with store.draft() as folder:
             try:
                 with closing(PieceWriter(folder, plan.layout, plan.encodings, plan.options.video_settings)) as writer:
-                    recording = convert(path, plan.spec, plan.options, writer, progress, without)
+                    converted = convert(recording, plan.spec, plan.options, writer, progress, without)
                     writer.finish()
             except PartsDropped as dropped:  # after some of their rows were written
                 without = dropped.parts
                 continue
             files = checksums.result()
-            recording_file.save(folder, recording, files)
-            return store.commit(folder, plan.key(path, files))
+            recording_file.save(folder, converted, files)
+            return store.commit(folder, plan.key(recording, files))
 
 
 class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is repeated without these parts
@@ -93,9 +96,8 @@ class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is r
         self.parts = tuple(parts)
 
 
-# More than 50 lines, because of the arguments of its result.
 def convert(
-    path: Path,
+    recording: PlannedRecording,
     spec: FusionSpec,
     options: ExportOptions,
     writer: PieceWriter | None,
@@ -105,24 +107,67 @@ def convert(
     """Run a recording through the engine; write the rows of its episodes to `writer`.
 
     Args:
-        path: the recording.
+        recording: the recording, or a part of one.
         spec: its streams.
         options: of the export.
-        writer: receives the rows; None: only the result is needed.
+        writer: receives the rows; None: only the result is needed, also of a recording that an export refuses.
         progress: called with the progress.
         without: parts of the recording to leave out.
 
     Errors:
+        RoboCacheError: the recording cannot be read, or an export refuses it.
         PartsDropped: rows of other parts were written that have to be left out.
     """
-    with Bag(path) as bag:
+    converted, refusal = _converted(recording, spec, options, writer, progress, without)
+    if refusal and writer:
+        raise refusal
+    return converted
+
+
+def foresee(
+    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions
+) -> tuple[ExportedRecording | None, str]:
+    """Run a recording through the engine without converting images and clouds, and without writing.
+
+    Returns:
+        What a conversion would give, None if no ticks can be computed; and why it would refuse the recording, empty if
+        it would not.
+    """
+    try:
+        converted, refusal = _converted(recording, spec, options, None, None, media=False)
+    except RoboCacheError as error:
+        return None, str(error)
+    return converted, str(refusal or "")
+
+
+# More than 50 lines, because of the many values of its result.
+def _converted(
+    planned: PlannedRecording,
+    spec: FusionSpec,
+    options: ExportOptions,
+    writer: PieceWriter | None,
+    progress: Progress | None,
+    without: Collection[int] = (),
+    *,
+    media: bool = True,
+) -> tuple[ExportedRecording, RoboCacheError | None]:
+    """Return the result of a recording, and why an export refuses it."""
+    with Bag(planned.path) as bag:
+        start_ns, stop_ns = planned.log_range(bag.start_ns, bag.stop_ns) if planned.is_part else (None, None)
         run = BagRun(
-            bag, spec, visibility=options.visibility, trim=options.trim and masks_all(spec), channels_last=True
+            bag,
+            spec,
+            visibility=options.visibility,
+            trim=options.trim and masks_all(spec),
+            start_ns=start_ns,
+            stop_ns=stop_ns,
+            channels_last=True,
+            media=media,
         )
         boundaries, labels = Boundaries(run, options), Labels(spec, options)
         cutter = EpisodeCutter(
             spec,
-            (options.min_frames if writer else 1) + labels.first + labels.offset,
+            options.min_frames + labels.first + labels.offset,
             max_frames=round(options.split_s * spec.rate_hz),
             parts=boundaries.parts,
             without=without,
@@ -132,7 +177,8 @@ def convert(
         span, done, begun = max(run.stop_ns - run.start_ns, 1), 0, False
         with closing(run.frames()) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
-                thumbnails.watch(frames)
+                if media:
+                    thumbnails.watch(frames)
                 at = run.leading + done
                 done += len(frames)
                 success.add(frames, at)
@@ -140,14 +186,14 @@ def convert(
                     if writer:
                         begun = _write(writer, labels.rows(ticks), begun)
                 if progress and len(frames):
-                    progress(path.name, (int(frames.ticks_ns[-1]) - run.start_ns) / span)
+                    progress(Advanced(planned, (int(frames.ticks_ns[-1]) - run.start_ns) / span, done))
         cutter.finish()
         if writer and cutter.incomplete:
             raise PartsDropped(cutter.dropped)
         topics = run.stats()
         episodes = boundaries.infos(cutter, labels, success)
         recording = ExportedRecording(
-            bag=path,
+            bag=planned.path,
             spec=spec,
             visibility=options.visibility,
             start_ns=run.start_ns,
@@ -169,13 +215,12 @@ def convert(
             thumbnails=thumbnails,
             reasons=boundaries.left_out(cutter, episodes, run.valid),
         )
-        if writer:
-            boundaries.check_kept(cutter, run, options)
-            check_quality(recording)
+        refusal = _refusal(recording, boundaries, cutter, run, options)
+        if writer and not refusal:
             writer.end_episode()
         if progress:
-            progress(path.name, 1.0)
-        return recording
+            progress(Advanced(planned, 1.0, done))
+        return recording, refusal
 
 
 def masks_all(spec: FusionSpec) -> bool:
@@ -193,3 +238,15 @@ def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], begun: bool) -> bo
             begun = True
         writer.write(ticks.frames)
     return begun
+
+
+def _refusal(
+    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: ExportOptions
+) -> RoboCacheError | None:
+    """Return why a recording is refused: too few of its ticks are in episodes, or its quality is below the spec's."""
+    try:
+        boundaries.check_kept(cutter, run, options)
+        check_quality(recording)
+    except RoboCacheError as error:
+        return error
+    return None

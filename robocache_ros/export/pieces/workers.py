@@ -20,8 +20,10 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.freed_memory import return_freed_memory
 from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.pieces.recording_to_piece import Outcome, Progress, make_piece
+from robocache_ros.export.pieces.progress import Converted, Failed, Progress, Started
+from robocache_ros.export.pieces.recording_to_piece import Outcome, make_piece
 from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
 
 def available_cores() -> int:
@@ -29,7 +31,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | None) -> dict[Path, Outcome]:
+def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | None) -> dict[PlannedRecording, Outcome]:
     """Make the pieces of a plan; return the outcome of each recording.
 
     Errors:
@@ -37,17 +39,32 @@ def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | N
         RoboCacheError: a process was killed.
     """
     resumed = store.count() > 0
-    processes = min(jobs, len(plan.tasks))
-    if processes == 1:
-        outcomes = [make_piece(plan, path, store, resumed=resumed, progress=progress) for path in plan.tasks]
-        return {outcome.recording: outcome for outcome in outcomes}
-    # Largest first, so that no process is busy with a long recording after the others have finished.
-    tasks = sorted(plan.tasks, key=_size, reverse=True)
-    with _processes(processes, (plan, store, resumed)) as connections:
-        return dict(_collected(connections, tasks, progress))
+    recordings = plan.distinct
+    sizes = {recording: size_of(recording.path) for recording in recordings}
+    processes = min(jobs, len(recordings))
+    made = {}
+    if progress:
+        progress(Started(recordings, tuple(sizes.values()), processes))
+    with ExitStack() as stack:
+        if processes == 1:
+            outcomes: Iterator[Outcome] = (
+                make_piece(plan, each, store, resumed=resumed, progress=progress) for each in recordings
+            )
+        else:
+            # Largest first, so that no process is busy with a long recording after the others have finished.
+            largest_first = sorted(recordings, key=sizes.__getitem__, reverse=True)
+            connections = stack.enter_context(_processes(processes, (plan, store, resumed)))
+            outcomes = _collected(connections, largest_first, progress)
+        for outcome in outcomes:
+            made[outcome.recording] = outcome
+            if progress:
+                failed = outcome.error
+                progress(Failed(outcome.recording, failed) if failed else Converted(outcome.recording, outcome.reused))
+    return made
 
 
-def _size(recording: Path) -> int:
+def size_of(recording: Path) -> int:
+    """Return the bytes of the files of a recording."""
     try:
         return sum(file.stat().st_size for file in storage_files(recording))
     except OSError:
@@ -87,11 +104,11 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 def _collected(
-    connections: Sequence[Connection], tasks: Sequence[Path], progress: Progress | None
-) -> Iterator[tuple[Path, Outcome]]:
+    connections: Sequence[Connection], recordings: Sequence[PlannedRecording], progress: Progress | None
+) -> Iterator[Outcome]:
     """Send the next recording to each free process; yield the outcomes."""
-    waiting = list(tasks)
-    busy: dict[Connection, Path] = {}
+    waiting = list(recordings)
+    busy: dict[Connection, PlannedRecording] = {}
 
     def give(connection: Connection) -> None:
         if waiting:
@@ -106,17 +123,19 @@ def _collected(
             try:
                 told = ready.recv()
             except (EOFError, ConnectionResetError):
+                name = printable(busy[ready].path.name)
                 raise RoboCacheError(
-                    f"{printable(busy[ready].name)}: its process was killed, perhaps for want of memory; run the same "
-                    "command again with fewer --jobs"
+                    f"{name}: its process was killed, perhaps for want of memory; run the same command again with "
+                    "fewer --jobs"
                 ) from None
             if isinstance(told, BaseException):
                 raise told
             if isinstance(told, Outcome):
-                yield busy.pop(ready), told
+                del busy[ready]
+                yield told
                 give(ready)
             elif progress:
-                progress(*told)
+                progress(told)
 
 
 def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, resumed: bool) -> None:
@@ -130,13 +149,11 @@ def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, r
         while True:
             recording = connection.recv()
             try:
-                outcome: Any = make_piece(
-                    plan, recording, store, resumed=resumed, progress=lambda *told: connection.send(told)
-                )
+                outcome: Any = make_piece(plan, recording, store, resumed=resumed, progress=connection.send)
             except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
                 outcome = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
             except Exception:
-                outcome = RuntimeError(f"{recording}:\n{traceback.format_exc()}")
+                outcome = RuntimeError(f"{recording.path}:\n{traceback.format_exc()}")
             connection.send(outcome)
     except (EOFError, BrokenPipeError):
         return  # the parent has closed the connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
@@ -46,9 +46,14 @@ class PlannedRecording:
         return ": ".join(filter(None, (self.origin, printable(self.path, 60))))
 
     @property
-    def source(self) -> tuple[Path, Moment | None, Moment | None]:
-        """What decides the frames of the recording: its task and its outcome do not."""
-        return self.path, self.start, self.stop
+    def is_part(self) -> bool:
+        """Whether only a part of the recording is used."""
+        return self.start is not None or self.stop is not None
+
+    @property
+    def frames_of(self) -> PlannedRecording:
+        """The same recording without what does not affect its frames, which are in one piece: task and success."""
+        return replace(self, task="", success=None)
 
     def log_range(self, first_ns: int, end_ns: int) -> tuple[int, int]:
         """Return the used range of log times, start and exclusive end.

@@ -19,8 +19,10 @@ from robocache_ros.export.pieces import recording_file, workers
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import make_piece
 from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
 
+from ..conftest import named
 from .conftest import Contents, contents
 
 NO_MEDIA = ExportOptions(media="none")
@@ -32,7 +34,7 @@ def without_cameras(spec: FusionSpec) -> FusionSpec:
 
 def key(plan: Plan, recording: Path) -> str:
     with Checksums(recording) as checksums:
-        return plan.key(recording, checksums.result())
+        return plan.key(PlannedRecording(recording), checksums.result())
 
 
 @pytest.mark.parametrize("media", ["none", "video"])
@@ -50,8 +52,8 @@ def test_the_order_in_which_pieces_are_made_changes_no_byte(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[Path, Any]:
-        made = [make_piece(plan, task, store, resumed=False, progress=None) for task in reversed(plan.tasks)]
+    def backwards(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[PlannedRecording, Any]:
+        made = [make_piece(plan, task, store, resumed=False, progress=None) for task in reversed(plan.distinct)]
         return {outcome.recording: outcome for outcome in made}
 
     monkeypatch.setattr("robocache_ros.export.job.make_pieces", backwards)
@@ -62,18 +64,18 @@ def test_a_recording_given_twice_is_converted_once_and_is_twice_in_the_dataset(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     seen: list[str] = []
-    twice = export([bags[0]] * 2, spec, tmp_path / "twice", NO_MEDIA, progress=lambda name, share: seen.append(name))
-    once = export([bags[0]], spec, tmp_path / "once", NO_MEDIA, progress=lambda name, share: seen.append(name))
+    twice = export([bags[0]] * 2, spec, tmp_path / "twice", NO_MEDIA, progress=named(seen))
+    once = export([bags[0]], spec, tmp_path / "once", NO_MEDIA, progress=named(seen))
     assert twice.frames == 2 * once.frames
     assert len(seen) % 2 == 0
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
 
 
 def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((bags[0],), spec, NO_MEDIA, {})
+    plan = Plan((PlannedRecording(bags[0]),), spec, NO_MEDIA, {})
     same = [
         plan,
-        replace(plan, recordings=(bags[1], bags[0])),
+        replace(plan, recordings=planned([bags[1], bags[0]])),
         replace(plan, options=replace(NO_MEDIA, task="another", robot_type="another")),
     ]
     assert {key(each, bags[0]) for each in same} == {key(plan, bags[0])}
@@ -88,27 +90,27 @@ def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spe
 
 
 def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan, store = Plan((bags[0],), without_cameras(spec), NO_MEDIA, {}), PieceStore(tmp_path)
-    first = make_piece(plan, bags[0], store, resumed=False, progress=None)
+    plan, store = Plan((PlannedRecording(bags[0]),), without_cameras(spec), NO_MEDIA, {}), PieceStore(tmp_path)
+    first = make_piece(plan, PlannedRecording(bags[0]), store, resumed=False, progress=None)
     assert first.piece
     whole = contents(first.piece)
     data = first.piece / "columns" / "fused"
     data.write_bytes(data.read_bytes()[:-1])
 
     assert store.find(first.piece.name) is None
-    again = make_piece(plan, bags[0], store, resumed=True, progress=None)
+    again = make_piece(plan, PlannedRecording(bags[0]), store, resumed=True, progress=None)
 
     assert (again.piece, again.reused) == (first.piece, False)
     assert contents(first.piece) == whole
 
 
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((bags[0],), spec, ExportOptions(media="image"), {"front": ("png",)})
+    plan = Plan((PlannedRecording(bags[0]),), spec, ExportOptions(media="image"), {"front": ("png",)})
     made: list[Any] = []
     save = recording_file.save
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
-        piece = make_piece(plan, bags[0], PieceStore(tmp_path), resumed=False, progress=None).piece
+        piece = make_piece(plan, PlannedRecording(bags[0]), PieceStore(tmp_path), resumed=False, progress=None).piece
     assert piece
     loaded, files = recording_file.load(piece, bags[0], spec, "ideal")
     (original,) = made
@@ -135,9 +137,9 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
 ) -> None:
     sizes = iter([(224, 224), (112, 112)])
 
-    def resized(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[Path, Any]:
+    def resized(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[PlannedRecording, Any]:
         outcomes = {}
-        for task in plan.tasks:
+        for task in plan.distinct:
             front = plan.spec.stream("front")
             assert front.image
             other = replace(front, image=replace(front.image, size=next(sizes)))

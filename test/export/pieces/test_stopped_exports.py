@@ -28,14 +28,18 @@ import json, os, signal, sys
 from multiprocessing import active_children
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.export.pieces.progress import Advanced
 from robocache_ros.export.media.video import JoinedVideo
 from robocache_ros.spec import load_spec
 
 KILL = signal.SIGKILL
 arguments = json.loads(sys.argv[1])
 calls = []
-def progress(name, share):
-    calls.append(name)
+def progress(event):
+    if not isinstance(event, Advanced):
+        return
+    share = event.share
+    calls.append(event.recording.path.name)
     {at_progress}
 {prepare}
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from robocache_ros.errors import printable
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo
     from robocache_ros.bags.frames.recorded_frames import FrameInfo
     from robocache_ros.export.job import ExportResult
-    from robocache_ros.export.pieces.recording_to_piece import Progress as Report
 
 console = Console()
 errors = Console(stderr=True)
@@ -53,7 +50,7 @@ def complain(text: str) -> None:
 
 def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of several recordings, one row each."""
-    table = _table(f"{len(recordings)} recordings")
+    table = plain_table(f"{len(recordings)} recordings")
     table.add_column("recording", no_wrap=True)
     for name in ("s", "MB", "topics", "messages"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -70,7 +67,9 @@ def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
 
 def bag_table(info: BagInfo) -> Table:
     """Return the table of a recording, one row per topic. Delays are the median and the maximum."""
-    table = _table(f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB")
+    table = plain_table(
+        f"{printable(info.path.absolute().name, 80)} · {info.duration_s:.1f} s · {info.size / 1e6:.1f} MB"
+    )
     table.add_column("topic", no_wrap=True)
     for name in ("messages", "Hz", "lost", "gap ms", "delay ms"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -92,7 +91,7 @@ def frame_table(frames: Mapping[str, FrameInfo]) -> Table:
     """Return the table of the frame tree, one row per frame below its parent."""
     from robocache_ros.bags.frames.recorded_frames import tree_of
 
-    table = _table("frames, each below its parent")
+    table = plain_table("frames, each below its parent")
     table.add_column("frame", no_wrap=True)
     table.add_column("Hz", justify="right", no_wrap=True)
     table.add_column("transform", no_wrap=True)
@@ -114,7 +113,7 @@ def spec_table(spec: FusionSpec) -> Table:
     """Return the table of a resolved spec, one row per stream, with its columns in the fused tensor."""
     layout = Layout(spec)
     ages = f", and the ages of {layout.ages} samples" if layout.ages else ""
-    table = _table(
+    table = plain_table(
         f"{spec.rate_hz} Hz, published {spec.delay_ms:g} ms after the tick ({spec.emit}), horizon {spec.horizon}\n"
         f"{layout.row_width} columns: {layout.width} values, then valid and age of {len(spec.streams)} streams{ages}"
     )
@@ -162,7 +161,7 @@ def _limits(stream: StreamSpec) -> str:
 def export_table(result: ExportResult) -> Table:
     """Return the table of an export, one row per stream: shares of aligned, held and invalid ticks, and messages."""
     episodes = sum(len(recording.episodes) for recording in result.recordings)
-    table = _table(f"{result.frames} ticks in {episodes} episode{'s' if episodes != 1 else ''}")
+    table = plain_table(f"{result.frames} ticks in {episodes} episode{'s' if episodes != 1 else ''}")
     table.add_column("stream", no_wrap=True)
     for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -173,45 +172,17 @@ def export_table(result: ExportResult) -> Table:
         counts = [r.counters[stream.name] for r in result.recordings]
         table.add_row(
             stream.name,
-            *(_share(s) for s in shares),
+            *(percent(s) for s in shares),
             *(str(sum(c[key] for c in counts)) for key in ("received", "late", "dropped", "duplicate")),
         )
     return table
 
 
-def _share(share: float) -> str:
+def percent(share: float) -> str:
+    """Format a share; `-` for none."""
     return "-" if not share else f"{100 * share:.1f} %"
 
 
-def _table(title: str) -> Table:
+def plain_table(title: str) -> Table:
+    """Return a table without rules around its cells."""
     return Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-
-
-@contextmanager
-def progress_bar(total: int) -> Iterator[Report]:
-    """Show a progress bar for `total` recordings on a terminal; yield the callback that updates it."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    if not errors.is_terminal:
-        yield lambda _name, _share: None
-        return
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        done = 0
-        running: dict[str, float] = {}  # several entries if several processes are active
-
-        def report(name: str, share: float) -> None:
-            nonlocal done
-            running[name] = share
-            completed = min(done + sum(running.values()), total)
-            progress.update(task, description=escape(printable(name, 80)), completed=completed)
-            if share >= 1:
-                done += 1
-                del running[name]
-
-        yield report

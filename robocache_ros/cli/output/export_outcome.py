@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robocache_ros.cli import tables
-from robocache_ros.cli.json_output import print_document
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.cli.output import tables
+from robocache_ros.cli.output.json_output import print_document
 from robocache_ros.errors import printable
 from robocache_ros.export.target import finished_pieces
+from robocache_ros.spec import FusionSpec
 
 if TYPE_CHECKING:
     from robocache_ros.export.exported_recording import ExportedRecording
@@ -43,7 +47,7 @@ def print_json(result: ExportResult, *, report: bool) -> None:
         "seconds": result.seconds,
         "times_real_time": result.times_real_time,
         "frames": result.frames,
-        "episodes": sum(len(recording.episodes) for recording in result.recordings),
+        "episodes": result.episodes,
         "notes": result.notes,
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
@@ -54,9 +58,12 @@ def print_json(result: ExportResult, *, report: bool) -> None:
 
 def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
     """Return what `--json` states about a converted recording."""
-    ticks, kept = len(recording.ticks_ns), recording.valid[recording.kept]
+    ticks = len(recording.ticks_ns)
+    validity = shares(recording.valid[recording.kept], recording.spec)
     return {
         "path": recording.bag,
+        "task": recording.task or None,
+        "success": recording.success,
         "start_ns": recording.start_ns,
         "stop_ns": recording.stop_ns,
         "ticks": ticks,
@@ -74,15 +81,17 @@ def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
             }
             for episode in recording.episodes
         ],
-        "streams": {
-            stream.name: {
-                **{state: (kept[:, row] == number).mean() if len(kept) else None for state, number in STATES.items()},
-                "messages": dict(recording.counters[stream.name]),
-            }
-            for row, stream in enumerate(recording.spec.streams)
-        },
+        "streams": {name: {**states, "messages": dict(recording.counters[name])} for name, states in validity.items()},
         "notes": recording.notes,
         "integrity": recording.integrity,
+    }
+
+
+def shares(valid: NDArray[np.uint8], spec: FusionSpec) -> dict[str, dict[str, float]]:
+    """Return the shares of aligned, held and invalid ticks by stream, of the (T, N) states of ticks."""
+    return {
+        stream.name: {state: float((valid[:, row] == number).mean()) for state, number in STATES.items()}
+        for row, stream in enumerate(spec.streams if len(valid) else ())
     }
 
 

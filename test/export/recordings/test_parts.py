@@ -15,7 +15,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
 from robocache_ros.spec import FusionSpec, load_spec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 S = 10**9
 
 

@@ -1,0 +1,107 @@
+"""What `check` and `export --dry-run` print about recordings before an export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from robocache_ros.cli.output import tables
+from robocache_ros.cli.output.export_outcome import recording_facts, shares
+from robocache_ros.errors import printable
+from robocache_ros.export.preview.expected import Expected
+
+LINES = 20  # problems that are listed
+_NAMED = 3  # recordings that are named with a problem
+
+
+def stream_table(expected: Expected) -> Table:
+    """Return the table of one recording, a row per stream: its messages, and the validity to expect."""
+    result = expected.result
+    table = tables.plain_table(f"{printable(expected.path, 100)}{_episodes_of(expected)}")
+    for name in ("stream", "topic"):
+        table.add_column(name, no_wrap=True)
+    for name in ("messages", "aligned", "held", "invalid"):
+        table.add_column(name, justify="right", no_wrap=True)
+    known = shares(result.valid, result.spec) if result else {}
+    for stream in expected.streams:
+        row = known.get(stream.stream, {})
+        cells = [tables.percent(row[state]) if row else "" for state in ("aligned", "held", "invalid")]
+        mark = "[red]does not match[/]" if stream.problems else ""
+        table.add_row(stream.stream, escape(stream.topic), str(stream.messages), *([mark, "", ""] if mark else cells))
+    return table
+
+
+def recordings_table(all_expected: Sequence[Expected]) -> Table:
+    """Return the table of several recordings, a row each."""
+    matching = sum(not expected.problems for expected in all_expected)
+    table = tables.plain_table(f"{matching} of {len(all_expected)} recordings match")
+    table.add_column("recording", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("streams", justify="right", no_wrap=True)
+    for name in ("episodes", "frames", "kept"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("least valid stream", no_wrap=True)
+    for expected in all_expected:
+        result = expected.result
+        found = sum(not stream.problems for stream in expected.streams)
+        streams = f"{found} of {len(expected.streams)}" if expected.streams else "-"
+        name = escape(printable(expected.path, 100))
+        if result is None or not len(result.ticks_ns):
+            table.add_row(name, "-", streams, *("-" * 4))
+            continue
+        invalid = {stream: row["invalid"] for stream, row in shares(result.valid, result.spec).items()}
+        worst = max(invalid, key=lambda stream: invalid[stream])
+        numbers = (str(len(result.episodes)), str(result.frames), tables.percent(result.frames / len(result.ticks_ns)))
+        table.add_row(name, f"{result.duration_s:.1f}", streams, *numbers, f"{worst} {1 - invalid[worst]:.1%}")
+    return table
+
+
+def problem_lines(all_expected: Sequence[Expected]) -> list[str]:
+    """Return a line per problem; recordings with the same problem share one."""
+    found: dict[str, list[str]] = {}
+    for expected in all_expected:
+        for problem in expected.problems:
+            where = printable(expected.path, 60)
+            bare = problem.removeprefix(f"{expected.path}: ").removeprefix(f"{where}: ")
+            found.setdefault(bare, []).append(where)
+    lines = []
+    for problem, names in list(found.items())[:LINES]:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lines.append(f"{', '.join(names[:_NAMED])}{more}: {problem}")
+    return lines + [f"and {len(found) - LINES} more problems"] * (len(found) > LINES)
+
+
+def expected_facts(expected: Expected) -> dict[str, Any]:
+    """Return what `--json` states about a recording before its export."""
+    result, planned = expected.result, expected.recording
+    validity = shares(result.valid, result.spec) if result else {}
+    return {
+        "path": planned.path,
+        "task": planned.task or None,
+        "success": planned.success,
+        "matches": not expected.problems,
+        "problems": expected.problems,
+        "streams": {
+            stream.stream: {
+                "topic": stream.topic,
+                "type": stream.type,
+                "messages": stream.messages,
+                "problems": stream.problems,
+                "validity": validity.get(stream.stream),
+            }
+            for stream in expected.streams
+        },
+        "expected": recording_facts(result) if result else None,
+    }
+
+
+def _episodes_of(expected: Expected) -> str:
+    result = expected.result
+    if result is None:
+        return ""
+    count = len(result.episodes)
+    total = f"{result.frames} of {len(result.ticks_ns)} ticks"
+    return f" · {result.duration_s:.1f} s · {total} in {count} episode{'s' if count != 1 else ''}"

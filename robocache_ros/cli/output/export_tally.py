@@ -1,0 +1,116 @@
+"""Counts what the events of an export say: how much is done, how fast, and how long the rest takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Failed, Started
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+
+
+class Tally:
+    """The state of an export, from its events.
+
+    Args:
+        clock: seconds on a monotonic clock.
+
+    Attributes:
+        total, done, failed, reused: numbers of recordings.
+        current: the recording that advanced last.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total = self.done = self.failed = self.reused = 0
+        self.current = ""
+        self._clock = clock
+        self._began_s = clock()
+        self._sizes: Mapping[PlannedRecording, int] = {}
+        self._shares: dict[PlannedRecording, float] = {}
+        self._ticks: dict[PlannedRecording, int] = {}
+        self._skipped = 0  # bytes that this export does not convert
+
+    def add(self, event: Event) -> None:
+        """Count an event."""
+        if isinstance(event, Started):
+            self.total = len(event.recordings)
+            self._began_s = self._clock()
+            self._sizes = dict(zip(event.recordings, event.sizes, strict=True))
+        elif isinstance(event, Advanced):
+            self.current = event.recording.path.name
+            self._shares[event.recording] = event.share
+            self._ticks[event.recording] = event.ticks
+        elif isinstance(event, (Converted, Failed)):
+            self.done += 1
+            self.failed += isinstance(event, Failed)
+            if isinstance(event, Failed) or event.reused:
+                self.reused += isinstance(event, Converted)
+                converted = self._shares.pop(event.recording, 0.0)
+                self._skipped += round(self._sizes.get(event.recording, 0) * (1 - converted))
+            else:
+                self._shares[event.recording] = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Time since the first recording was started."""
+        return max(self._clock() - self._began_s, 1e-9)
+
+    @property
+    def read_bytes(self) -> float:
+        """Bytes of recordings that have been converted."""
+        return sum(self._sizes.get(recording, 0) * share for recording, share in self._shares.items())
+
+    @property
+    def share(self) -> float:
+        """Completed share of the work, 0 to 1, by the sizes of the recordings."""
+        total = sum(self._sizes.values()) - self._skipped
+        return min(self.read_bytes / total, 1.0) if total > 0 else float(self.done == self.total)
+
+    @property
+    def frames_per_s(self) -> float:
+        """Ticks per second."""
+        return sum(self._ticks.values()) / self.seconds
+
+    @property
+    def mb_per_s(self) -> float:
+        """Megabytes of recordings per second."""
+        return self.read_bytes / 1e6 / self.seconds
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until all recordings are converted, if the rest is as fast; None as long as nothing is done."""
+        return self.seconds * (1 - self.share) / self.share if self.share > 0 else None
+
+    def text(self) -> str:
+        """Describe the state in one line."""
+        parts = [f"{self.done} of {self.total} recordings"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        if self._ticks:
+            parts.append(f"{self.frames_per_s:,.0f} frames/s")
+            parts.append(f"{self.mb_per_s:.1f} MB/s")
+        if self.left_s is not None and self.done < self.total:
+            parts.append(f"{duration(self.left_s)} left")
+        return ", ".join(parts)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the state for a log."""
+        return {
+            "recordings": self.total,
+            "done": self.done,
+            "failed": self.failed,
+            "reused": self.reused,
+            "share": round(self.share, 4),
+            "frames_per_s": round(self.frames_per_s, 1),
+            "mb_per_s": round(self.mb_per_s, 2),
+            "left_s": None if self.left_s is None else round(self.left_s, 1),
+        }
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: `45 s`, `12 min` or `3 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
