@@ -51,7 +51,7 @@ def _recordings(
     from robocache_ros.export.preview.expected import expect
 
     recordings = given_recordings(bags, manifest)
-    expected = [expect(recording, spec, fuse=not fast) for recording in recordings]
+    expected = [expect(each, spec, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = expected_tables.problem_lines(expected)
     if json:
         content = {**_spec_facts(spec, path), "recordings": [expected_tables.expected_facts(e) for e in expected]}

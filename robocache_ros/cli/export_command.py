@@ -4,14 +4,19 @@
 
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from robocache_ros.cli import option_types as given
 from robocache_ros.cli.dataset_options import with_export_options
 from robocache_ros.export.export_options import ExportOptions
+
+if TYPE_CHECKING:
+    from robocache_ros.export.recordings.planned_recording import PlannedRecording
+    from robocache_ros.spec import FusionSpec
 
 
 @with_export_options
@@ -25,6 +30,9 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
     jobs: given.Jobs = None,
     on_error: given.AtError = given.OnError.fail,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be made, how large and how long; write nothing to DIR.")
+    ] = False,
     json: given.AsJson = False,
     log_json: given.LogJson = False,
 ) -> None:
@@ -39,6 +47,9 @@ def export(
 
     recordings = given_recordings(bags, manifest, but=out)
     return_freed_memory()
+    if dry_run:
+        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, json)
+        return
     with export_outcome.continued(out, json), shown_progress(log_json=log_json) as progress:
         result = run(
             recordings,
@@ -56,4 +67,26 @@ def export(
     else:
         export_outcome.show(result, report=report)
     if any(not loss.dropped for loss in result.failed):
+        raise typer.Exit(1)
+
+
+def _dry_run(
+    recordings: "Sequence[PlannedRecording]",
+    spec: "FusionSpec",
+    out: Path,
+    options: ExportOptions,
+    overwrite: bool,
+    jobs: Optional[int],  # noqa: UP045
+    json: bool,
+) -> None:
+    from robocache_ros.cli.output import dry_run_output, tables
+    from robocache_ros.export.preview.dry_run import dry_run as run
+
+    def each(items: "Sequence[PlannedRecording]") -> "Iterable[PlannedRecording]":
+        return tables.counted(items, "checking")
+
+    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each)
+    show = dry_run_output.print_dry_run_json if json else dry_run_output.print_dry_run
+    show(found, out, options)
+    if len(found.accepted) < len(found.expected):
         raise typer.Exit(1)

@@ -110,14 +110,21 @@ def new_dataset(out: Path, last: str = "meta", *, overwrite: bool = False) -> It
 def _make(out: Path, overwrite: bool) -> bool:
     """Create the folder if it is missing. Refuse an unsuitable folder before anything is written."""
     if out.exists():
-        if not out.is_dir():
-            raise RoboCacheError(f"{printable(out)}: is a file; give a new folder")
-        if not any(out.glob(f"{PARTIAL}*")):  # partial folders are handled first: they may contain a complete dataset
-            _check(out, overwrite)
+        check_target(out, overwrite=overwrite)
         return False
     out.parent.mkdir(parents=True, exist_ok=True)
     out.mkdir()
     return True
+
+
+def check_target(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder that an export would refuse, without writing to it."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise RoboCacheError(f"{printable(out)}: is a file; give a new folder")
+    if not any(out.glob(f"{PARTIAL}*")):  # partial folders are handled first: they may contain a complete dataset
+        _check(out, overwrite)
 
 
 def _check(out: Path, overwrite: bool) -> None:

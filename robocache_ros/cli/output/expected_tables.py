@@ -14,7 +14,7 @@ from robocache_ros.errors import printable
 from robocache_ros.export.preview.expected import Expected
 
 LINES = 20  # problems that are listed
-_NAMED = 3  # recordings that are named with a problem
+_NAMED = 2  # recordings that are named with a problem
 
 
 def stream_table(expected: Expected) -> Table:
@@ -63,7 +63,10 @@ def problem_lines(all_expected: Sequence[Expected]) -> list[str]:
     """Return a line per problem; recordings with the same problem share one."""
     found: dict[str, list[str]] = {}
     for expected in all_expected:
-        for problem in expected.problems:
+        problems = expected.problems
+        if len(problems) > 1 and all(stream.problems for stream in expected.streams):
+            problems = (f"none of the {len(expected.streams)} streams matches",)
+        for problem in problems:
             where = printable(expected.path, 60)
             bare = problem.removeprefix(f"{expected.path}: ").removeprefix(f"{where}: ")
             found.setdefault(bare, []).append(where)

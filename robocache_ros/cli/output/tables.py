@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import track
 from rich.table import Table
 
 from robocache_ros.errors import printable
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 console = Console()
 errors = Console(stderr=True)
+
+LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters
+Item = TypeVar("Item")
 
 _WIDEST = 1000
 _NO_DELAY = {"none": "no header", "unset": "no stamps", "constant": "one stamp"}
@@ -45,7 +49,12 @@ def show_notes(notes: Iterable[str]) -> None:
 
 def complain(text: str) -> None:
     """Print an error line to stderr."""
-    errors.print(escape(f"robocache: {text}"), soft_wrap=True, highlight=False)
+    errors.print(escape(f"robocache: {printable(text, LINE_CHARACTERS)}"), soft_wrap=True, highlight=False)
+
+
+def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """Yield the items, with a progress bar on a terminal."""
+    yield from track(items, what, console=errors, transient=True, disable=not errors.is_terminal or len(items) < 2)
 
 
 def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:

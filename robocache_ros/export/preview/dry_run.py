@@ -1,0 +1,163 @@
+"""What an export would make: recordings, episodes, what is there already, and estimates of size and time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.job import export, load_formats, resolved_spec
+from robocache_ros.export.merge_pieces import needed_encodings
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.pieces.workers import available_cores
+from robocache_ros.export.preview.expected import Expected, expect
+from robocache_ros.export.recordings.moment import Moment
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.target import PIECES, check_target
+from robocache_ros.spec import FusionSpec
+from robocache_ros.units import NS_PER_S
+
+SAMPLE_NS = 4 * NS_PER_S  # of a recording, exported for the estimate
+START_NS = NS_PER_S // 2  # of it, exported first: what a dataset of any length costs
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size and time of an export, extrapolated from the export of a part of one recording.
+
+    Attributes:
+        size_bytes: of the dataset in all formats, with its report. During the export, the pieces need as much again.
+        seconds: of the export.
+        jobs: processes.
+        sample: the recording of which a part was exported.
+        sample_frames: the frames in it.
+    """
+
+    size_bytes: int
+    seconds: float
+    jobs: int
+    sample: PlannedRecording
+    sample_frames: int
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What an export would make.
+
+    Attributes:
+        expected: what is known of each recording, in the order of the episodes.
+        converted: the recordings whose pieces an earlier export has made.
+        estimate: size and time; None if no frames are expected.
+    """
+
+    expected: tuple[Expected, ...]
+    converted: frozenset[PlannedRecording] = frozenset()
+    estimate: Estimate | None = None
+
+    @property
+    def accepted(self) -> tuple[Expected, ...]:
+        """The recordings that become part of the dataset."""
+        return tuple(expected for expected in self.expected if not expected.problems)
+
+    @property
+    def frames(self) -> int:
+        """Number of frames to expect."""
+        return sum(expected.result.frames for expected in self.accepted if expected.result)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes to expect."""
+        return sum(len(expected.result.episodes) for expected in self.accepted if expected.result)
+
+
+def dry_run(
+    recordings: Sequence[PlannedRecording],
+    spec: FusionSpec,
+    out: str | Path,
+    options: ExportOptions | None = None,
+    *,
+    overwrite: bool = False,
+    jobs: int | None = None,
+    each: Callable[[Sequence[PlannedRecording]], Iterable[PlannedRecording]] = iter,
+) -> DryRun:
+    """Find what `export` with the same arguments would make. Nothing is written to `out`.
+
+    All messages are read, and images and clouds are not converted. Size and time are measured on a few seconds of one
+    recording, which are exported to a temporary folder.
+
+    Args:
+        recordings: as for `export`, like the other arguments.
+        spec: the streams.
+        out: the folder of the dataset.
+        options: of the export.
+        overwrite: whether a dataset in `out` would be replaced.
+        jobs: number of processes.
+        each: passes the recordings on one by one; a progress bar.
+
+    Errors:
+        RoboCacheError: an export would refuse the spec, the options or the target.
+    """
+    options, out = options or ExportOptions(), Path(os.path.abspath(out))
+    resolved = resolved_spec(spec, options)
+    formats = load_formats(resolved, options)
+    with file_errors(out):
+        check_target(out, overwrite=overwrite)
+    run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
+    accepted = tuple(expected.recording for expected in run.accepted)
+    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options))
+    run = replace(run, converted=frozenset(_converted(plan, PieceStore(out / PIECES))))
+    return replace(run, estimate=_estimate(run, spec, options, jobs))
+
+
+def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
+    """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
+    for recording in plan.distinct if store.count() else ():
+        with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:
+            if store.find(plan.key(recording, checksums.result())):
+                yield recording
+
+
+def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None) -> Estimate | None:
+    """Export a part of the recording of median length, and extrapolate."""
+    frames_of = {expected.recording: expected.result.frames for expected in run.accepted if expected.result}
+    if not run.frames:
+        return None
+    median = sorted(frames_of, key=frames_of.__getitem__)[len(frames_of) // 2]
+    result = next(expected.result for expected in run.accepted if expected.recording is median)
+    assert result
+    options = replace(options, min_frames=1, min_valid=0.0)
+    with TemporaryDirectory(prefix="robocache-") as folder:
+        made = [
+            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options)
+            for length_ns in (START_NS, SAMPLE_NS)
+        ]
+        least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)
+    few, many = (one.frames for one in made)
+    of_a_frame = (size - least) / (many - few) if many > few else size / many
+    left = sum(frames for recording, frames in frames_of.items() if recording.frames_of not in run.converted)
+    processes = max(1, min(jobs or available_cores(), len(frames_of)))
+    return Estimate(
+        size_bytes=round(max(0.0, least - of_a_frame * few) + of_a_frame * run.frames),
+        seconds=made[-1].seconds / many * left / processes,
+        jobs=processes,
+        sample=median,
+        sample_frames=many,
+    )
+
+
+def _part(recording: PlannedRecording, result: ExportedRecording, length_ns: int) -> PlannedRecording:
+    """Return a part at the start of the longest episode of a recording."""
+    first, stop = max(result.episodes, key=lambda episode: episode[1] - episode[0])
+    start = recording.start or Moment(0, relative=True)
+    start = start._replace(ns=start.ns + int(result.ticks_ns[first]) - result.start_ns)
+    length_ns = min(length_ns, int(result.ticks_ns[stop - 1] - result.ticks_ns[first]) + 1)
+    return replace(recording, start=start, stop=start._replace(ns=start.ns + length_ns))
