@@ -50,7 +50,7 @@ def export(
     if dry_run:
         _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, json)
         return
-    with export_outcome.continued(out, json), shown_progress(log_json=log_json) as progress:
+    with export_outcome.continued(out, json=json, log_json=log_json), shown_progress(log_json=log_json) as progress:
         result = run(
             recordings,
             load_spec(spec),

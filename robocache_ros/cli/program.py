@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from robocache_ros.cli.output.json_output import OPTION, print_document
+from robocache_ros.cli.output.json_output import LOG_OPTION, OPTION, log_line, print_document
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.extras import install_hint
 
@@ -24,7 +24,10 @@ def run(app: Callable[..., Any], arguments: Sequence[str]) -> None:
         app(args=list(arguments), standalone_mode=True)
     except RoboCacheError as error:
         for line in lines_of(error):
-            typer.echo(f"robocache: {line}", err=True)
+            if LOG_OPTION in arguments:
+                log_line("error", message=line)
+            else:
+                typer.echo(f"robocache: {line}", err=True)
         sys.exit(2)
 
 
@@ -40,6 +43,8 @@ def _run_for_json(app: Callable[..., Any], arguments: Sequence[str]) -> None:
 
     def refuse(code: int, *lines: str) -> None:
         print_document(command, {}, exit_code=code, errors=lines)
+        for line in lines if LOG_OPTION in arguments else ():
+            log_line("error", message=line)
         sys.exit(code)
 
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.cli.output import tables
-from robocache_ros.cli.output.json_output import print_document
+from robocache_ros.cli.output.json_output import log_line, print_document
 from robocache_ros.errors import printable
 from robocache_ros.export.target import finished_pieces
 from robocache_ros.spec import FusionSpec
@@ -96,7 +96,7 @@ def shares(valid: NDArray[np.uint8], spec: FusionSpec) -> dict[str, dict[str, fl
 
 
 @contextmanager
-def continued(out: Path, json: bool = False) -> Iterator[None]:
+def continued(out: Path, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
@@ -110,6 +110,8 @@ def continued(out: Path, json: bool = False) -> Iterator[None]:
         code = 128 + signal.SIGINT if isinstance(stop, KeyboardInterrupt) else stop.code
         if json:
             print_document("export", {}, exit_code=int(code or 0), errors=[text])
-        else:
+        if log_json:
+            log_line("stopped", message=text, kept=kept)
+        if not json and not log_json:
             tables.complain(text)
         raise SystemExit(code) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import typer
 
 OPTION = "--json"
+LOG_OPTION = "--log-json"
 
 
 def print_document(command: str, content: Mapping[str, Any], *, exit_code: int = 0, errors: Iterable[str] = ()) -> None:
@@ -25,6 +27,12 @@ def print_document(command: str, content: Mapping[str, Any], *, exit_code: int =
     """
     document = {"command": command, "exit_code": exit_code, "errors": list(errors), **content}
     typer.echo(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def log_line(event: str, **content: Any) -> None:
+    """Write an object in one line to stderr, for `--log-json`."""
+    line = json.dumps(plain({"event": event, "time": time.time(), **content}), ensure_ascii=False, allow_nan=False)
+    typer.echo(line, err=True)
 
 
 def plain(value: Any) -> Any:

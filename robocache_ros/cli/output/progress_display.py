@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
 
 import typer
 from rich.markup import escape
@@ -16,7 +14,7 @@ from rich.progress import Progress as Bar
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.export_tally import Tally
-from robocache_ros.cli.output.json_output import plain
+from robocache_ros.cli.output.json_output import log_line
 from robocache_ros.errors import printable
 from robocache_ros.export.pieces.progress import Advanced, Converted, Ended, Event, Failed, Merging, Progress, Started
 
@@ -27,7 +25,7 @@ EVERY_S = 30.0  # time between two lines; an export that is faster prints none
 def shown_progress(*, log_json: bool = False) -> Iterator[Progress]:
     """Yield the function that receives the events of an export."""
     if log_json:
-        yield JsonLog(lambda line: typer.echo(line, err=True))
+        yield JsonLog(log_line)
     elif tables.errors.is_terminal:
         with _bar() as progress:
             yield progress
@@ -64,18 +62,12 @@ class JsonLog:
     """Writes an object per line: `start`, `progress`, `recording_done`, `recording_failed`, `merge` and `end`.
 
     Args:
-        write: receives the lines.
-        clock: seconds on a monotonic clock, for the rates.
-        now: seconds since the epoch, for the key `time`.
+        log: receives the name of an event and its content.
+        clock: seconds on a monotonic clock.
     """
 
-    def __init__(
-        self,
-        write: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._write, self._clock, self._now = write, clock, now
+    def __init__(self, log: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
         self._tally = Tally(clock)
         self._last_s = clock()
 
@@ -85,17 +77,14 @@ class JsonLog:
         if isinstance(event, Started):
             self._log("start", recordings=len(event.recordings), size_bytes=sum(event.sizes), jobs=event.jobs)
         elif isinstance(event, Converted):
-            self._log("recording_done", path=event.recording.path, reused=event.reused, **self._tally.numbers())
+            self._log("recording_done", path=event.recording.path, reused=event.reused, so_far=self._tally.numbers())
         elif isinstance(event, Failed):
-            self._log("recording_failed", path=event.recording.path, reason=event.reason, **self._tally.numbers())
+            self._log("recording_failed", path=event.recording.path, reason=event.reason, so_far=self._tally.numbers())
         elif isinstance(event, (Merging, Ended)):
             self._log("merge" if isinstance(event, Merging) else "end", **asdict(event))
         elif self._clock() - self._last_s >= EVERY_S:
             self._last_s = self._clock()
-            self._log("progress", **self._tally.numbers())
-
-    def _log(self, event: str, **content: Any) -> None:
-        self._write(json.dumps(plain({"event": event, "time": self._now(), **content}), ensure_ascii=False))
+            self._log("progress", so_far=self._tally.numbers())
 
 
 @contextmanager

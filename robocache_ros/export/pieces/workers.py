@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -76,6 +77,7 @@ def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[li
     """Yield connections to worker processes. Workers are killed on exit, because they have no work to complete."""
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     threads = max(1, available_cores() // count)
+    resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
     started: list[BaseProcess] = []
     with ExitStack() as stack:
         stack.callback(_end, started)
