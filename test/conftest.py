@@ -32,6 +32,7 @@ settings.load_profile("no deadline")
 # do: before version 8, pytest then skips the run and reports success.
 NEEDS = {
     "bags": ("bags", ("rosbags",)),
+    "cli": ("cli,export", ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "decode": ("bags", ("rosbags",)),
     "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),

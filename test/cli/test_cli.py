@@ -6,37 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from robocache_ros import __version__
 from robocache_ros.spec import load_spec
 
-for module in ("typer", "rich", "rosbags", "pyarrow"):
-    pytest.importorskip(module, reason="needs the `cli` and `export` extras")
-
-ROOT = Path(__file__).parents[2]
-BAG, SPEC = str(ROOT / "test" / "data" / "panda_lift"), str(ROOT / "config" / "panda_lift.yaml")
-
-
-class Finished(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def robocache(capfd: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    from robocache_ros.cli import main
-
-    def run(*arguments: str) -> Finished:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Finished(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
+from .conftest import BAG, ROOT, SPEC, Finished
 
 
 def test_version(robocache: Callable[..., Finished]) -> None:
@@ -126,7 +102,8 @@ def test_check_of_a_wrong_spec_is_one_line_and_exit_2(robocache: Callable[..., F
     result = robocache("check", wrong)
     assert result.code == 2
     assert result.err.count("\n") == 1
-    assert "streams.ee_orientation.align: 'slurp' is not one of angle, hold, linear, nearest, slerp" in result.err
+    assert "streams.ee_orientation.align" in result.err
+    assert "did you mean 'slerp'?" in result.err
 
 
 def test_schema_is_json(robocache: Callable[..., Finished]) -> None:
@@ -191,10 +168,9 @@ def test_check_prints_every_error_of_a_spec(robocache: Callable[..., Finished], 
     result = robocache("check", wrong)
     assert result.code == 2
     assert result.out == ""
-    assert [line.split(": ", 3)[2] for line in result.err.splitlines()] == [
-        "robocache",
-        "streams.ee_orientation.align",
-    ]
+    first, second = result.err.splitlines()
+    assert ": robocache: " in first
+    assert ": streams.ee_orientation.align" in second
     assert all(len(line) < 200 for line in result.err.splitlines())
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-for module in ("typer", "rich", "rosbags", "pyarrow"):
-    pytest.importorskip(module, reason="needs the `cli` and `export` extras")
-
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial" / "bag_to_dataset.md"
 BLOCKS = re.compile(r"```(bash|text)\n(.*?)```", re.DOTALL)

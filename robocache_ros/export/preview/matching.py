@@ -96,9 +96,8 @@ def _joints(bag: Bag, feed: StreamSpec, data: bytes) -> str:
     except RoboCacheError:
         return ""
     missing = [name for name in feed.names if name not in held]
-    meant = [f"{name} ({suggestion(name, held)})" if suggestion(name, held) else name for name in missing[:_NAMED]]
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return f"names: no joint {', '.join(meant)}{more}; {printable(feed.topic, 60)} has {_listed(held) or 'no joints'}"
+    meant = suggestion(missing[0], held) or f"{printable(feed.topic, 60)} has {_listed(held) or 'no joints'}"
+    return f"names: no joint {_listed(missing)}; {meant}"
 
 
 def _frames(bag: Bag) -> frozenset[str]:
