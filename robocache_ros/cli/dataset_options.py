@@ -26,6 +26,9 @@ OPTIONS: dict[str, Any] = {
     "media": Annotated[
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
     ],
+    "depth": Annotated[
+        given.Depth, typer.Option(help="Store depth images as arrays, or in the format lerobot as 12-bit video.")
+    ],
     "task": Annotated[str, typer.Option(help="The task that the robot performs, in words.")],
     "robot_type": Annotated[str, typer.Option(help="The robot's name in the dataset.")],
     "on_invalid": given.AtInvalid,
@@ -33,7 +36,12 @@ OPTIONS: dict[str, Any] = {
     "min_valid": Annotated[float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")],
     "trim": Annotated[bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")],
 }
-_KINDS: dict[str, type[Enum]] = {"visibility": given.Visibility, "media": given.Media, "on_invalid": given.OnInvalid}
+_KINDS: dict[str, type[Enum]] = {
+    "visibility": given.Visibility,
+    "media": given.Media,
+    "depth": given.Depth,
+    "on_invalid": given.OnInvalid,
+}
 
 
 def with_export_options(command: Command) -> Command:

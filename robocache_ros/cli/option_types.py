@@ -24,6 +24,13 @@ class Media(str, Enum):
     none = "none"
 
 
+class Depth(str, Enum):
+    """How depth images are stored in a dataset."""
+
+    arrays = "arrays"
+    video = "video"
+
+
 class OnInvalid(str, Enum):
     """How an export handles ticks at which a stream has no value."""
 

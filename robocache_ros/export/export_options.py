@@ -10,6 +10,7 @@ from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSett
 from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
+DEPTH = ("arrays", "video")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
 
 
@@ -24,6 +25,7 @@ class ExportOptions(EpisodeOptions):
     crf: int | None = None  # quality, speed and distance of key frames of videos; see VideoSettings
     preset: str | None = None
     gop: int | None = None
+    depth: str = "arrays"  # store depth images as lossless arrays, or in the format lerobot as 12-bit video
     task: str = "robot task"  # description of the task, on which policies are conditioned
     robot_type: str = "unknown"
     on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
@@ -42,12 +44,15 @@ class ExportOptions(EpisodeOptions):
         for name, choices in (
             ("media", MEDIA),
             ("codec", ("auto", *CODECS)),
+            ("depth", DEPTH),
             ("visibility", ("ideal", "deployed")),
             ("on_invalid", ON_INVALID),
         ):
             if getattr(self, name) not in choices:
                 raise RoboCacheError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
         self._check_video()
+        if self.depth == "video" and "lerobot" not in self.formats:
+            raise RoboCacheError("depth: only the format lerobot has depth video; add it, or use depth arrays")
         if self.min_frames < 1:
             raise RoboCacheError(f"min_frames: {self.min_frames} is below 1; an episode has one frame at least")
         if not 0 <= self.min_valid <= 1:

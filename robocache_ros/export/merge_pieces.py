@@ -13,6 +13,7 @@ from robocache_ros.export.dataset.exported_dataset import ExportedDataset, Piece
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.formats import DatasetFormat
+from robocache_ros.export.media.video import DEPTH_VIDEO
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import Outcome
@@ -27,6 +28,8 @@ def needed_encodings(
     """Return the encodings of each image stream that the formats need."""
     streams = [stream for stream in spec.media if stream.kind == "image"]
     needed = {stream.name: {format_.encoding(stream, options) for format_ in formats} for stream in streams}
+    if options.depth == "video":  # images of the spec may be 8-bit or depth: their messages tell
+        needed = {name: found | {DEPTH_VIDEO} for name, found in needed.items()}
     return {name: tuple(sorted(filter(None, found))) for name, found in needed.items()}
 
 

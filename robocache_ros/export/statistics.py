@@ -74,17 +74,22 @@ def _quantile(ordered: NDArray[Any], share: float) -> float:
 
 
 class Histogram:
-    """Counts of the 256 values of each channel of 8-bit images, from which all statistics are computed."""
+    """Counts of the L values of each of C channels, from which all statistics are computed; of 8-bit RGB by default."""
 
     def __init__(self, counts: Sequence[Sequence[int]] = ((0,) * 256,) * 3, images: int = 0) -> None:
-        self.counts = np.array(counts, np.int64)  # (C, 256)
+        self.counts = np.array(counts, np.int64)  # (C, L)
         self.images = images
 
     def add(self, image: NDArray[np.uint8]) -> None:
-        """Add a (C, H, W) image."""
+        """Add a (3, H, W) image."""
         # Three times as fast as np.bincount.
         picture = need("PIL.Image", "export").fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
         self.counts += np.reshape(picture.histogram(), (-1, 256))
+        self.images += 1
+
+    def add_values(self, values: NDArray[Any]) -> None:
+        """Add an image of one channel, of unsigned integers below L."""
+        self.counts[0] += np.bincount(values.reshape(-1), minlength=self.counts.shape[1])
         self.images += 1
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -94,16 +99,19 @@ class Histogram:
         """Return the constructor arguments, for a JSON file."""
         return {"counts": self.counts.tolist(), "images": self.images}
 
-    def stats(self) -> Stats:
-        """Return min, max, mean, std and quantiles as [C][1][1] in 0..1; count is the number of images."""
-        levels = np.arange(256) / 255
+    def stats(self, levels: NDArray[np.float64] | None = None) -> Stats:
+        """Return min, max, mean, std and quantiles as [C][1][1]; count is the number of images.
+
+        levels: (L,) what each value stands for, rising; 0 to 1 by default.
+        """
+        levels = np.arange(256) / 255 if levels is None else levels
         total = self.counts.sum(axis=1, keepdims=True)
         mean = (self.counts * levels).sum(axis=1, keepdims=True) / total
         variance = (self.counts * (levels - mean) ** 2).sum(axis=1, keepdims=True) / total
         seen = self.counts > 0
         columns = {
             "min": levels[seen.argmax(axis=1)],
-            "max": levels[255 - seen[:, ::-1].argmax(axis=1)],
+            "max": levels[len(levels) - 1 - seen[:, ::-1].argmax(axis=1)],
             "mean": mean[:, 0],
             "std": np.sqrt(variance[:, 0]),
         }

@@ -15,6 +15,7 @@ from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.features import ACTION, STATE, Feature
 from robocache_ros.export.dataset.row_columns import Rows
 from robocache_ros.export.media.blobs import Blobs
+from robocache_ros.export.media.depth_codes import depth_stats
 from robocache_ros.export.media.picture_writer import blobs_path, samples_path, video_path
 from robocache_ros.export.statistics import Histogram, Stats
 from robocache_ros.spec.layout import Layout
@@ -43,11 +44,14 @@ class ArrayInfo:
 
     shape: tuple[int, ...]
     dtype: str  # of NumPy, or bits: 0 and 1, read as uint8
+    depth_unit: str = ""  # of depth images that are also in videos; empty: there are none
+    depth_episodes: tuple[Histogram, ...] = ()  # of the codes in the videos
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> ArrayInfo:
         """Restore from the summary of an `ArrayWriter`."""
-        return cls(tuple(raw["shape"]), raw["dtype"])
+        histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
+        return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
 
     def array(self, data: bytes) -> NDArray[Any]:
         """Return an array from its bytes in the piece."""
@@ -199,12 +203,22 @@ class Episode:
         return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
 
     def video(self, stream: str, codec: str) -> Path:
-        """Return the mp4 file with one frame per row, in a codec which the format must have asked for."""
+        """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
+
+        `DEPTH_VIDEO` for depth, with `ExportOptions.depth` video.
+        """
         return video_path(self.piece, stream, codec, self.number)
 
     def histogram(self, stream: str) -> Histogram:
-        """Return the counts of the pixel values of an image stream."""
+        """Return the counts of the pixel values of a stream of 8-bit images."""
         return self.pictures[stream].episodes[self.number]
+
+    def image_stats(self, stream: str) -> Stats:
+        """Return the statistics of the pixels of a stream of 8-bit images in 0..1, or of depth videos in their unit."""
+        if stream in self.pictures:
+            return self.histogram(stream).stats()
+        depth = self.array_streams[stream]
+        return depth_stats(depth.depth_episodes[self.number], depth.depth_unit)
 
     def arrays(self, stream: str) -> StoredArrays:
         """Return the voxels or non-8-bit images of a stream."""

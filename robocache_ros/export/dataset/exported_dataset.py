@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from robocache_ros.export.dataset.episode import ArrayInfo, Episode, PictureInfo
 from robocache_ros.export.dataset.features import Feature, features_of, of_role
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.media.depth_codes import depth_stats
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.statistics import Histogram, Stats, by_column
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -62,6 +63,7 @@ class ExportedDataset:
     Attributes:
         pictures: the streams of 8-bit images.
         arrays: the streams of voxels and of images that are not 8-bit.
+        depth_videos: the names of those among `arrays` of which there are videos too.
 
     Errors:
         RoboCacheError: two recordings have images or arrays of different sizes or types.
@@ -79,8 +81,9 @@ class ExportedDataset:
         of_arrays = [{n: ArrayInfo.from_dict(raw) for n, raw in c["arrays"].items()} for c in self._contents]
         self.pictures = {name: _common(name, [of[name] for of in of_pictures], names) for name in of_pictures[0]}
         self.arrays = {name: _common(name, [of[name] for of in of_arrays], names) for name in of_arrays[0]}
-        self._of_pictures = of_pictures
-        self.episodes = Episodes(self, pieces, self._contents, of_pictures)
+        self.depth_videos = tuple(name for name, info in self.arrays.items() if info.depth_unit)
+        self._of_pictures, self._of_arrays = of_pictures, of_arrays
+        self.episodes = Episodes(self, pieces, self._contents, of_pictures, of_arrays)
 
     @property
     def spec(self) -> FusionSpec:
@@ -115,7 +118,10 @@ class ExportedDataset:
 
     @cached_property
     def stats(self) -> dict[str, Stats]:
-        """Statistics over all valid values, by feature: the numeric features, and the images in 0..1 as [3][1][1]."""
+        """Statistics over all valid values, by feature.
+
+        The numeric features; the images in 0..1 as [3][1][1]; the depth videos in their unit as [1][1][1].
+        """
         stats = {}
         for name, feature in self.features.items():
             column = _Columns(feature, [piece.folder for piece in self._pieces], self.layout, self.frames)
@@ -123,10 +129,15 @@ class ExportedDataset:
         for name in self.pictures:
             histograms = [h for of in self._of_pictures for h in of[name].episodes]
             stats[IMAGES.format(name)] = sum(histograms, Histogram()).stats()
+        for name in self.depth_videos:
+            first, *others = (h for of in self._of_arrays for h in of[name].depth_episodes)
+            stats[IMAGES.format(name)] = depth_stats(sum(others, first), self.arrays[name].depth_unit)
         return stats
 
     def stored(self, stream: str, encoding: str | None) -> str:
         """Describe how a dataset stores a stream of images or voxels, given the encoding that its format uses."""
+        if stream in self.depth_videos:
+            return "arrays, lossless; in the format lerobot 12-bit depth video (hevc), in steps of 1 to 4 mm"
         if stream in self.arrays:
             return "arrays, lossless"
         if encoding is None or stream not in self.pictures:
@@ -150,8 +161,10 @@ class Episodes(Sequence[Episode]):
         pieces: Sequence[Piece],
         contents: Sequence[dict[str, Any]],
         pictures: Sequence[dict[str, PictureInfo]],
+        arrays: Sequence[dict[str, ArrayInfo]],
     ) -> None:
-        self._dataset, self._pieces, self._contents, self._pictures = dataset, pieces, contents, pictures
+        self._dataset, self._pieces, self._contents = dataset, pieces, contents
+        self._pictures, self._arrays = pictures, arrays
         self.lengths = tuple(episode["length"] for told in contents for episode in told["episodes"])
         self._places: list[tuple[int, int, int]] = []  # by episode: the piece, its number and its first row in it
         for index, told in enumerate(contents):
@@ -181,7 +194,10 @@ class Episodes(Sequence[Episode]):
             layout=dataset.layout,
             features=dataset.features,
             pictures=self._pictures[place],
-            array_streams=dataset.arrays,
+            array_streams={
+                name: replace(info, depth_episodes=self._arrays[place][name].depth_episodes)
+                for name, info in dataset.arrays.items()
+            },
             stats=self._contents[place]["episodes"][number]["stats"],
         )
 

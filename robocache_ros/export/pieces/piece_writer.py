@@ -22,8 +22,9 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.exported_dataset import CONTENTS
 from robocache_ros.export.dataset.features import features_of
+from robocache_ros.export.media.depth_writer import DepthWriter
 from robocache_ros.export.media.picture_writer import ArrayWriter, PictureWriter
-from robocache_ros.export.media.video import VideoSettings
+from robocache_ros.export.media.video import DEPTH_VIDEO, VideoSettings
 from robocache_ros.export.pieces.ordered_calls import OrderedCalls
 from robocache_ros.export.statistics import by_column
 from robocache_ros.spec.layout import Layout
@@ -42,8 +43,8 @@ class PieceWriter:
         folder: empty; contains the piece after `finish`. Other code writes `recording.json`, `recording.npz` and
             `done.json` in it.
         layout: the columns of the frames.
-        encodings: of each stream of 8-bit images; a stream without encodings is not stored.
-        video: settings of the encoders of videos.
+        encodings: of each stream of images; 8-bit images without encodings are not stored. `DEPTH_VIDEO` is for depth.
+        video: settings of the encoders of videos of 8-bit images.
     """
 
     def __init__(self, folder: Path, layout: Layout, encodings: Encodings, video: VideoSettings | None = None) -> None:
@@ -124,11 +125,13 @@ class PieceWriter:
     def _open_media(self, frames: Frames) -> None:
         for name, tensor in frames.media.items():
             stream = self._layout.spec.stream(name)
+            encodings, rate_hz = set(self._encodings.get(name, ())), self._layout.spec.rate_hz
             if stream.kind != "image" or tensor.dtype.itemsize > 1:
-                self._arrays[name] = ArrayWriter(self._folder, stream)
-            elif encodings := self._encodings.get(name, ()):
-                rate_hz = self._layout.spec.rate_hz
-                self._pictures[name] = PictureWriter(self._folder, stream, encodings, rate_hz, self._video)
+                depth = DEPTH_VIDEO in encodings
+                array = DepthWriter(self._folder, stream, rate_hz) if depth else ArrayWriter(self._folder, stream)
+                self._arrays[name] = array
+            elif usual := sorted(encodings - {DEPTH_VIDEO}):
+                self._pictures[name] = PictureWriter(self._folder, stream, usual, rate_hz, self._video)
         for name, media in self._media.items():
             media.begin_episode()
             self._threads[name] = OrderedCalls(f"write-{name}")

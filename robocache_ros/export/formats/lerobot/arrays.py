@@ -49,11 +49,14 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
 def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> dict[str, Any]:
     """Write the voxels and the images that are not 8-bit (depth) of a dataset; return what describes them.
 
+    Depth images of which there are videos are left out.
+
     Arrays are not in the data table, because LeRobot's statistics and checks would treat each number as a dimension.
     Columns: episode_index, frame_from, frame_to (exclusive), stamp_ns, data (the bytes of the array in C order,
     little endian; occupancy as bits, least significant bit first).
     """
-    for name in dataset.arrays:
+    stored = {name: info for name, info in dataset.arrays.items() if name not in dataset.depth_videos}
+    for name in stored:
         table = Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)
         with closing(table):
             for episode in dataset.episodes:
@@ -62,7 +65,7 @@ def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> di
                 table.end_episode()
     return {
         name: {"path": ARRAYS_PATH.format(name=name), "shape": list(info.shape), "dtype": info.dtype}
-        for name, info in dataset.arrays.items()
+        for name, info in stored.items()
     }
 
 

@@ -17,7 +17,7 @@ from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_st
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
 from robocache_ros.export.media.picture_writer import VIDEO
-from robocache_ros.export.media.video import JoinedVideo
+from robocache_ros.export.media.video import DEPTH_VIDEO, JoinedVideo
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -60,6 +60,7 @@ class _Writer:
         encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
         self._encodings = {name: encoding for name, encoding in encodings.items() if encoding}
         self._videos = {name: codec for name, codec in self._encodings.items() if codec in VIDEO}
+        self._videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
         self._tables = RowTables(dataset, {name: e for name, e in self._encodings.items() if e not in VIDEO})
 
     def write(self) -> None:
@@ -115,7 +116,7 @@ class _Writer:
                     entry.update(self._place_in_video(key, parts[episode.index], episode.length))
                 own = standard_columns(episode, self._dataset.rate_hz, row)
                 stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
-                stats.update({IMAGES.format(n): episode.histogram(n).stats() for n in self._encodings})
+                stats.update({IMAGES.format(n): episode.image_stats(n) for n in {**self._encodings, **self._videos}})
                 for key, values in stats.items():
                     entry.update({f"stats/{key}/{name}": value for name, value in values.items()})
                 table.append(need("pyarrow", "export").Table.from_pylist([entry]))

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
+from robocache_ros.export.media.depth_codes import MAX_M, MIN_M, SHIFT_M
 from robocache_ros.export.media.picture_writer import VIDEO
+from robocache_ros.export.media.video import DEPTH_VIDEO
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec
 
@@ -74,11 +76,34 @@ def features(dataset: ExportedDataset, encodings: Mapping[str, str]) -> dict[str
     found.update({name: feature for name, feature in engine.items() if name not in own})
     for name, encoding in encodings.items():
         found[IMAGES.format(name)] = _picture(dataset, name, encoding)
+    found.update({IMAGES.format(name): _depth(dataset, name) for name in dataset.depth_videos})
     found.update({name: engine[name] for name in own})
     found["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
     for key in ("frame_index", "episode_index", "index", "task_index"):
         found[key] = {"dtype": "int64", "shape": [1], "names": None}
     return found
+
+
+def _depth(dataset: ExportedDataset, stream: str) -> dict[str, Any]:
+    """Return the feature of a depth video. LeRobot computes depths from codes with these parameters."""
+    info = dataset.arrays[stream]
+    _, height, width = info.shape
+    told = {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": DEPTH_VIDEO,
+        "video.pix_fmt": "gray12le",
+        "video.fps": dataset.rate_hz,
+        "video.channels": 1,
+        "has_audio": False,
+        "is_depth_map": True,
+        "depth_unit": info.depth_unit,
+        "video.depth_min": MIN_M,
+        "video.depth_max": MAX_M,
+        "video.shift": SHIFT_M,
+        "video.use_log": True,
+    }
+    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": told}
 
 
 def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, Any]:

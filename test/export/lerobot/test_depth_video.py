@@ -1,0 +1,116 @@
+"""Depth images as video in a LeRobot dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from numpy.typing import NDArray
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.bench.hostile.node_inputs import raw_image
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.media.depth_codes import depth_codes, depths_of_codes
+from robocache_ros.spec import FusionSpec, load_spec
+
+av = pytest.importorskip("av", reason="needs the `export` extra")
+
+START_NS = 1_700_000_000_000_000_000
+HEIGHT, WIDTH = 17, 30  # an odd side, and rows that need padding
+TYPE = "sensor_msgs/msg/Image"
+KEY = "observation.images.depth"
+
+
+def depth_spec(unit: str) -> FusionSpec:
+    depth = {"topic": "/depth", "type": TYPE, **({"unit": unit} if unit else {})}
+    joint = {"topic": "/x", "type": "std_msgs/msg/Float64", "align": "hold"}
+    return load_spec({"robocache": 1, "streams": {"depth": depth, "x": joint}})
+
+
+def recording(folder: Path, encoding: str, seed: int) -> Path:
+    """Half a second of a depth camera at 30 Hz, with holes in its images."""
+    rng = np.random.default_rng(seed)
+    messages = []
+    for k in range(16):
+        at = START_NS + k * 33_333_333
+        metres = rng.uniform(0.3, 4.0, (HEIGHT, WIDTH)) * (rng.random((HEIGHT, WIDTH)) > 0.1)
+        pixels = (metres * 1000).astype("<u2") if encoding == "16UC1" else metres.astype("<f4")
+        messages.append(("/depth", at, raw_image(at, HEIGHT, WIDTH, encoding, pixels.strides[0], pixels.tobytes())))
+        messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
+    return write_bag(folder / f"bag{seed}", {"/depth": TYPE, "/x": "std_msgs/msg/Float64"}, messages)
+
+
+@pytest.fixture(scope="module", params=["16UC1", "32FC1"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportResult, list[Path]]:
+    folder = tmp_path_factory.mktemp("depth")
+    bags = [recording(folder, request.param, seed) for seed in (1, 2)]
+    spec = depth_spec("mm" if request.param == "16UC1" else "m")
+    return export(bags, spec, folder / "out", ExportOptions(depth="video")), bags
+
+
+def info_of(result: ExportResult) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((result.out / "meta" / "info.json").read_text())["features"][KEY]
+    return told
+
+
+def expected(spec: FusionSpec, bags: list[Path]) -> NDArray[np.uint16]:
+    frames = []
+    for path in bags:
+        with Bag(path) as bag:
+            frames += [part.media["depth"].numpy()[:, 0] for part in BagRun(bag, spec).frames()]
+    return depth_codes(np.concatenate(frames), spec.stream("depth").unit)
+
+
+def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(made) -> None:
+    result, bags = made
+    (path,) = (result.out / "videos" / KEY).glob("*/*.mp4")
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.pix_fmt == "gray12le"
+        decoded = list(container.decode(stream))
+    codes = np.stack([frame.to_ndarray(format="gray12le") for frame in decoded])
+    want = expected(depth_spec(info_of(result)["info"]["depth_unit"]), bags)
+    np.testing.assert_array_equal(codes, want)
+    assert [round(float(frame.pts * frame.time_base) * 50) for frame in decoded] == list(range(len(want)))
+
+
+def test_the_dataset_states_the_codes_by_which_lerobot_computes_depths(made) -> None:
+    told = info_of(made[0])
+    assert (told["dtype"], told["shape"]) == ("video", [HEIGHT, WIDTH, 1])
+    info = told["info"]
+    assert info["is_depth_map"] is True
+    assert (info["video.depth_min"], info["video.depth_max"], info["video.shift"]) == (0.01, 10.0, 3.5)
+    assert info["video.use_log"] is True
+    assert not (made[0].out / "arrays").exists()
+
+
+def test_statistics_are_those_of_the_depths_without_holes(made) -> None:
+    result, bags = made
+    unit = info_of(result)["info"]["depth_unit"]
+    stats = json.loads((result.out / "meta" / "stats.json").read_text())[KEY]
+    depths = depths_of_codes(unit)[expected(depth_spec(unit), bags)]
+    scale = 1000 if unit == "mm" else 1
+    assert np.shape(stats["mean"]) == (1, 1, 1)
+    assert stats["mean"][0][0][0] == pytest.approx(depths[depths > 0.02 * scale].mean(), rel=0.05)  # of every 4th image
+    assert stats["min"][0][0][0] == pytest.approx(0.3 * scale, rel=0.05)
+    (episodes,) = result.out.glob("meta/episodes/*/*.parquet")
+    assert f"stats/{KEY}/mean" in parquet.read_table(episodes).column_names
+
+
+def test_a_depth_image_of_unknown_unit_is_refused(tmp_path: Path) -> None:
+    bag = recording(tmp_path, "16UC1", 1)
+    with pytest.raises(RoboCacheError, match=r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"):
+        export([bag], depth_spec(""), tmp_path / "out", ExportOptions(depth="video"))
+
+
+def test_depth_video_needs_the_format_that_has_it() -> None:
+    with pytest.raises(RoboCacheError, match="depth: only the format lerobot has depth video; add it"):
+        ExportOptions(formats=("other",), depth="video")
