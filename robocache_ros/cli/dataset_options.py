@@ -29,6 +29,9 @@ OPTIONS: dict[str, Any] = {
     "depth": Annotated[
         given.Depth, typer.Option(help="Store depth images as arrays, or in the format lerobot as 12-bit video.")
     ],
+    "voxels": Annotated[
+        given.Voxels, typer.Option(help="In the format lerobot, store whole voxel grids, or voxels that are not empty.")
+    ],
     "task": Annotated[str, typer.Option(help="The task that the robot performs, in words.")],
     "robot_type": Annotated[str, typer.Option(help="The robot's name in the dataset.")],
     "on_invalid": given.AtInvalid,
@@ -40,6 +43,7 @@ _KINDS: dict[str, type[Enum]] = {
     "visibility": given.Visibility,
     "media": given.Media,
     "depth": given.Depth,
+    "voxels": given.Voxels,
     "on_invalid": given.OnInvalid,
 }
 

@@ -31,6 +31,13 @@ class Depth(str, Enum):
     video = "video"
 
 
+class Voxels(str, Enum):
+    """How voxel grids are stored in a dataset."""
+
+    dense = "dense"
+    sparse = "sparse"
+
+
 class OnInvalid(str, Enum):
     """How an export handles ticks at which a stream has no value."""
 

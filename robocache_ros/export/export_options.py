@@ -11,6 +11,7 @@ from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
 DEPTH = ("arrays", "video")
+VOXELS = ("dense", "sparse")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
 
 
@@ -26,6 +27,7 @@ class ExportOptions(EpisodeOptions):
     preset: str | None = None
     gop: int | None = None
     depth: str = "arrays"  # store depth images as lossless arrays, or in the format lerobot as 12-bit video
+    voxels: str = "dense"  # of the format lerobot: store whole voxel grids, or the voxels that are not empty
     task: str = "robot task"  # description of the task, on which policies are conditioned
     robot_type: str = "unknown"
     on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
@@ -45,6 +47,7 @@ class ExportOptions(EpisodeOptions):
             ("media", MEDIA),
             ("codec", ("auto", *CODECS)),
             ("depth", DEPTH),
+            ("voxels", VOXELS),
             ("visibility", ("ideal", "deployed")),
             ("on_invalid", ON_INVALID),
         ):

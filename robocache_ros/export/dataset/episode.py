@@ -53,10 +53,15 @@ class ArrayInfo:
         histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
         return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
 
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of the arrays that are read."""
+        return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
+
     def array(self, data: bytes) -> NDArray[Any]:
         """Return an array from its bytes in the piece."""
         if self.dtype != "bits":
-            return np.frombuffer(data, np.dtype(self.dtype).newbyteorder("<")).reshape(self.shape)
+            return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
         count = int(np.prod(self.shape))
         return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(self.shape)
 

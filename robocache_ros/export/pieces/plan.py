@@ -20,7 +20,7 @@ from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.spec import FusionSpec, Layout
 
 # Options that do not affect pieces, or only through `Plan.encodings`.
-_OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth")
+_OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth", "voxels")
 # Libraries that compute or encode the contents of a piece.
 _LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.episode import Episode
+from robocache_ros.export.dataset.episode import ArrayInfo, Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.episodes.cutter import runs
 from robocache_ros.export.formats.lerobot.parquet_tables import Table, column
+from robocache_ros.export.media.sparse_voxels import to_dense, to_sparse
 from robocache_ros.extras import need
 
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
@@ -35,15 +36,23 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
     told = json.loads((Path(dataset) / "meta" / "robocache.json").read_text(encoding="utf-8"))["arrays"]
     if stream not in told:
         raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
-    shape, dtype = told[stream]["shape"], told[stream]["dtype"]
+    info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
     files = sorted((Path(dataset) / "arrays" / stream).glob("chunk-*/file-*.parquet"))
-    rows = [row for f in files for row in parquet.read_table(f, filters=[("episode_index", "=", episode)]).to_pylist()]
-    frames = np.array([(row["frame_from"], row["frame_to"]) for row in rows], np.int64).reshape(-1, 2)
-    values = np.frombuffer(b"".join(row["data"] for row in rows), np.uint8 if dtype == "bits" else dtype)
-    if dtype == "bits":  # each array is padded to a byte
-        bits = np.unpackbits(values.reshape(len(rows), -1), axis=1, count=int(np.prod(shape)), bitorder="little")
-        return frames, bits.reshape(len(rows), *shape)
-    return frames, values.reshape(len(rows), *shape)
+    tables = [parquet.read_table(file, filters=[("episode_index", "=", episode)]) for file in files]
+    arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
+    frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
+    empty = np.zeros((0, *info.shape), info.numpy_dtype)
+    return np.concatenate([np.zeros((0, 2), np.int64), *frames]), np.stack(arrays) if arrays else empty
+
+
+def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
+    if "data" in table.column_names:
+        return info.array(table["data"][row].as_py())
+    coords, values = (
+        table[name][row].values.flatten().to_numpy().reshape(-1, width)
+        for name, width in (("coords", 3), ("values", info.shape[0] if len(info.shape) == 4 else 1))
+    )
+    return to_dense(coords, values, info.shape)
 
 
 def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> dict[str, Any]:
@@ -53,34 +62,56 @@ def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> di
 
     Arrays are not in the data table, because LeRobot's statistics and checks would treat each number as a dimension.
     Columns: episode_index, frame_from, frame_to (exclusive), stamp_ns, data (the bytes of the array in C order,
-    little endian; occupancy as bits, least significant bit first).
+    little endian; occupancy as bits, least significant bit first). With the option `voxels` sparse, grids have instead
+    of data: coords (the indices x, y, z of each voxel that is not empty) and values (its features).
     """
     stored = {name: info for name, info in dataset.arrays.items() if name not in dataset.depth_videos}
     for name in stored:
         table = Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)
         with closing(table):
             for episode in dataset.episodes:
-                for rows in _rows(episode, name):
+                for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
                     table.append(rows)
                 table.end_episode()
     return {
-        name: {"path": ARRAYS_PATH.format(name=name), "shape": list(info.shape), "dtype": info.dtype}
+        name: {
+            "path": ARRAYS_PATH.format(name=name),
+            "shape": list(info.shape),
+            "dtype": info.dtype,
+            **({"layout": "sparse"} if _is_sparse(dataset, name) else {}),
+        }
         for name, info in stored.items()
     }
 
 
-def _rows(episode: Episode, stream: str) -> Iterator[Any]:
+def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:
+    return dataset.options.voxels == "sparse" and dataset.spec.stream(stream).voxels is not None
+
+
+def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
     """Yield a row for each distinct array of an episode."""
     pyarrow = need("pyarrow", "export")
     arrays = episode.arrays(stream)
     stamps = episode.stamps_ns[:, episode.layout.names.index(stream)]
-    for start, stop, sample in runs(arrays.samples):
-        if sample >= 0:
+    for start, stop, _ in runs(arrays.samples):
+        data = arrays.data(start)
+        if data is not None:
             columns = {
                 "episode_index": column(np.array([episode.index])),
                 "frame_from": column(np.array([start])),
                 "frame_to": column(np.array([stop])),
                 "stamp_ns": column(stamps[start : start + 1]),
-                "data": pyarrow.array([arrays.data(start)], pyarrow.binary()),
             }
+            if sparse:
+                coords, values = to_sparse(arrays.info.array(data))
+                columns |= {"coords": _list(coords), "values": _list(values)}
+            else:
+                columns["data"] = pyarrow.array([data], pyarrow.binary())
             yield pyarrow.table(columns)
+
+
+def _list(rows: NDArray[Any]) -> Any:
+    """Return one value of a column: a list of (K, n) rows."""
+    pyarrow = need("pyarrow", "export")
+    flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1])
+    return pyarrow.ListArray.from_arrays(np.array([0, len(rows)], np.int32), flat)

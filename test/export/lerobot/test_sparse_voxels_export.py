@@ -1,0 +1,46 @@
+"""Voxels of a LeRobot dataset as coordinates and values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.lerobot.arrays import read_arrays
+from robocache_ros.export.job import export
+from robocache_ros.spec import load_spec
+
+GRID = {"origin_m": [-0.64, -0.64, 0.4], "size_m": 0.02, "shape": [64, 64, 64]}
+CLOUD = {"topic": "/camera/front/points", "type": "sensor_msgs/msg/PointCloud2", "max_age_ms": 200}
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "features"),
+    [({}, np.uint8, 1), ({"reduce": "mean", "features": ["x", "y", "z", "intensity"]}, np.float32, 4)],
+    ids=["occupancy", "mean"],
+)
+def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags: list[Path], tmp_path: Path) -> None:
+    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": {**GRID, **keys}}}})
+    dense, sparse = (
+        export(bags[:1], spec, tmp_path / voxels, ExportOptions(voxels=voxels)).out for voxels in ("dense", "sparse")
+    )
+    (ranges, grids), (sparse_ranges, sparse_grids) = (read_arrays(out, "voxels") for out in (dense, sparse))
+    assert np.array_equal(ranges, sparse_ranges)
+    assert (grids.dtype, grids.shape) == (sparse_grids.dtype, sparse_grids.shape)
+    assert grids.tobytes() == sparse_grids.tobytes()
+    (file,) = (sparse / "arrays" / "voxels").glob("*/*.parquet")
+    row = {name: values[0] for name, values in parquet.read_table(file).to_pydict().items()}
+    assert np.array(row["coords"]).tolist() == np.argwhere(grids[0].reshape(-1, 64, 64, 64).any(axis=0)).tolist()
+    assert np.array(row["values"], dtype).shape == (len(row["coords"]), features)
+    assert json.loads((sparse / "meta" / "robocache.json").read_text())["arrays"]["voxels"]["layout"] == "sparse"
+
+
+def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Path) -> None:
+    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    out = export(bags[:1], spec, tmp_path / "out", ExportOptions(voxels="sparse")).out
+    ranges, grids = read_arrays(out, "voxels", episode=7)
+    assert (ranges.shape, grids.shape) == ((0, 2), (0, 64, 64, 64))
