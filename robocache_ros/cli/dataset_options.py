@@ -32,6 +32,9 @@ OPTIONS: dict[str, Any] = {
     "voxels": Annotated[
         given.Voxels, typer.Option(help="In the format lerobot, store whole voxel grids, or voxels that are not empty.")
     ],
+    "points": Annotated[
+        int, typer.Option(help="Store voxels with the features x, y, z as clouds of this number of points.", min=0)
+    ],
     "task": Annotated[str, typer.Option(help="The task that the robot performs, in words.")],
     "robot_type": Annotated[str, typer.Option(help="The robot's name in the dataset.")],
     "on_invalid": given.AtInvalid,

@@ -13,6 +13,7 @@ MEDIA = ("video", "image", "none")
 DEPTH = ("arrays", "video")
 VOXELS = ("dense", "sparse")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
+MAX_POINTS = 1 << 20  # of a cloud
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ExportOptions(EpisodeOptions):
     gop: int | None = None
     depth: str = "arrays"  # store depth images as lossless arrays, or in the format lerobot as 12-bit video
     voxels: str = "dense"  # of the format lerobot: store whole voxel grids, or the voxels that are not empty
+    points: int = 0  # voxels with the features x, y, z become clouds of so many points; 0: they stay grids
     task: str = "robot task"  # description of the task, on which policies are conditioned
     robot_type: str = "unknown"
     on_invalid: str = "spec"  # applies to every stream; spec: use the value in the spec for each stream
@@ -56,6 +58,8 @@ class ExportOptions(EpisodeOptions):
         self._check_video()
         if self.depth == "video" and "lerobot" not in self.formats:
             raise RoboCacheError("depth: only the format lerobot has depth video; add it, or use depth arrays")
+        if not 0 <= self.points <= MAX_POINTS:
+            raise RoboCacheError(f"points: {self.points} is not from 0 to {MAX_POINTS:,}; give the points of a cloud")
         if self.min_frames < 1:
             raise RoboCacheError(f"min_frames: {self.min_frames} is below 1; an episode has one frame at least")
         if not 0 <= self.min_valid <= 1:

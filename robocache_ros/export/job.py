@@ -17,6 +17,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.formats import DatasetFormat, load_format
+from robocache_ros.export.media.cloud_writer import has_points
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
@@ -203,7 +204,7 @@ def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedReco
 
 
 def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
-    """Apply the options `rate_hz`, `media` and `on_invalid` to the spec."""
+    """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
     if options.rate_hz:
         spec = replace(spec, rate_hz=options.rate_hz)
     # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
@@ -212,6 +213,8 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     if options.on_invalid != "spec":
         streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
         spec = replace(spec, streams=tuple(streams))
+    if options.points and not any(has_points(stream) for stream in spec.streams):
+        raise RoboCacheError("points: no stream has voxels with the features x, y, z; add them, with reduce mean")
     if not options.trim and not masks_all(spec):
         raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
     if options.trim_idle_s:

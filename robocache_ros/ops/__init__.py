@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from robocache_ros.ops.resample.trajectories import resample_trajectories
     from robocache_ros.ops.selftest import self_test
     from robocache_ros.ops.voxel.depth import voxelize_depth
+    from robocache_ros.ops.voxel.fixed_size import FixedSizeCloud, fixed_size_cloud
     from robocache_ros.ops.voxel.grid import Voxels
     from robocache_ros.ops.voxel.voxelize import voxelize_cloud_bytes, voxelize_pointcloud
 
@@ -31,18 +32,21 @@ _HOMES = {
     "resample.trajectories": ("resample_trajectories",),
     "selftest": ("self_test",),
     "voxel.depth": ("voxelize_depth",),
+    "voxel.fixed_size": ("FixedSizeCloud", "fixed_size_cloud"),
     "voxel.grid": ("Voxels",),
     "voxel.voxelize": ("voxelize_cloud_bytes", "voxelize_pointcloud"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "FixedSizeCloud",
     "Fused",
     "Stream",
     "Voxels",
     "blend",
     "convert_image",
     "enable_jit_cache",
+    "fixed_size_cloud",
     "fuse",
     "fuse_multimodal_alignment",
     "normalize_image",

@@ -22,6 +22,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.exported_dataset import CONTENTS
 from robocache_ros.export.dataset.features import features_of
+from robocache_ros.export.media.cloud_writer import CloudWriter, has_points
 from robocache_ros.export.media.depth_writer import DepthWriter
 from robocache_ros.export.media.picture_writer import ArrayWriter, PictureWriter
 from robocache_ros.export.media.video import DEPTH_VIDEO, VideoSettings
@@ -45,12 +46,20 @@ class PieceWriter:
         layout: the columns of the frames.
         encodings: of each stream of images; 8-bit images without encodings are not stored. `DEPTH_VIDEO` is for depth.
         video: settings of the encoders of videos of 8-bit images.
+        points: of the clouds that voxels with coordinates are stored as; 0: all voxels are stored as grids.
     """
 
-    def __init__(self, folder: Path, layout: Layout, encodings: Encodings, video: VideoSettings | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        encodings: Encodings,
+        video: VideoSettings | None = None,
+        points: int = 0,
+    ) -> None:
         self._folder = folder
         self._layout = layout
-        self._encodings = encodings
+        self._encodings, self._points = encodings, points
         self._video = video or VideoSettings()
         self._columns = row_columns.RowColumnsWriter(folder, layout)
         self._pictures: dict[str, PictureWriter] = {}
@@ -127,9 +136,12 @@ class PieceWriter:
             stream = self._layout.spec.stream(name)
             encodings, rate_hz = set(self._encodings.get(name, ())), self._layout.spec.rate_hz
             if stream.kind != "image" or tensor.dtype.itemsize > 1:
-                depth = DEPTH_VIDEO in encodings
-                array = DepthWriter(self._folder, stream, rate_hz) if depth else ArrayWriter(self._folder, stream)
-                self._arrays[name] = array
+                if DEPTH_VIDEO in encodings:
+                    self._arrays[name] = DepthWriter(self._folder, stream, rate_hz)
+                elif self._points and has_points(stream):
+                    self._arrays[name] = CloudWriter(self._folder, stream, self._points)
+                else:
+                    self._arrays[name] = ArrayWriter(self._folder, stream)
             elif usual := sorted(encodings - {DEPTH_VIDEO}):
                 self._pictures[name] = PictureWriter(self._folder, stream, usual, rate_hz, self._video)
         for name, media in self._media.items():

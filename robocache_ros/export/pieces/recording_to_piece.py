@@ -74,10 +74,11 @@ def _make(
     plan: Plan, recording: PlannedRecording, store: PieceStore, checksums: Checksums, progress: Progress | None
 ) -> Path:
     without: tuple[int, ...] = ()
+    video, points = plan.options.video_settings, plan.options.points
     while True:
         with store.draft() as folder:
             try:
-                with closing(PieceWriter(folder, plan.layout, plan.encodings, plan.options.video_settings)) as writer:
+                with closing(PieceWriter(folder, plan.layout, plan.encodings, video, points)) as writer:
                     converted = convert(recording, plan.spec, plan.options, writer, progress, without)
                     writer.finish()
             except PartsDropped as dropped:  # after some of their rows were written

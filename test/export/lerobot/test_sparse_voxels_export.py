@@ -1,4 +1,4 @@
-"""Voxels of a LeRobot dataset as coordinates and values."""
+"""Voxels of a LeRobot dataset as coordinates and values, and as clouds of a fixed size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import export
+from robocache_ros.ops import fixed_size_cloud
 from robocache_ros.spec import load_spec
 
 GRID = {"origin_m": [-0.64, -0.64, 0.4], "size_m": 0.02, "shape": [64, 64, 64]}
@@ -44,3 +48,26 @@ def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Pat
     out = export(bags[:1], spec, tmp_path / "out", ExportOptions(voxels="sparse")).out
     ranges, grids = read_arrays(out, "voxels", episode=7)
     assert (ranges.shape, grids.shape) == ((0, 2), (0, 64, 64, 64))
+
+
+def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_path: Path) -> None:
+    mean = {**GRID, "reduce": "mean", "features": ["x", "y", "z", "intensity"]}
+    spec = load_spec({"robocache": 1, "streams": {"cloud": {**CLOUD, "voxels": mean}}})
+    out = export(bags[:1], spec, tmp_path / "out", ExportOptions(points=512, voxels="sparse")).out
+    ranges, clouds = read_arrays(out, "cloud")
+    with Bag(bags[0]) as bag:
+        grids = [grid for part in BagRun(bag, spec).frames() for grid in part.media["cloud"]]
+    assert clouds.shape[1:] == (512, 4)
+    for (start, stop), cloud in zip(ranges, clouds, strict=True):
+        points, number = fixed_size_cloud(grids[start], 512)
+        assert points.numpy().tobytes() == cloud.tobytes()
+        assert (cloud.any(axis=1).sum(), int(number)) == (512, 512)
+        assert np.array_equal(grids[start], grids[stop - 1])
+
+
+def test_points_need_voxels_with_coordinates(bags: list[Path], tmp_path: Path) -> None:
+    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    with pytest.raises(RoboCacheError, match="points: no stream has voxels with the features x, y, z; add them"):
+        export(bags[:1], spec, tmp_path / "out", ExportOptions(points=512))
+    with pytest.raises(RoboCacheError, match="points: -1 is not from 0 to"):
+        ExportOptions(points=-1)

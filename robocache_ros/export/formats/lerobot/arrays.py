@@ -85,7 +85,8 @@ def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> di
 
 
 def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:
-    return dataset.options.voxels == "sparse" and dataset.spec.stream(stream).voxels is not None
+    is_grid = dataset.spec.stream(stream).voxels is not None and len(dataset.arrays[stream].shape) > 2
+    return dataset.options.voxels == "sparse" and is_grid
 
 
 def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
