@@ -76,7 +76,8 @@ def test_the_frames_of_the_video_are_the_codes_of_the_engines_images(made) -> No
         stream = container.streams.video[0]
         assert stream.pix_fmt == "gray12le"
         decoded = list(container.decode(stream))
-    codes = np.stack([frame.to_ndarray(format="gray12le") for frame in decoded])
+    planes = [frame.planes[0] for frame in decoded]  # PyAV 12 makes no array of this format
+    codes = np.stack([np.frombuffer(plane, "<u2").reshape(HEIGHT, -1)[:, :WIDTH] for plane in planes])
     want = expected(depth_spec(info_of(result)["info"]["depth_unit"]), bags)
     np.testing.assert_array_equal(codes, want)
     assert [round(float(frame.pts * frame.time_base) * 50) for frame in decoded] == list(range(len(want)))
