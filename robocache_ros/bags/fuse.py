@@ -223,7 +223,7 @@ class BagRun:
         if not self._ticks:
             span_ms, period_ms = (self.stop_ns - self.start_ns) / 1e6, 1000 / self.spec.rate_hz
             raise RoboCacheError(
-                f"{self.bag.path}: its {span_ms:.3f} ms span no tick of {period_ms:g} ms; leave the recording out"
+                f"{self.bag.path}: {span_ms:.3f} ms without a tick of {period_ms:g} ms; leave the recording out"
             )
 
     def why_incomplete(self) -> str:
@@ -231,7 +231,7 @@ class BagRun:
         valid = self.valid > 0
         needed = [(index, s) for index, s in enumerate(self.spec.streams) if not s.is_outcome]
         silent = [s.name for index, s in needed if not valid[:, index].any()]
-        why = f"{', '.join(silent)} never has a value" if silent else "the streams are never there at the same time"
+        why = f"{', '.join(silent)} never has a value" if silent else "the streams never have values at the same time"
         dropped = {
             f"{name}: {cause} ({count})"
             for name in silent
@@ -260,5 +260,5 @@ def without_cameras(spec: FusionSpec) -> FusionSpec:
     """Return the spec without its image streams."""
     kept = tuple(stream for stream in spec.streams if stream.kind != "image")
     if not kept:
-        raise RoboCacheError("streams: all of them are images, and images are left out; keep the media")
+        raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
     return replace(spec, streams=kept)

@@ -16,7 +16,7 @@ from robocache_ros.bags.source import RawMessage, Source
 from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
 from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
-from robocache_ros.bags.storage.mcap import NOT_OF_ROS
+from robocache_ros.bags.storage.mcap import NOT_ROS
 from robocache_ros.bags.storage.merge import merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
 from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
@@ -92,7 +92,7 @@ class Bag:
                 found = find_release(topic.type, (m.data for m in islice(self.messages([topic.name]), 8)))
                 if found:
                     held[topic.type] = found
-                    self._notes.append(f"{topic.type}: not defined in the recording; read by the layout that fits")
+                    self._notes.append(f"{topic.type}: not defined in the recording; read with a known one that fits")
         return held
 
     def messages(
@@ -123,11 +123,11 @@ class Bag:
         missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in feeds if feed.topic not in self.topics]
         if missing:
             raise RoboCacheError(
-                f"{self.path}: does not hold {', '.join(dict.fromkeys(missing))}; it holds {', '.join(self.topics)}"
+                f"{self.path}: has no topic {', '.join(dict.fromkeys(missing))}; it has {', '.join(self.topics)}"
             )
         for stream in spec.framed if not {TF, TF_STATIC} & set(self.topics) else ():
             raise RoboCacheError(
-                f"streams.{stream.name}.voxels.frame: {self.path} does not hold {TF_STATIC}; give voxels.extrinsic"
+                f"streams.{stream.name}.voxels.frame: {self.path} has no topic {TF_STATIC}; give voxels.extrinsic"
             )
         for feed in feeds:
             found = self.topics[feed.topic].type
@@ -143,7 +143,7 @@ class Bag:
 
     def _near(self, topic: str) -> str:
         near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)
-        return f" (is it {near[0]}?)" if near else ""
+        return f" (did you mean {near[0]}?)" if near else ""
 
     def _check(self) -> Metadata:
         """Refuse a path that is not a recording, by the names and types of its files."""
@@ -163,7 +163,7 @@ class Bag:
         if metadata.files and not set(found) & set(metadata.files):
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             named, read = printable(metadata.files[0], 60), printable(found[0], 60)
-            self._notes.append(f"metadata.yaml names {named}, which is not there; {read}{more} was read instead")
+            self._notes.append(f"metadata.yaml names {named}, which does not exist; {read}{more} was read instead")
 
     def _open(self, metadata: Metadata) -> None:
         for file in self.files:
@@ -179,9 +179,9 @@ class Bag:
     def _empty(self) -> str:
         """Describe why there are no messages, and what to do."""
         last = self.notes[-1].partition(": ")[2] if self.notes else ""
-        if NOT_OF_ROS in last:
-            return f"{last}; give one with messages of ROS"
-        return f"holds no messages{f' ({last})' if last else ''}; record it again"
+        if NOT_ROS in last:
+            return f"{last}; give one with ROS messages"
+        return f"has no messages{f' ({last})' if last else ''}; record it again"
 
     def _unpack(self, file: Path) -> Source:
         unpacked = Path(self._stack.enter_context(TemporaryDirectory(prefix="robocache-"))) / file.stem
@@ -203,7 +203,7 @@ class Bag:
         ]
         if wrong:
             more = f" and {len(wrong) - _SHOWN} more topics" if len(wrong) > _SHOWN else ""
-            self._notes.append(f"messages found, of those that metadata.yaml counts: {', '.join(wrong[:_SHOWN])}{more}")
+            self._notes.append(f"messages found, of those counted in metadata.yaml: {', '.join(wrong[:_SHOWN])}{more}")
 
     def close(self) -> None:
         """Release the files."""

@@ -162,7 +162,7 @@ def clock_notes(topics: Iterable[TopicStats]) -> list[str]:
             found.setdefault(stats.clock.text, []).append(printable(stats.topic, 60))
     return [
         f"{', '.join(names[:2])}{f' and {len(names) - 2} more' if len(names) > 2 else ''}: {text}; "
-        f"{'stamp: device translates them' if 'own' in text else 'their times are those of arrival'}"
+        f"{'stamp: device translates them' if 'clock' in text else 'their arrival times are used'}"
         for text, names in found.items()
     ]
 

@@ -30,5 +30,5 @@ class CameraDecoder(Decoder):
         bin_x, bin_y = max(bin_x, 1), max(bin_y, 1)
         camera = (float(fx) / bin_x, float(fy) / bin_y, (float(cx) - left) / bin_x, (float(cy) - top) / bin_y)
         if not all(map(math.isfinite, camera)) or camera[0] <= 0 or camera[1] <= 0:
-            raise DecodeError("uncalibrated", f"camera_info: fx, fy, cx, cy = {camera}; the camera is not calibrated")
+            raise DecodeError("uncalibrated", f"camera_info: fx, fy, cx, cy = {camera}; calibrate the camera")
         return Sample(stamp_ns, CameraPayload((columns or width) // bin_x, (rows or height) // bin_y, camera))

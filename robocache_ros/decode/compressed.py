@@ -31,7 +31,7 @@ def decode_compressed(image: ImagePayload, limits: ImageLimits = IMAGE_LIMITS) -
         pixels = _pixels(image.data[DEPTH_HEADER.size :], "png", limits, limits.depth_pixels)
         if pixels.dtype != np.uint16 or pixels.ndim != 2:
             raise DecodeError(
-                "bad_image", f"data: compressedDepth holds {pixels.dtype} {pixels.shape}, not 16-bit grey"
+                "bad_image", f"data: compressedDepth contains {pixels.dtype} {pixels.shape}, not 16-bit gray"
             )
         return _payload(pixels if image.source != "32FC1" else _depth(pixels, a, b), image.source)
     return image
@@ -77,4 +77,4 @@ def _pixels(data: ByteArray, kind: str, limits: ImageLimits, pixels: int) -> np.
                 return np.asarray(opened.convert("L" if mode in ("1", "LA") else "RGB"))
             return np.asarray(opened)
     except Exception as error:  # Pillow raises many kinds of errors for bytes that it cannot read
-        raise DecodeError("bad_image", f"data: not a {kind} that can be read: {printable(error)}") from None
+        raise DecodeError("bad_image", f"data: cannot decode the {kind}: {printable(error)}") from None

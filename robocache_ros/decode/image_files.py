@@ -35,14 +35,14 @@ def jpeg_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
         while 0 <= pos < end - 1 and raw[pos + 1] == 0xFF:
             pos += 1
         if pos < 0 or pos + 4 > end:
-            raise DecodeError("truncated", f"data: the jpeg of {end} bytes has no picture")
+            raise DecodeError("truncated", f"data: the jpeg of {end} bytes has no image")
         marker = raw[pos + 1]
         if marker == 0 or marker in _BARE:
             pos += 2
             continue
         stop = pos + 2 + (raw[pos + 2] << 8 | raw[pos + 3])
         if marker == _EOI or stop < pos + 4 or stop > end:
-            raise DecodeError("truncated", f"data: the jpeg of {end} bytes ends before its picture")
+            raise DecodeError("truncated", f"data: the jpeg of {end} bytes ends before its image")
         if marker in _FRAMES and marker not in _NOT_FRAMES:
             size = _frame_size(raw, marker, pos, stop)
             check_pixels("jpeg", *size, pixels)
@@ -55,7 +55,7 @@ def jpeg_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
     else:
         raise DecodeError("image_size", f"data: a jpeg of more than {limits.segments} segments")
     if size is None:
-        raise DecodeError("bad_image", "data: a jpeg whose scan comes before its size")
+        raise DecodeError("bad_image", "data: a jpeg with a scan before its size")
     return b"".join(parts)
 
 

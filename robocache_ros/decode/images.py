@@ -95,7 +95,9 @@ def check_depth(data: ByteArray, source: str, rest: str) -> tuple[float, float]:
     if "rvl" in rest.lower():
         raise DecodeError("bad_encoding", "format: compressedDepth rvl is not supported; publish compressedDepth png")
     if source not in ("16UC1", "mono16", "32FC1"):
-        raise DecodeError("bad_encoding", f"format: compressedDepth of '{source}'; only 16UC1 and 32FC1 are depth")
+        raise DecodeError(
+            "bad_encoding", f"format: compressedDepth of '{source}'; only 16UC1 and 32FC1 are depth images"
+        )
     head = DEPTH_HEADER.size
     if data[head : head + len(PNG_MAGIC)].tobytes() != PNG_MAGIC:
         raise DecodeError("bad_image", f"data: no png after the {head}-byte header of compressedDepth")

@@ -121,7 +121,7 @@ class VectorDecoder(Decoder):
                 return np.array(few, np.float32)
         value = to_float32(view)
         if self._finite and not np.isfinite(value).all():
-            raise DecodeError("not_finite", f"{self._field}: {value[~np.isfinite(value)][0]} cannot be blended")
+            raise DecodeError("not_finite", f"{self._field}: {value[~np.isfinite(value)][0]} cannot be interpolated")
         return value
 
 
@@ -143,7 +143,7 @@ class JointDecoder(VectorDecoder):
     def __init__(self, stream: StreamSpec, message: Struct) -> None:
         super().__init__(stream, message, [(("name",), remembered(read_text))])
         if not isinstance(resolve(message, self._paths[0]), Sequence):
-            raise RoboCacheError(f"field: {self._field!r} is not one value a joint; use position, velocity or effort")
+            raise RoboCacheError(f"field: {self._field!r} is not one value per joint; use position, velocity or effort")
         self._names = stream.names
         self._orders: dict[tuple[str, ...], JointOrder] = {}
         self._before: frozenset[str] | None = None
@@ -168,7 +168,7 @@ class JointDecoder(VectorDecoder):
 
     def _wrong_count(self, count: int, joints: int) -> DecodeError:
         if not count:
-            return DecodeError("empty", f"{self._field}: empty, the publisher does not fill it; use another field")
+            return DecodeError("empty", f"{self._field}: empty, the publisher does not set it; use another field")
         return DecodeError("dim", f"{self._field}: {count} values for {joints} joint names")
 
     def _order(self, names: tuple[str, ...]) -> JointOrder:
@@ -177,9 +177,9 @@ class JointDecoder(VectorDecoder):
         twice = [name for name in self._names if names.count(name) > 1]
         error = None
         if missing:
-            error = DecodeError("joint_missing", f"names: no {_listed(missing)} among {_listed(names) or 'none'}")
+            error = DecodeError("joint_missing", f"names: {_listed(missing)} missing among {_listed(names) or 'none'}")
         elif twice:
-            error = DecodeError("joint_twice", f"names: {_listed(twice)} is named twice; publish each joint once")
+            error = DecodeError("joint_twice", f"names: {_listed(twice)} appears twice; publish each joint once")
         places = [place.get(name, 0) for name in self._names]
         in_a_row = places == list(range(places[0], places[0] + len(places)))
         take = slice(places[0], places[0] + len(places)) if in_a_row else np.array(places, np.intp)
@@ -204,17 +204,17 @@ def _numeric_paths(stream: StreamSpec, message: Struct) -> tuple[Path, ...]:
     types = [resolve(message, path) for path in paths]
     for path, text in zip(paths, stream.paths, strict=True):
         if "header" in path:
-            raise RoboCacheError(f"field: {text!r} is part of the header, which stamps the sample; name another")
+            raise RoboCacheError(f"field: {text!r} is part of the header, which gives the stamp; name another")
         if sum(path == other[: len(path)] for other in paths) > 1:
-            raise RoboCacheError(f"field: {text!r} holds another field of the list; name one of the two")
+            raise RoboCacheError(f"field: {text!r} contains another field of the list; name one of the two")
     fixed = [runs(t) for t in types]
     width = sum(count for parts in fixed for _, count in parts or ())
     if width > stream.dim or (None not in fixed and width != stream.dim):
         kind = describe(types[0]) if len(types) == 1 else f"{len(types)} fields"
         fields = printable(", ".join(stream.paths), 60)
-        raise RoboCacheError(f"dim: {stream.dim}, but {fields} of {message.name} ({kind}) holds {width}")
+        raise RoboCacheError(f"dim: {stream.dim}, but {fields} of {message.name} ({kind}) have {width} values")
     if stream.offset and any(len(parts or ()) > 1 for parts in fixed):
-        raise RoboCacheError("offset: goes with numbers of one type; list the fields one by one")
+        raise RoboCacheError("offset: needs numbers of one type; list the fields one by one")
     return paths
 
 

@@ -100,7 +100,7 @@ def _check_fields(fields: tuple[PointField, ...], point_step: int) -> None:
     names = [field.name for field in fields]
     for axis in ("x", "y", "z"):
         if names.count(axis) != 1:
-            problem = "twice or more" if axis in names else "not there"
+            problem = "duplicated" if axis in names else "missing"
             listed = printable(", ".join(names), 70) or "none"
             raise DecodeError("bad_fields", f"fields: {axis} is {problem} among {listed}")
     for field in fields:

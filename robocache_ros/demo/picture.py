@@ -83,7 +83,7 @@ def _raster(axes: Any, spec: FusionSpec, samples: dict[str, Any], ticks_ns: Any,
     axes.invert_yaxis()
     axes.set_xlim(0, WINDOW_S * 1e3)
     axes.tick_params(labelbottom=False, length=0)
-    axes.set_title(f"what the topics bring (|), and the {spec.rate_hz} Hz ticks", loc="left", weight="bold")
+    axes.set_title(f"messages of the topics (|), and the {spec.rate_hz} Hz ticks", loc="left", weight="bold")
 
 
 def _curve(

@@ -120,7 +120,7 @@ class DepthSynchronizer:
         missing = "color" if self._camera else "camera_info"
         if not self.counters[f"unpaired:{missing}"]:
             topic = getattr(self._stream, missing)
-            log.warning("%s: a depth image is dropped: no message on %s belongs to it", self.name, topic)
+            log.warning("%s: a depth image is dropped: no message on %s matches it", self.name, topic)
         self.counters["unpaired"] += 1
         self.counters[f"unpaired:{missing}"] += 1
 
@@ -137,7 +137,7 @@ def _join(depth: ImagePayload, camera: CameraPayload, color: ImagePayload | None
         if (wide, high) != (depth.width, depth.height):
             raise DecodeError(
                 f"{name}_size",
-                f"{name}: has {wide}x{high} pixels where depth has {depth.width}x{depth.height}; name the topic that "
+                f"{name}: has {wide}x{high} pixels, but depth has {depth.width}x{depth.height}; name the topic that "
                 f"belongs to the depth image",
             )
     layout = (depth.encoding, depth.width, depth.height, depth.step, depth.big_endian, camera.intrinsics)

@@ -213,7 +213,7 @@ class FusionEngine:
 
     def reset(self, reason: str) -> None:
         """Drop every sample and restart the timeline; `reason` is logged."""
-        log.warning("the timeline starts anew: %s", reason)
+        log.warning("the timeline restarts: %s", reason)
         self.clock_jumps += 1
         self._next = self._now_ns = self._out_ns = None
         for stream in self._streams.values():

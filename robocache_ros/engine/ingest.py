@@ -209,7 +209,7 @@ class Ingest:
         clock = self.engine.device_clocks.get(stream)
         if clock and clock.jumps > counters["device_jumps"]:
             if not counters["device_jumps"]:
-                log.warning("%s: the device's clock jumped; its stamps are translated anew", stream)
+                log.warning("%s: the device's clock jumped; the translation of its stamps restarts", stream)
             counters["device_jumps"] = clock.jumps
 
     def _count(self, feed: str, outcome: Outcome, sample: Sample, arrival_ns: int) -> Outcome:

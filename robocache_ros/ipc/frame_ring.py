@@ -142,7 +142,7 @@ class FrameReader:
     def __init__(self, reader: Reader, layout: Layout) -> None:
         streams = (layout.spec.horizon, len(layout.spec.streams))
         if not set(reader.layout.fields).issuperset(_frame_fields((layout.spec.horizon, layout.row_width), streams)):
-            raise IpcUnavailableError("the ring's fields are not those of its layout; use one version on both sides")
+            raise IpcUnavailableError("the fields of the ring do not match its layout; use one version on both sides")
         self._reader = reader
         self._layout = layout
         self._sequence = 0  # of the last frame; ticks do not order frames, because a clock may jump back

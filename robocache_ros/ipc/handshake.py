@@ -67,7 +67,7 @@ def connect(path: str) -> tuple[socket.socket, list[int], int]:
         uid, _ = peer_uid_pid(connection)
         if uid != os.geteuid():
             raise IpcUnavailableError(
-                f"{path}: user {uid} serves it, not this process's user {os.geteuid()}; run both as one user"
+                f"{path}: served by user {uid}, not by this process's user {os.geteuid()}; run both as one user"
             )
         data, fds, _, _ = socket.recv_fds(connection, PACKET_BYTES, MAX_FDS)
         hello = Hello.from_json(data)

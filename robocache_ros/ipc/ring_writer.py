@@ -168,5 +168,5 @@ def _unfit(field: Field, value: Tensor | NDArray[Any] | None) -> RoboCacheError:
         return RoboCacheError(f"{field.name}: missing; give every field of the ring")
     return RoboCacheError(
         f"{field.name}: expected {field.shape} {field.dtype}, got {tuple(value.shape)} "
-        f"{str(value.dtype).removeprefix('torch.')}; a ring's fields are fixed, make another writer"
+        f"{str(value.dtype).removeprefix('torch.')}; the fields of a ring are fixed, create another writer"
     )

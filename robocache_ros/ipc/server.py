@@ -108,7 +108,7 @@ class Server:
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             why = getattr(error, "strerror", None) or error
             raise IpcUnavailableError(
-                f"{path}: no socket can be made here ({why}); set XDG_RUNTIME_DIR to another folder"
+                f"{path}: cannot create a socket here ({why}); set XDG_RUNTIME_DIR to another folder"
             ) from None
 
     def announce(self, packet: bytes) -> None:
@@ -222,7 +222,7 @@ class Server:
                 pass
             self._selector.unregister(peer.socket)
             self._forget(peer)
-            log.info("a consumer (process %d) has left", peer.pid)
+            log.info("a consumer (process %d) disconnected", peer.pid)
 
         return receive
 

@@ -50,10 +50,10 @@ class Field:
                 f"{printable(self.name)}: dtype {printable(repr(self.dtype))} is not one of {', '.join(DTYPES)}"
             )
         if self.host and self.dtype == "bfloat16":
-            raise RoboCacheError(f"{self.name}: bfloat16 is for the ring; a host field is a NumPy array")
+            raise RoboCacheError(f"{self.name}: bfloat16 is for GPU rings only; a field on the host is a NumPy array")
         if any(not isinstance(size, int) or size < 0 for size in self.shape):
             raise RoboCacheError(
-                f"{self.name}: shape {printable(list(self.shape))} has sizes that are not integers >= 0; give others"
+                f"{self.name}: shape {printable(list(self.shape))} has sizes other than integers >= 0; correct it"
             )
         if len(self.shape) > MAX_DIMENSIONS or math.prod(max(n, 1) for n in self.shape) > MAX_BYTES // 8:
             raise RoboCacheError(

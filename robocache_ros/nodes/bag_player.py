@@ -130,8 +130,8 @@ class BagPlayer:
         if not self._bag.start_ns <= first_ns < stop_ns:
             span_s = (self._bag.stop_ns - self._bag.start_ns) / NS_PER_S
             raise RoboCacheError(
-                f"{self._bag.path}: has {span_s:.3f} s, of which start {self._options.start_s:g} s and duration "
-                f"{self._options.duration_s} s leave nothing; give a smaller start or a longer duration"
+                f"{self._bag.path}: has {span_s:.3f} s, none left with start {self._options.start_s:g} s and "
+                f"duration {self._options.duration_s} s; give a smaller start or a longer duration"
             )
         return first_ns, stop_ns
 

@@ -90,7 +90,7 @@ class RingOutput:
         except (RoboCacheError, OSError) as error:
             if not self._failed:
                 log.warning(
-                    "frames are published as messages alone; shared memory is tried again every %g s: %s",
+                    "frames are published as messages only; shared memory is tried again every %g s: %s",
                     self._retry_s,
                     printable(error, 160),
                 )

@@ -33,7 +33,7 @@ def set_device(device: str | torch.device = "auto") -> torch.device:
     Operations run on the device of their tensors, so this matters for tensors that are made without a device index.
 
     Args:
-        device: cpu, cuda, cuda:<index>, or or auto: the current GPU if the CUDA backend is available, else
+        device: cpu, cuda, cuda:<index>, or auto: the current GPU if the CUDA backend is available, else
             the CPU, which logs one line.
 
     Returns:

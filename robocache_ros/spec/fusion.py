@@ -11,43 +11,15 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import keys, strict_yaml
 from robocache_ros.spec.keys import choice, integer, key, nested, number, pattern
-from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
 from robocache_ros.spec.message_types import (
-    CAMERA_INFO_TYPE,
-    CLOUD_TYPE,
-    IMAGE_TYPES,
-    JOINT_TYPE,
     TF,
-    TF_STATIC,
     TF_TYPE,
 )
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
-from robocache_ros.spec.quality import SpecQuality, StreamQuality
-from robocache_ros.spec.stream import OUTCOMES, QosSpec, StreamSpec
+from robocache_ros.spec.quality import SpecQuality
+from robocache_ros.spec.stream import OUTCOMES, StreamSpec
 from robocache_ros.text_file import read_text
 from robocache_ros.units import NS_PER_MS
-
-__all__ = [
-    "CAMERA_INFO_TYPE",
-    "CLOUD_TYPE",
-    "IMAGENET",
-    "IMAGE_TYPES",
-    "JOINT_TYPE",
-    "TF",
-    "TF_STATIC",
-    "TF_TYPE",
-    "Extrinsic",
-    "FusionSpec",
-    "ImageSpec",
-    "Normalize",
-    "QosSpec",
-    "SpecQuality",
-    "StreamQuality",
-    "StreamSpec",
-    "VoxelSpec",
-    "json_schema",
-    "load_spec",
-]
 
 _NAME = r"^[a-z][a-z0-9_]*$"
 _stream_name = pattern("a stream name of lower-case letters, digits and _", _NAME)
@@ -88,7 +60,7 @@ class FusionSpec:
     streams: tuple[StreamSpec, ...] = key(_streams_by_name, "the streams to fuse, by name; columns follow this order")
     rate_hz: int = key(integer(1, 1000), "ticks per second, on a grid anchored to the epoch", default=50, unit="Hz")
     horizon: int = key(integer(1, 10_000), "ticks in a published window", default=1)
-    delay_ms: float = key(number(0, 60_000), "how long after its time a tick is published", default=60.0, unit="ms")
+    delay_ms: float = key(number(0, 60_000), "time from a tick to its publication", default=60.0, unit="ms")
     lead_ms: float = key(
         number(0, 60_000),
         "a tick is computed this long before it is published; later arrivals are not in it",

@@ -26,7 +26,7 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
-            raise refusal("std", f"has {len(self.std)} values where mean has {len(self.mean)}; give one per channel")
+            raise refusal("std", f"has {len(self.std)} values, but mean has {len(self.mean)}; give one per channel")
 
 
 _named = {"imagenet": Normalize(*IMAGENET)}

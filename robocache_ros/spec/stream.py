@@ -35,8 +35,12 @@ OUTCOMES = ("reward", "success")  # roles of streams that say how an episode wen
 class QosSpec:
     """Quality of service of a subscription; the default is ROS 2's sensor-data profile with a queue for a burst."""
 
-    reliability: str = key(choice("best_effort", "reliable"), "delivery asked of the publisher", default="best_effort")
-    durability: str = key(choice("volatile", "transient_local"), "whether the last sample is kept", default="volatile")
+    reliability: str = key(choice("best_effort", "reliable"), "requested delivery", default="best_effort")
+    durability: str = key(
+        choice("volatile", "transient_local"),
+        "transient_local: the last sample is kept for late subscribers",
+        default="volatile",
+    )
     depth: int = key(integer(1, 10_000), "samples that the middleware queues", default=10)
 
 
@@ -70,12 +74,12 @@ class StreamSpec:
     )
     align: str = key(
         choice(*NAMES, WINDOW),
-        "how the value at a tick is computed, see Alignments below; else the default of its kind",
+        "how the value at a tick is computed, see Alignments below; by default that of its kind",
         default="",
     )
-    samples: int = key(integer(1, 4096), "of a window: samples that a tick uses, the newest ones", default=0)
+    samples: int = key(integer(1, 4096), "of a window: number of samples per tick, the newest ones", default=0)
     reduce: str = key(choice(*REDUCTIONS), "of a window: one value per column instead of all samples", default="")
-    max_gap_ms: float = key(number(0, 1e7, above=True), "widest gap interpolated over", default=100.0, unit="ms")
+    max_gap_ms: float = key(number(0, 1e7, above=True), "largest gap that is interpolated", default=100.0, unit="ms")
     max_age_ms: float = key(
         number(0, 1e7),
         "age up to which a sample is held; also the longest time from a tick to a sample after it",
@@ -84,9 +88,9 @@ class StreamSpec:
     )
     on_invalid: str = key(
         choice("split", "hold", "mask", "drop", "fail"),
-        "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: they have "
-        "the last value, however old it is, live too. mask: they are zeros, marked in `valid`. drop: an export leaves "
-        "the whole episode out. fail: an export is refused",
+        "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: the last "
+        "value is used, however old, also live. mask: zeros, marked in `valid`. drop: an export leaves the episode out. "
+        "fail: an export is refused",
         default="split",
     )
     latency_ms: float = key(
@@ -94,12 +98,12 @@ class StreamSpec:
     )
     stamp: str = key(
         choice("header", "receive", "device", "header_or_receive"),
-        "what gives a sample its time; receive where the type has no header; device for stamps on a clock of their own",
+        "source of a sample's time; receive for types without a header; device for stamps of another clock",
         default="",
     )
     max_skew_ms: float = key(
         number(0, 1e13, above=True),
-        "a sample with its stamp further from its arrival is dropped",
+        "a sample whose stamp differs more from its arrival is dropped",
         default=5000.0,
         unit="ms",
     )
@@ -127,7 +131,7 @@ class StreamSpec:
         "largest change that is not motion, for --trim-idle; else 1 % of a column's range, and 0 for an action",
         default=None,
     )
-    unit: str = key(text("a unit such as rad"), "unit of the values, carried in the layout", default="")
+    unit: str = key(text("a unit such as rad"), "unit of the values, part of the layout", default="")
     qos: QosSpec = key(nested(QosSpec), "quality of service of the subscription", default=DEFAULT_QOS)
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
     voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a point cloud is reduced to", default=None)

@@ -58,7 +58,7 @@ class StreamRules:
         elif not (self.s.dim or known) and self.s.field:
             self.refuse("dim", f"missing; give the number of values in {show_value(self.s.field)} of {self.type}")
         if self.s.names and self.s.dim not in (0, known):
-            self.refuse("dim", f"{self.s.dim} where names lists {known}; leave dim out")
+            self.refuse("dim", f"{self.s.dim}, but names lists {known}; leave dim out")
         return self.s.dim or known
 
     def align(self) -> str:
@@ -93,7 +93,7 @@ class StreamRules:
         if s.camera_info:
             self.check_depth()
         elif s.color:
-            self.refuse("color", "goes with a depth image; add its camera_info, or leave color out")
+            self.refuse("color", "needs a depth image; add its camera_info, or leave color out")
         if self.is_vector:
             self.check_numbers()
         self.check_role()
@@ -121,9 +121,9 @@ class StreamRules:
         s = self.s
         rounded = [path for path in s.paths if path.rpartition(".")[2] in ROUNDED]
         if s.names and len(s.paths) > 1:
-            self.refuse("field", "several, where names reads one field by joint name; give one")
+            self.refuse("field", "a list, but names reads one field by joint name; give one field")
         if s.offset and len(s.offset) != s.dim:
-            self.refuse("offset", f"{len(s.offset)} values where the stream has {s.dim}; give one for each")
+            self.refuse("offset", f"{len(s.offset)} values, but the stream has {s.dim}; give one for each")
         elif rounded and not s.offset:
             self.refuse("offset", f"missing; float32 rounds {rounded[0]} to about a metre; give a place nearby")
 
@@ -131,11 +131,11 @@ class StreamRules:
         """Check the keys of a pose from the transform tree."""
         s = self.s
         if not s.is_transform:
-            self.refuse("frames", f"goes with {TF_TYPE}, and with no field; leave it out")
+            self.refuse("frames", f"needs {TF_TYPE} and no field; leave it out")
         elif len({frame.lstrip("/") for frame in s.frames} - {""}) != 2:
             self.refuse("frames", "expected two frames; name them, as in [base_link, tool0]")
         elif s.dim != len(POSE_COMPONENTS):
-            self.refuse("dim", f"{s.dim} where a pose has {len(POSE_COMPONENTS)}; leave dim out")
+            self.refuse("dim", f"{s.dim}, but a pose has {len(POSE_COMPONENTS)} values; leave dim out")
         elif s.align not in TRANSFORM_ALIGNMENTS:
             self.refuse("align", f"{s.align!r} is for other vectors; use {', '.join(TRANSFORM_ALIGNMENTS)}")
         if s.topic == TF_STATIC:
@@ -149,7 +149,7 @@ class StreamRules:
             return
         for key in ("samples", "reduce"):
             if getattr(s, key):
-                self.refuse(key, f"belongs to a window; add `align: {WINDOW}`, or leave it out")
+                self.refuse(key, f"needs a window; add `align: {WINDOW}`, or leave it out")
         align = alignment(s.align)
         if align.blends and not self.is_vector:
             self.refuse_for_media()
@@ -172,7 +172,7 @@ class StreamRules:
         elif s.role == "action" and not s.reduce:
             self.refuse("role", "an action has one row per tick; add reduce, or use another alignment")
         elif s.on_invalid == "hold":
-            self.refuse("on_invalid", "'hold' repeats samples, which a window does not; use split, mask or fail")
+            self.refuse("on_invalid", "'hold' is not possible for a window; use split, mask or fail")
 
     def refuse_for_media(self) -> None:
         """Record the problem that the alignment supports only vectors."""
@@ -183,7 +183,7 @@ class StreamRules:
         """Check the keys of a depth image."""
         s = self.s
         if s.type not in IMAGE_TYPES:
-            self.refuse("camera_info", f"goes with depth images, not {self.type}; leave it out")
+            self.refuse("camera_info", f"is for depth images, not {self.type}; leave it out")
         known = ("x", "y", "z", *(("r", "g", "b") if s.color else ()))
         unknown = [name for name in (s.voxels.features if s.voxels else ()) if name not in known]
         if unknown:

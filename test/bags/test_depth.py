@@ -63,7 +63,7 @@ def test_a_depth_image_is_read_with_what_completes_it(recording: Path) -> None:
 
 def test_a_recording_without_the_intrinsics_is_refused(recording: Path) -> None:
     raw = {**SPEC, "streams": {"grid": {**SPEC["streams"]["grid"], "camera_info": "/depth/camera_info"}}}
-    with Bag(recording) as bag, pytest.raises(RoboCacheError, match=r"does not hold /depth/camera_info \(is it"):
+    with Bag(recording) as bag, pytest.raises(RoboCacheError, match=r"has no topic /depth/camera_info \(did you mean"):
         bag.require(load_spec(raw))
 
 

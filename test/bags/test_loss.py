@@ -105,7 +105,7 @@ def test_an_altered_message_outside_of_chunks_is_stated(tmp_path: Path, where: s
     _, stop = places(data, mcap.MESSAGE)[7]
     data[stop - 1] ^= 1
     _, notes = read(tmp_path / "a.mcap", data)
-    assert notes == ["a.mcap: the checksum of its data does not match; some of its messages may be altered"]
+    assert notes == ["a.mcap: the checksum of its data does not match; some messages may be altered"]
 
 
 def test_statistics_that_promise_more_are_stated(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_statistics_that_promise_more_are_stated(tmp_path: Path) -> None:
     struct.pack_into("<Q", data, stop - 8, 77)
     found, notes = read(tmp_path / "a.mcap", data)
     assert len(found) == 200
-    assert notes == ["a.mcap: 200 of 210 messages of its topics were found"]
+    assert notes == ["a.mcap: 200 of 210 messages of the selected topics were found"]
 
 
 def test_a_chunk_that_is_damaged_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
@@ -163,7 +163,9 @@ def test_what_is_left_of_a_compressed_file_that_was_cut_is_read_and_it_is_stated
     found, notes = read(tmp_path)
     assert 2000 < len(found) < 6456
     assert any("a.mcap.zstd: its compressed data ends early" in note for note in notes)
-    assert any(f"a.mcap.zstd: has no end, as after a crash; {len(found)} messages" in note for note in notes)
+    assert any(
+        f"a.mcap.zstd: has no footer, as after a crash of the recorder; {len(found)} messages" in note for note in notes
+    )
 
 
 def test_rows_that_the_metadata_counts_and_the_table_lacks_are_stated(make_bag: Callable[..., Path]) -> None:
@@ -174,8 +176,8 @@ def test_rows_that_the_metadata_counts_and_the_table_lacks_are_stated(make_bag: 
     found, notes = read(folder)
     assert len(found) == 126
     assert notes == [
-        "messages found, of those that metadata.yaml counts: /arm/command 36 of 40, /arm/pose 90 of 100"
-    ] or (notes[0].startswith("messages found, of those that metadata.yaml counts: "))
+        "messages found, of those counted in metadata.yaml: /arm/command 36 of 40, /arm/pose 90 of 100"
+    ] or (notes[0].startswith("messages found, of those counted in metadata.yaml: "))
 
 
 def test_messages_of_no_topic_are_stated(make_bag: Callable[..., Path]) -> None:
@@ -185,7 +187,7 @@ def test_messages_of_no_topic_are_stated(make_bag: Callable[..., Path]) -> None:
     database.close()
     found, notes = read(file)
     assert len(found) == 137
-    assert notes == [f"{file.name}: 3 of 140 messages belong to no topic that it declares"]
+    assert notes == [f"{file.name}: 3 of 140 messages belong to no declared topic"]
 
 
 def test_a_write_ahead_log_that_is_not_read_is_stated(make_bag: Callable[..., Path]) -> None:

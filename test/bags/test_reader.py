@@ -168,7 +168,7 @@ def test_a_file_of_noise_is_refused(tmp_path: Path, suffix: str) -> None:
 
 def test_a_recording_without_messages_is_refused(tmp_path: Path) -> None:
     bag = write_bag(tmp_path / "bag", {"/a": "std_msgs/msg/Float32"}, [])
-    with pytest.raises(RoboCacheError, match="holds no messages"):
+    with pytest.raises(RoboCacheError, match="has no messages"):
         Bag(bag)
 
 
@@ -182,8 +182,8 @@ def test_a_missing_file_of_a_recording_is_an_error(make_bag: Callable[..., Path]
 def test_a_topic_that_is_missing_is_named_with_its_neighbour(make_bag: Callable[..., Path]) -> None:
     with Bag(make_bag()) as bag, pytest.raises(RoboCacheError) as caught:
         bag.require(spec_with("position", topic="/arm/poses"))
-    assert "does not hold /arm/poses (is it /arm/pose?)" in str(caught.value)
-    assert "it holds /arm/command, /arm/pose" in str(caught.value)
+    assert "has no topic /arm/poses (did you mean /arm/pose?)" in str(caught.value)
+    assert "it has /arm/command, /arm/pose" in str(caught.value)
 
 
 def test_a_type_that_differs_is_an_error(make_bag: Callable[..., Path]) -> None:

@@ -57,9 +57,9 @@ REFUSED = {
     "klintan_db3": "no topic has enough messages",
     "one_shot": "no topic has enough messages",
     "moveit_renamed": "has no topic that can be fused",
-    "ros1_turtlesim": "6 ROS 1 bags that are not the splits of one; give one",
+    "ros1_turtlesim": "6 ROS 1 bags that are not splits of one recording; give one",
     "ros1_turtlesim/empty-file.bag": "empty; record it again",
-    "ros1_turtlesim/no-messages.bag": "holds no messages",
+    "ros1_turtlesim/no-messages.bag": "has no messages",
     "ros1_turtlesim/example-unsorted-chunks.bag": "has no topic that can be fused",
 }
 
@@ -119,7 +119,7 @@ def test_controller_states_without_a_definition_are_read() -> None:
     with Bag(Path(FOLDER or "") / "husky_ur_sim") as bag:
         definition = bag.definitions["control_msgs/msg/JointTrajectoryControllerState"]
         assert "JointTrajectoryPoint feedback" in definition
-        assert any("not defined in the recording; read by the layout that fits" in note for note in bag.notes)
+        assert any("not defined in the recording; read with a known one that fits" in note for note in bag.notes)
 
 
 @pytest.mark.parametrize("name", ["crazyflie", "stinger_boat", "ros1_kuka_joints", "soccer_split", "crab_custom"])

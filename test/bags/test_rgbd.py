@@ -203,7 +203,7 @@ def test_a_frame_that_does_not_lead_to_the_sensor_is_told_with_the_count(record:
 
 def test_a_recording_without_tf_static_is_refused_with_the_way_out(record: Callable[..., Path]) -> None:
     path = record()
-    with Bag(path) as bag, pytest.raises(RoboCacheError, match=r"frame: .* does not hold /tf_static; give voxels.extr"):
+    with Bag(path) as bag, pytest.raises(RoboCacheError, match=r"frame: .* has no topic /tf_static; give voxels.extr"):
         bag.require(spec(voxels={**GRID, "frame": "base_link"}))
 
 

@@ -58,7 +58,7 @@ def test_the_camera_is_that_of_the_image(
 def test_a_camera_that_is_not_calibrated_is_refused(
     decoder: Decoder, cdr: Callable[..., bytes], changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(DecodeError, match="not calibrated") as caught:
+    with pytest.raises(DecodeError, match="calibrate the camera") as caught:
         decoder.decode_cdr(cdr(TYPE, INFO | changes))
     assert caught.value.cause == "uncalibrated"
 

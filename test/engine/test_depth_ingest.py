@@ -122,7 +122,7 @@ def test_colour_of_another_size_is_refused_with_the_way_out(caplog):
     deliver(ingest, "rgbd", depth(T0), T0)
     assert deliver(ingest, "rgbd/color", color(T0, (2, 2)), T0) is Outcome.DROPPED
     assert ingest.counters["rgbd"]["dropped:color_size"] == 1
-    assert "color: has 2x2 pixels where depth has 1x1" in caplog.text
+    assert "color: has 2x2 pixels, but depth has 1x1" in caplog.text
 
 
 def test_feeds_are_the_streams_and_what_completes_them():
@@ -138,7 +138,7 @@ def test_feeds_are_the_streams_and_what_completes_them():
     [
         ({"camera_info": ""}, "camera_info"),
         ({"voxels": None}, "voxels: missing"),
-        ({"type": "sensor_msgs/msg/PointCloud2"}, "goes with depth images"),
+        ({"type": "sensor_msgs/msg/PointCloud2"}, "is for depth images"),
         ({"voxels": {**GRID, "reduce": "mean", "features": ["r"]}}, "'r' is not one of x, y, z"),
     ],
 )
@@ -149,7 +149,7 @@ def test_an_incomplete_depth_stream_is_refused(keys, expected):
 
 def test_colour_without_intrinsics_is_refused():
     keys = {"topic": "/a", "type": "sensor_msgs/msg/Image", "color": "/color"}
-    with pytest.raises(RoboCacheError, match="color: goes with a depth image"):
+    with pytest.raises(RoboCacheError, match="color: needs a depth image"):
         load_spec({"robocache": 1, "streams": {"front": keys}})
 
 

@@ -110,7 +110,7 @@ def test_depth_without_camera_info_is_given_up_and_said_once(caplog):
         assert list(made.add("rgbd", depth(k * MS))) == []
     assert made.counters == {"unpaired": 3, "unpaired:camera_info": 3}
     assert [record.message for record in caplog.records] == [
-        "rgbd: a depth image is dropped: no message on /info belongs to it"
+        "rgbd: a depth image is dropped: no message on /info matches it"
     ]
 
 

@@ -65,7 +65,7 @@ def block_socket_by_a_folder(path: Path) -> None:
 def test_blocked_path_makes_no_ring(path: Path, block: Callable[[Path], None]) -> None:
     block(path)
 
-    with pytest.raises(ipc.IpcUnavailableError, match="no socket can be made here"):
+    with pytest.raises(ipc.IpcUnavailableError, match="cannot create a socket here"):
         ipc.Writer(path, FIELDS)
     assert not (path.parent / "nowhere").exists()
 

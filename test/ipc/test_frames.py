@@ -134,7 +134,7 @@ def test_ring_of_another_layout_is_refused(path: Path) -> None:
     with (
         closing(ipc.Writer(path, [ipc.Field("window", "float32", (1, 1))], meta=LAYOUT.to_json())),
         ipc.Reader(path) as reader,
-        pytest.raises(ipc.IpcUnavailableError, match="the ring's fields are not those of its layout"),
+        pytest.raises(ipc.IpcUnavailableError, match="the fields of the ring do not match its layout"),
     ):
         FrameReader(reader, LAYOUT)
 

@@ -59,7 +59,7 @@ def test_node_of_another_user_is_not_trusted(spawn: Spawn, path: Path) -> None:
     path.parent.chmod(0o777)
     spawn("writer", user=OTHER_USER)
 
-    with pytest.raises(ipc.IpcUnavailableError, match=f"user {OTHER_USER} serves it"):
+    with pytest.raises(ipc.IpcUnavailableError, match=f"served by user {OTHER_USER}"):
         ipc.Reader(path)
 
 

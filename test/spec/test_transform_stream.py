@@ -44,13 +44,13 @@ def test_a_field_of_one_transform_of_the_message_can_still_be_read():
         ({"frames": ["/", "base"]}, r"streams\.ee\.frames: expected two frames"),
         ({"frames": ["base"]}, r"streams\.ee\.frames: expected 2 values"),
         ({"align": "angle"}, r"streams\.ee\.align: 'angle' .* use linear, hold, nearest"),
-        ({"dim": 6}, r"streams\.ee\.dim: 6 where a pose has 7"),
+        ({"dim": 6}, r"streams\.ee\.dim: 6, but a pose has 7"),
         (
             {"field": "transforms[0].transform.rotation"},
-            r"streams\.ee\.frames: goes with tf2_msgs/msg/TFMessage, and with no field",
+            r"streams\.ee\.frames: needs tf2_msgs/msg/TFMessage and no field",
         ),
         ({"topic": "/tf_static"}, r"streams\.ee\.topic: /tf_static is read with /tf"),
-        ({"type": "sensor_msgs/msg/Image"}, r"streams\.ee\.frames: goes with tf2_msgs/msg/TFMessage"),
+        ({"type": "sensor_msgs/msg/Image"}, r"streams\.ee\.frames: needs tf2_msgs/msg/TFMessage"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused_with_the_way_out(keys, expected):

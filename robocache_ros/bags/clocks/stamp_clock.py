@@ -61,7 +61,7 @@ class Clock(NamedTuple):
             return "stamps are not set" if self.kind == "unset" else "stamps are all the same"
         if self.kind != "device":
             return f"{self.unset:,} stamps are not set" if self.unset else ""
-        return f"stamps are {difference(self.offset_ns)} the timeline: a clock of their own"
+        return f"stamps are {difference(self.offset_ns)} the timeline: they come from another clock"
 
 
 def difference(offset_ns: int) -> str:

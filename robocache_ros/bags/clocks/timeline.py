@@ -136,12 +136,10 @@ class Timeline:
         whose = "/clock" if self.source == "/clock" else f"the header stamps of {shown}{more}"
         how = "by /clock" if self.source == "/clock" else "from the fastest messages"
         count = len(self.segments) - 1
-        jumps = (
-            f"; the time jumps {count} time{'s' if count > 1 else ''}, and the timeline starts anew" if count else ""
-        )
+        jumps = f"; the time jumps {count} time{'s' if count > 1 else ''}, and the timeline restarts" if count else ""
         return (
-            f"the timeline is that of {whose}, {difference(self.offset_ns)} the log times, at {self.rate:.5f} of their "
-            f"rate; arrivals are carried over to it {how}{jumps}"
+            f"the timeline follows {whose}, {difference(self.offset_ns)} the log times, at {self.rate:.5f} of their "
+            f"rate; arrivals are converted to it {how}{jumps}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def decompress_file(source: Path, target: Path) -> str:
             out.write(data)
             written += len(data)
             if written > limit:
-                raise RoboCacheError(f"{source}: decompresses to more than {limit:,} bytes; decompress it by hand")
+                raise RoboCacheError(f"{source}: decompresses to more than {limit:,} bytes; decompress it first")
 
 
 def _at_once(codec: str, data: Data, size: int | None) -> memoryview | None:

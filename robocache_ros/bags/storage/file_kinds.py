@@ -60,7 +60,7 @@ def check_files(path: Path) -> None:
         raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; {hint}")
     if len(files) > 1 and len({_SPLIT_OF_ROS1.sub("", file.name) for file in files if _is_named_ros1(file)}) > 1:
         raise RoboCacheError(
-            f"{path}: {len(files)} ROS 1 bags that are not the splits of one; give one, such as "
+            f"{path}: {len(files)} ROS 1 bags that are not splits of one recording; give one, such as "
             f"{printable(max(files, key=lambda file: file.stat().st_size).name, 40)}"
         )
     missing = [printable(file.name) for file in files if not file.exists()]

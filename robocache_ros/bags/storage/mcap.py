@@ -21,7 +21,7 @@ from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
 
 READ = ("cdr", "ros1")  # encodings of messages
-NOT_OF_ROS = "are not of ROS (cdr, ros1)"
+NOT_ROS = "are not ROS messages (cdr, ros1)"
 LARGE_BYTES = 64 << 10
 
 
@@ -38,25 +38,17 @@ class McapFile:
 
     def __init__(self, path: Path) -> None:
         self._file = mcap.StoredFile(path)
-        try:
+        with self._file.closed_on_error():
             if self._file.read(0, len(mcap.MAGIC)) != mcap.MAGIC:
-                raise RoboCacheError("not an MCAP file (its first bytes are not MCAP's)")
+                raise RoboCacheError("not an MCAP file (wrong first bytes)")
             self._contents = read_contents(self._file)
-        except RoboCacheError as error:
-            self._file.close()
-            raise RoboCacheError(f"{path}: {error}") from None
-        except BaseException:
-            self._file.close()
-            raise
         found = self._contents
         self._read_notes: dict[str, None] = {}  # found while reading; dict keys, to keep the order
         others = {c.key: c.encoding for c in found.channels.values() if c.encoding not in READ and found.counts[c.key]}
         if others:
-            count, encodings = (
-                sum(found.counts[key] for key in others),
-                printable(", ".join(sorted(set(others.values())))),
-            )
-            found.notes.append(f"{count:,} messages {NOT_OF_ROS} but {encodings!r}, and were not read")
+            count = sum(found.counts[key] for key in others)
+            encodings = printable(", ".join(sorted(set(others.values()))))
+            found.notes.append(f"{count:,} messages {NOT_ROS} but {encodings!r}, and were not read")
         self.start_ns = min((part.first_ns for part in found.parts), default=0)
         self.topics = tuple(
             Topic(c.topic, kind, found.counts[c.key], definition, _is_latched(c), c.encoding)
@@ -114,13 +106,13 @@ class McapFile:
             del content  # free it before the next read: each may be 192 MB
             seen += count
             if count != len(messages) and start_ns <= part.first_ns and part.last_ns < stop_ns:
-                self._read_notes["some messages were left out, for their times are not those in its index"] = None
+                self._read_notes["some messages were left out: their times differ from those in the index"] = None
             return nbytes, messages
 
         yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
         promised = sum(found.counts[key] for key in names)
         if len(parts) == len(wanted) and seen != promised and not found.damaged:
-            self._read_notes[f"{seen:,} of {promised:,} messages of its topics were found"] = None
+            self._read_notes[f"{seen:,} of {promised:,} messages of the selected topics were found"] = None
 
     def close(self) -> None:
         """Close the file."""
@@ -164,7 +156,7 @@ class McapFile:
         except struct.error:
             at = -1
         if at != end:
-            self._read_notes["some of its messages are cut off inside a chunk and could not be read"] = None
+            self._read_notes["some messages are truncated inside a chunk and could not be read"] = None
             complete = max((stop for _, _, stop in mcap.records(content)), default=0)
             return self._messages(content[:complete], names, low, high)
         if 2 * large < end:

@@ -117,15 +117,15 @@ def _from_records(file: StoredFile, summary: _Summary | None, wrong: str) -> Con
         found.notes.append(wrong)
     if not scan.ended:
         if not count and not found.damaged:
-            raise RoboCacheError("cut before its first complete message; nothing can be recovered")
+            raise RoboCacheError("truncated before its first complete message; nothing can be recovered")
         has_end = file.read(file.size - len(mcap.MAGIC), file.size) == mcap.MAGIC
-        why = f"is damaged at byte {reached:,}" if has_end else "has no end, as after a crash"
+        why = f"is damaged at byte {reached:,}" if has_end else "has no footer, as after a crash of the recorder"
         found.notes.append(f"{why}; {count} messages were recovered, the last {end - reached} bytes were not")
     elif summary and summary.messages is not None and summary.messages != count and not found.damaged:
         found.notes.append(f"{count:,} of {summary.messages:,} messages were found")
     unknown = sum(n for key, n in scan.counts.items() if key not in found.channels)
     if unknown:
-        found.notes.append(f"{unknown:,} messages belong to no topic that it declares")
+        found.notes.append(f"{unknown:,} messages belong to no declared topic")
     if scan.private and not (summary and summary.messages is not None):
         found.notes.append(f"{scan.private:,} records of unknown kinds were skipped")
     scan.check_data()

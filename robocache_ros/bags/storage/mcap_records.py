@@ -6,6 +6,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class StoredFile:
     """
 
     def __init__(self, path: Path, window: int = _WINDOW) -> None:
-        self._window_bytes = window
+        self._path, self._window_bytes = path, window
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise a pipe waits for its writer
         except OSError as error:
@@ -56,6 +57,17 @@ class StoredFile:
         self.size = status.st_size
         self._window, self._window_at = b"", 0
         self._pool = host_pool(_POOL_BLOCKS)
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Close the file if the block fails; the path is put before a RoboCacheError."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, RoboCacheError):
+                raise RoboCacheError(f"{self._path}: {error}") from None
+            raise
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes of [start, stop), or fewer at the end of the file; OSError if the disk fails."""

@@ -74,9 +74,9 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
         op, size = mcap.RECORD.unpack(file.read(start - mcap.RECORD.size, start))
         head = mcap.read_chunk_head(file.read(start, min(start + 64, stop)))
     except (struct.error, UnicodeDecodeError):
-        raise RoboCacheError("its head is damaged") from None
+        raise RoboCacheError("its header is damaged") from None
     if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size or head.length > MAX_BYTES:
-        raise RoboCacheError("its head is damaged")
+        raise RoboCacheError("its header is damaged")
     data = file.block(start + head.data_at, start + head.data_at + head.length)
     content = decompress(head.compression, data, head.size)
     if head.checksum and zlib.crc32(content) != head.checksum:
@@ -84,7 +84,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
     if mcap.is_overfull(content):
         raise RoboCacheError(f"it has more than {mcap.MAX_RECORDS:,} records")
     if not head.checksum and index_stop > stop and not _is_indexed(file, stop, index_stop, content):
-        raise RoboCacheError("it does not hold the messages that its indexes list")
+        raise RoboCacheError("its messages are not those in its indexes")
     return content
 
 
@@ -184,7 +184,7 @@ class Scan:
             checksum = zlib.crc32(file.read(at, min(at + RUN_BYTES, self._data_end)), checksum)
         found.verified = checksum == self._checksum
         if not found.verified:
-            found.notes.append("the checksum of its data does not match; some of its messages may be altered")
+            found.notes.append("the checksum of its data does not match; some messages may be altered")
 
     def _record(self, op: int, start: int, stop: int) -> None:
         if op == mcap.MESSAGE:

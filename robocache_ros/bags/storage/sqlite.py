@@ -103,7 +103,9 @@ class SqliteFile:
             if not str(tables.get(name, "")).startswith("table") or tables[name] == "table0":
                 raise RoboCacheError(f"{self._path}: not a rosbag2 recording, it has no table {name}; give one")
             if any(hidden for *_, hidden in self._rows(f"PRAGMA table_xinfo({name})")):
-                raise RoboCacheError(f"{self._path}: not a rosbag2 recording, its table {name} is computed; give one")
+                raise RoboCacheError(
+                    f"{self._path}: not a rosbag2 recording, its table {name} has computed columns; give one"
+                )
         check = "integrity_check" if size <= CHECK_BYTES else "quick_check"
         (found,) = self._rows(f"PRAGMA {check}(1)").fetchone()
         if found != "ok":
@@ -123,7 +125,7 @@ class SqliteFile:
         self._total = sum(counts.values())
         orphans = sum(count for key, count in counts.items() if key not in {t[0] for t in topics})
         if orphans:
-            self.notes.append(f"{orphans:,} of {self._total:,} messages belong to no topic that it declares")
+            self.notes.append(f"{orphans:,} of {self._total:,} messages belong to no declared topic")
         (self.start_ns,) = self._rows("SELECT ifnull(min(timestamp), 0) FROM messages").fetchone()
         if not isinstance(self.start_ns, int):
             raise TypeError("its log times are not numbers")
@@ -140,13 +142,13 @@ class SqliteFile:
         log = path.with_name(f"{path.name}-wal")
         if log.is_file() and log.stat().st_size:
             self.notes.append(
-                f"messages in {printable(log.name)} were not read; move them over with: "
+                f"messages in {printable(log.name)} were not read; move them into the database with: "
                 f"sqlite3 {printable(path.name)} 'PRAGMA wal_checkpoint(TRUNCATE)'"
             )
 
     def _damaged(self, error: Exception) -> RoboCacheError:
         reason = printable(" ".join(str(error).split()) or type(error).__name__, 60)
-        return RoboCacheError(f"{self._path}: cannot be read, it is damaged or cut short: {reason}")
+        return RoboCacheError(f"{self._path}: cannot be read, it is damaged or truncated: {reason}")
 
 
 def _check_length(path: Path) -> int:
@@ -161,7 +163,7 @@ def _check_length(path: Path) -> int:
     current = head[24:28] == head[92:96]  # false after an old SQLite, which does not update the count
     if head.startswith(HEADER) and current and size < length:
         raise RoboCacheError(
-            f"{path}: cut short, {size:,} of {length:,} bytes are there; copy it again, "
+            f"{path}: truncated to {size:,} of {length:,} bytes; copy it again, "
             f"or recover what is left: sqlite3 {path.name} .recover | sqlite3 recovered.db3"
         )
     return size

@@ -15,12 +15,12 @@ from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo
 
 _CLOCKS = {
-    "device": "# `stamp: device` translates stamps that are on a clock of their own, from stamps and arrivals.",
-    "receive": "# Where stamps tell nothing, `stamp: receive` gives a sample the time of arrival, late by its delay.",
-    "header_or_receive": "# `stamp: header_or_receive` gives a sample the time of its arrival if its stamp is not set.",
+    "device": "# `stamp: device` converts stamps of another clock, by comparing stamps and arrivals.",
+    "receive": "# Where stamps are not usable, `stamp: receive` uses the arrival, which is late by the delay.",
+    "header_or_receive": "# `stamp: header_or_receive` uses the arrival of a sample if its stamp is not set.",
 }
 
-_HELD = "often silent: its last value is held, and its age stated; with `split` an export leaves such ticks out"
+_HELD = "often silent: its last value is held, with its age; with `split` an export leaves such ticks out"
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
     longest, slowest = max(waits)
     clocks = {s.keys.get("stamp") for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
     return [
-        f"# A first spec for {info.path.name}, from what was measured in it ({info.duration_s:.1f} s).",
-        "# `robocache check` shows what it resolves to; `robocache schema` lets an editor complete it.",
+        f"# A first spec for {info.path.name}, measured from its {info.duration_s:.1f} s.",
+        "# `robocache check` shows it with all defaults; with `robocache schema` an editor can complete it.",
         "robocache: 1",
         "rate_hz: 50",
-        f"# The longest that a value came after its time was {longest:.0f} ms ({slowest}).",
-        "# With a shorter delay_ms a robot reacts faster, and what comes later than that is marked as missing.",
+        f"# The largest delay of a value after its time was {longest:.0f} ms ({slowest}).",
+        "# With a smaller delay_ms a robot reacts faster; values that arrive later are marked as missing.",
         f"delay_ms: {max(tens(longest * 1.05), 10)}",
         *(line for stamp, line in _CLOCKS.items() if stamp in clocks),
         "streams:",
@@ -96,7 +96,7 @@ def _flow(value: Any) -> str:
 
 def _tail(streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
     if not any(stream.keys.get("role") == "action" for stream in streams):
-        yield "# No topic looks like a command: give `role: action` to the stream that a policy is to predict."
+        yield "# No topic looks like a command: give `role: action` to the stream that the policy predicts."
     if left_out:
         yield "# Left out:"
         yield from (f"#   {line}" for line in left_out)

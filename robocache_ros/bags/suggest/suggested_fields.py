@@ -26,8 +26,8 @@ NO_STREAMS = {  # type prefix -> reason why no stream is suggested
     "std_msgs/msg/String": "text, not numbers",
     **dict.fromkeys(("rcl_interfaces/", "rosgraph_msgs/", "statistics_msgs/"), "logs and parameters, not a sensor"),
     **dict.fromkeys(("action_msgs/", "lifecycle_msgs/", "bond/"), "events, not a sensor"),
-    "diagnostic_msgs/": "a table of texts, not numbers",
-    **dict.fromkeys(("visualization_msgs/", "moveit_msgs/msg/Display"), "drawings for a display"),
+    "diagnostic_msgs/": "a table of text, not numbers",
+    **dict.fromkeys(("visualization_msgs/", "moveit_msgs/msg/Display"), "markers for display"),
 }
 _TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
 _NO_MEASUREMENTS = ("variance", "time", "timestamp", "stamp", "seq", "sequence", EMPTY_FIELD)

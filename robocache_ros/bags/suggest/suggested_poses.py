@@ -20,7 +20,7 @@ Frames = Mapping[str, FrameInfo]
 def suggested_poses(frames: Frames, topic: str) -> tuple[list[SuggestedStream], str]:
     """Return the pose streams of a topic, and the reason if there are none."""
     if topic == TF_STATIC:
-        return [], "static transforms, which streams of poses and voxels.frame read by themselves"
+        return [], "static transforms; pose streams and voxels.frame use them automatically"
     pairs = [*_effectors(frames), *_bases(frames)] or _moving(frames)
     pairs = [pair for pair in pairs if all(frames[f].topic in (topic, TF_STATIC) for f in _chain(frames, *pair))][:MOST]
     return [_stream(frames, *pair) for pair in pairs], "" if pairs else "no frame in it moves"
@@ -84,6 +84,6 @@ def _stream(frames: Frames, target: str, source: str) -> SuggestedStream:
         "max_age_ms": tens(max(6 * period_ms, 50)),
     }
     through = f"through {len(chain)} transforms" if len(chain) > 1 else "its transform"
-    remark = f"the pose of {source} in {target}, {through}; any two frames that `robocache info` lists can be given"
+    remark = f"the pose of {source} in {target}, {through}; any two frames listed by `robocache info` are possible"
     name = re.sub(r"[^a-z0-9_]", "_", source.lower()).lstrip("_0123456789") or "frame"
     return SuggestedStream(f"{name}_pose", keys, remark, period_ms)

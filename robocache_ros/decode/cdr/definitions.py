@@ -52,7 +52,7 @@ def split_definitions(name: str, text: str) -> dict[str, str]:
         )
     first, *others = _SEPARATOR.split(text)
     if len(others) >= MAX_TYPES:
-        raise RoboCacheError(f"definition of {printable(name)}: more than {MAX_TYPES} types; name fewer")
+        raise RoboCacheError(f"definition of {printable(name)}: more than {MAX_TYPES} types; use fewer")
     parts = {full_name(name): first}
     for other in others:
         head, _, body = other.strip().partition("\n")
@@ -92,17 +92,17 @@ class _Builder:
         if name not in self.texts:
             wanted = f" (needed by {printable(self.open[-1], 60)})" if self.open else ""
             raise RoboCacheError(
-                f"type: no definition of {shown}{wanted}; install its package, or use a recording that carries it"
+                f"type: no definition of {shown}{wanted}; install its package, or use a recording that contains it"
             )
         if name in self.open:
-            raise RoboCacheError(f"definition of {shown}: contains itself; this cannot be a message type")
+            raise RoboCacheError(f"definition of {shown}: contains itself; remove the cycle")
         if len(self.open) == MAX_DEPTH:
-            raise RoboCacheError(f"definition of {shown}: more than {MAX_DEPTH} messages within messages; nest fewer")
+            raise RoboCacheError(f"definition of {shown}: more than {MAX_DEPTH} nested messages; nest fewer")
         self.open.append(name)
         package = name.partition("/")[0]
         fields = tuple(field for line in self.texts[name].splitlines() for field in self._field(name, package, line))
         if len({field for field, _ in fields}) != len(fields):
-            raise RoboCacheError(f"definition of {shown}: two fields have one name; rename one")
+            raise RoboCacheError(f"definition of {shown}: two fields have the same name; rename one")
         self.open.pop()
         # In ROS 2, a message without fields takes one byte on the wire.
         empty = ((EMPTY_FIELD, PRIMITIVES["uint8"]),)
@@ -111,7 +111,7 @@ class _Builder:
         leaves, nbytes = sum(size[0] for size in sizes), sum(size[1] for size in sizes)
         if leaves > MAX_LEAVES or nbytes > MAX_FIXED_BYTES:
             raise RoboCacheError(
-                f"definition of {shown}: {leaves} fields and {nbytes:.3g} bytes, counting what is within; at most "
+                f"definition of {shown}: {leaves} fields and {nbytes:.3g} bytes, with nested ones; at most "
                 f"{MAX_LEAVES} and {MAX_FIXED_BYTES:.3g} are allowed"
             )
         self.built[name] = struct, leaves, nbytes

@@ -119,7 +119,7 @@ def _skipped(t: Type, order: str) -> Iterator[Step | Run]:
     elif isinstance(t, (Array, Sequence)):
         yield _skip_elements(t, order)
     else:
-        raise RoboCacheError(f"type: {describe(t)} fields are not supported; they have no one layout in CDR")
+        raise RoboCacheError(f"type: {describe(t)} fields are not supported; their layout in CDR is not unique")
 
 
 def _skip_fixed(parts: list[Run]) -> Step:

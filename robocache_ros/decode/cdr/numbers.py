@@ -36,7 +36,9 @@ def octets(t: Type, order: str, slot: int) -> Step:
 def _element(t: Sequence) -> Run:
     fixed = runs(t.element)
     if fixed is None or len(fixed) != 1:
-        raise RoboCacheError(f"field: {describe(t)} is not numbers of one type; name one element's field, as in [0].x")
+        raise RoboCacheError(
+            f"field: {describe(t)} has numbers of several types; name the field of one element, as in [0].x"
+        )
     return fixed[0]
 
 
@@ -104,4 +106,4 @@ def to_float32(view: Numbers) -> Vector:
     try:
         return _cast(view)
     except FloatingPointError:
-        raise DecodeError("range", f"message: {np.abs(view).max()} does not fit float32") from None
+        raise DecodeError("range", f"message: {np.abs(view).max()} is too large for float32") from None

@@ -101,7 +101,7 @@ def primitive_of(t: Type) -> Primitive:
     """The primitive that a type of fixed layout is, or that all its elements are."""
     fixed = runs(t)
     if fixed is None or len(fixed) != 1:
-        raise RoboCacheError(f"field: {describe(t)} is not made of numbers of one type; name a field in it")
+        raise RoboCacheError(f"field: {describe(t)} has no numbers of a single type; name a field in it")
     return fixed[0][0]
 
 

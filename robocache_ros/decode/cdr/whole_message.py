@@ -62,7 +62,7 @@ class _Reader:
             return SimpleNamespace(**fields), pos
         if isinstance(t, (Array, Sequence)):
             return self._elements(t, pos)
-        raise RoboCacheError(f"type: {describe(t)} fields are not supported; they have no one layout in CDR")
+        raise RoboCacheError(f"type: {describe(t)} fields are not supported; their layout in CDR is not unique")
 
     def _elements(self, t: Array | Sequence, pos: int) -> tuple[Any, int]:
         if isinstance(t, Array):

@@ -90,9 +90,7 @@ class TensorFormat:
     def require(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Fix the format at the first tensor; raises ValueError if a later tensor differs."""
         if self._fixed and (shape, dtype) != (self.shape, self.dtype):
-            raise ValueError(
-                f"is {shape} {dtype} where it was {self.shape} {self.dtype}; give the stream an image size"
-            )
+            raise ValueError(f"is {shape} {dtype}, but was {self.shape} {self.dtype}; give the stream an image size")
         self.shape, self.dtype, self._fixed = shape, dtype, True
 
 

@@ -92,7 +92,7 @@ class CloudPlacement:
         if pose is not None:
             yield Placed(stream, sample, pose)
         elif not len(self._tree):
-            text = f"/tf_static leads from {sample.frame_id or 'no frame_id'} not to {frame}, or not yet"
+            text = f"/tf_static has no transform from {sample.frame_id or 'no frame_id'} to {frame} (yet)"
             yield Placed(stream, sample, DecodeError("no_transform", text))
         elif not sample.stamp_ns:
             yield Placed(stream, sample, None)

@@ -78,7 +78,7 @@ class FrameTree:
         edge = self._edges.get(transform.child)
         if edge is None:
             if len(self._edges) >= MAX_FRAMES:
-                raise DecodeError("frames", f"more than {MAX_FRAMES} frames move; {transform.child} is one too many")
+                raise DecodeError("frames", f"more than {MAX_FRAMES} frames move; {transform.child} is not used")
             edge = self._edges[transform.child] = EdgeSamples(self._most)
         if stamp_ns in edge.index:
             return False
@@ -175,7 +175,7 @@ class _Lookup:
             why = why or ("has no transform near that time" if self.edge(frame) else "")
             reasons += [f"{printable(frame, 40)} {why}"] if why else []
         if not reasons:
-            reasons = [f"no transform leads from {printable(up[-1], 40)} to {printable(down[-1], 40)}"]
+            reasons = [f"no transform from {printable(up[-1], 40)} to {printable(down[-1], 40)}"]
         return _Chain([], [], seen, f"{'; '.join(reasons)} (of {printable(source, 30)} in {printable(target, 30)})")
 
     def _walk(self, frame: str, row: int, ends: set[str]) -> tuple[list[str], str]:

@@ -46,7 +46,7 @@ class StaticTransforms:
             finite = all(math.isfinite(value) for row in matrix for value in row)
             problem = "" if finite else "it is not finite"
             if transform.parent == transform.child:
-                problem = "both are one frame"
+                problem = "both frames are the same"
         if problem:
             log.warning(
                 "/tf_static: the transform from %s to %s is ignored: %s", transform.parent, transform.child, problem
@@ -55,7 +55,7 @@ class StaticTransforms:
         with self._lock:
             if len(self._parents) >= MAX_FRAMES and transform.child not in self._parents:
                 if not self._full:
-                    log.warning("/tf_static: more than %d frames; further ones are ignored", MAX_FRAMES)
+                    log.warning("/tf_static: more than %d frames; the others are ignored", MAX_FRAMES)
                 self._full = True
                 return False
             self._parents[transform.child] = (transform.parent, matrix)

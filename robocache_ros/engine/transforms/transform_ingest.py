@@ -101,7 +101,7 @@ class TransformIngest:
         self._counters[feed]["reparented"] += 1
         self._logged[feed] += 1
         if self._logged[feed] <= MAX_LOGGED:
-            text = "%s: the parent of %s is now %s, not %s; the transform from there ends"
+            text = "%s: the parent of %s is now %s, not %s; its transform from the old parent ends"
             log.warning(text, feed, transform.child, transform.parent, before)
 
 
@@ -176,7 +176,7 @@ def _problem(transform: Transform) -> DecodeError | None:
     parent, child = transform.parent, transform.child
     length = math.fsum(value * value for value in transform.rotation_xyzw if math.isfinite(value))
     if not parent or not child:
-        return DecodeError("no_frame", "a transform does not name both of its frames")
+        return DecodeError("no_frame", "a transform has an empty frame name")
     if parent == child:
         return DecodeError("one_frame", f"a transform from {child} to itself")
     if not all(map(math.isfinite, (*transform.translation_m, *transform.rotation_xyzw))):
@@ -184,5 +184,5 @@ def _problem(transform: Transform) -> DecodeError | None:
     if max(map(abs, transform.translation_m)) > MAX_POSITION_M:
         return DecodeError("too_far", f"{child} is more than {MAX_POSITION_M:g} m from {parent}")
     if abs(length - 1) > QUATERNION_TOLERANCE:
-        return DecodeError("rotation", f"the rotation from {parent} to {child} is no unit quaternion")
+        return DecodeError("rotation", f"the rotation from {parent} to {child} is not a unit quaternion")
     return None

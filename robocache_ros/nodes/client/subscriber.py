@@ -121,7 +121,7 @@ class FusedSubscriber:
         self._mailbox.wait_for(lambda: self._layout, timeout_s)
         if not self._layout:
             waited = "until it was closed" if timeout_s is None else f"within {timeout_s} s"
-            raise RoboCacheError(f"{self._fusion}/layout: nothing came {waited}; is the fusion node active?")
+            raise RoboCacheError(f"{self._fusion}/layout: no message {waited}; is the fusion node active?")
         return self._layout
 
     def latest(self, timeout_s: float | None = 0.0, *, other_than_ns: int | None = None) -> FusedFrame | None:
@@ -179,7 +179,7 @@ class FusedSubscriber:
         if unknown:
             there = ", ".join(s.name for s in layout.spec.media) or "none"
             self._node.get_logger().error(
-                f"images: {', '.join(unknown)}: no such image or voxel stream; there are {there}"
+                f"images: {', '.join(unknown)}: no such image or voxel stream; choose from {there}"
             )
         self._layout = layout
         self._mailbox.notify()

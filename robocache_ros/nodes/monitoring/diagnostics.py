@@ -114,9 +114,9 @@ class Diagnostics:
         if level == OK and active and stats.newest_tick_ns is not None and stale:
             missing = list(ingest.engine.missing(stream.name))
             span = "since the tick before" if stream.samples else f"within {stream.max_age_ms:g} ms of"
-            why = missing[-1] if missing else f"nothing {span} the newest tick"
+            why = missing[-1] if missing else f"no sample {span} the newest tick"
             if stream.align == "next":
-                why = f"nothing arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
+                why = f"no sample arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
             level, message = STALE, f"stale: {why}"
         return self._status(stream.name, level, message, values)
 
@@ -177,5 +177,5 @@ def _judge(
         if new[cause]:
             return WARN, f"{new[cause]} {cause}: {advice}"
     if stream.rate_hz and rate_hz is not None and rate_hz < SLOW * stream.rate_hz:
-        return WARN, f"{rate_hz:.1f} Hz where {stream.rate_hz:g} Hz is declared"
+        return WARN, f"{rate_hz:.1f} Hz, but {stream.rate_hz:g} Hz is declared"
     return OK, "running"

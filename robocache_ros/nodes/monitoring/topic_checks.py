@@ -76,7 +76,9 @@ class TopicChecks:
                 continue
             name = printable(stream.topic, 60)
             policy = next(iter(short.values()))
-            text = f"a publisher of {name} offers less {policy} than the node requests; change either QoS"
+            text = (
+                f"a publisher of {name} offers less {policy} than the node requests; change one of the two QoS profiles"
+            )
             if "qos" not in state.problems:
                 self._node.get_logger().error(f"{stream.name}: {text}")
             state.problems["qos"] = text

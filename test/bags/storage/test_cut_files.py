@@ -60,7 +60,9 @@ def test_an_mcap_cut_before_its_first_message_is_an_error(panda_lift: Path, tmp_
         Bag(tmp_path / "cut.mcap")
 
 
-@pytest.mark.parametrize(("size", "expected"), [(50, "cannot be read, it is damaged or cut"), (9000, "cut short")])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(50, "cannot be read, it is damaged or truncated"), (9000, "truncated to")]
+)
 def test_a_cut_sqlite_recording_is_an_error(
     make_bag: Callable[..., Path], tmp_path: Path, size: int, expected: str
 ) -> None:

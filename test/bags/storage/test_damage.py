@@ -54,7 +54,7 @@ def test_sqlite_without_its_last_page_is_refused_and_not_read_as_empty(
 ) -> None:
     data = files["sqlite3"].read_bytes()
     (tmp_path / "cut.db3").write_bytes(data[:-missing])
-    with pytest.raises(RoboCacheError, match=rf"cut.db3: cut short, [\d,]+ of {len(data):,} bytes .* \.recover"):
+    with pytest.raises(RoboCacheError, match=rf"cut.db3: truncated to [\d,]+ of {len(data):,} bytes; .* \.recover"):
         Bag(tmp_path / "cut.db3")
 
 

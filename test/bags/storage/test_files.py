@@ -122,7 +122,7 @@ def test_all_recordings_are_looked_at_before_the_first_one_is_used(
     spec = load_spec(SPEC)
     check_recordings([tmp_path / "good"], spec)
     other = make_bag()
-    with pytest.raises(RoboCacheError, match="does not hold /a"):
+    with pytest.raises(RoboCacheError, match="has no topic /a"):
         check_recordings([tmp_path / "good", other], spec)
     shutil.rmtree(other)
     with pytest.raises(RoboCacheError, match="no such recording"):

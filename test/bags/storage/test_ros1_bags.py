@@ -69,7 +69,7 @@ def test_splits_of_a_bag_are_one_recording(tmp_path: Path) -> None:
 def test_bags_that_are_not_splits_are_refused_as_one_recording(tmp_path: Path) -> None:
     for name in ("lift.bag", "drop.bag"):
         write_ros1_bag(tmp_path / name, TYPES, messages())
-    with pytest.raises(RoboCacheError, match=r"2 ROS 1 bags that are not the splits of one"):
+    with pytest.raises(RoboCacheError, match=r"2 ROS 1 bags that are not splits of one recording"):
         Bag(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_a_cut_bag_is_read_up_to_the_cut(tmp_path: Path) -> None:
     found, notes = read(path)
     assert 0 < len(found) < len(messages())
     assert found == messages()[: len(found)]
-    assert any("its index is cut off" in note or "its index is damaged" in note for note in notes)
+    assert any("its index is truncated" in note or "its index is damaged" in note for note in notes)
     assert any("damaged or incomplete and were not read" in note for note in notes)
 
 
@@ -165,7 +165,7 @@ def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
         (b"#ROSBAG V1.2\n" + bytes(100), "a ROS 1 bag of format 1.2, not 2.0; migrate it with 'rosbag reindex'"),
         (b"something else" * 10, "not a ROS 1 bag"),
         (b"", "empty; record it again"),
-        (MAGIC, "holds no messages|its header is damaged"),
+        (MAGIC, "has no messages|its header is damaged"),
     ],
 )
 def test_what_is_no_bag_of_format_2_0_is_refused_in_one_line(tmp_path: Path, data: bytes, why: str) -> None:

@@ -109,7 +109,7 @@ def test_messages_that_do_not_fit_their_definition_are_left_out_and_noted(tmp_pa
     assert [m.log_ns for m in found] == [10, 30]
     assert found[0].data == found[1].data
     assert notes == [
-        "x.mcap: /a: 1 messages do not fit their definition and were not read",
+        "x.mcap: /a: 1 messages do not match their definition and were not read",
         "x.mcap: /a: its messages are up to 4 bytes longer than their definition, which were not read",
     ]
 
@@ -130,4 +130,4 @@ def test_a_type_without_a_readable_definition_is_noted(tmp_path: Path) -> None:
     path.write_bytes(write_mcap(types, [("/a", 10, raw), ("/b", 20, raw)], layout))
     found, notes = read(path)
     assert [m.topic for m in found] == ["/b"]
-    assert notes == ["x.mcap: 1 messages of type my_msgs/Thing were not read: it has no definition that can be read"]
+    assert notes == ["x.mcap: 1 messages of type my_msgs/Thing were not read: its definition cannot be parsed"]

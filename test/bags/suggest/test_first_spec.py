@@ -63,7 +63,7 @@ def test_stamps_of_different_clocks_are_told_apart_in_the_notes(tmp_path: Path) 
     path = recorded(tmp_path / "bag", [0, 0, 3 * 86400 * S, 3 * 86400 * S, -400 * S])
     info = describe(path)
 
-    own = "the timeline: a clock of their own; stamp: device translates them"
+    own = "the timeline: they come from another clock; stamp: device translates them"
     assert info.notes == (
         f"/pose_2, /pose_3: stamps are 2.59e5 s behind {own}",
         f"/pose_4: stamps are 400.0 s ahead of {own}",
@@ -127,7 +127,7 @@ def test_a_renamed_storage_file_is_read_and_noted(tmp_path: Path) -> None:
     info = describe(path)
 
     assert info.topics["/pose_0"].stats.count == 100
-    assert info.notes == ("metadata.yaml names bag.mcap, which is not there; other.mcap was read instead",)
+    assert info.notes == ("metadata.yaml names bag.mcap, which does not exist; other.mcap was read instead",)
 
 
 def test_several_files_of_other_recordings_are_not_read_in_place_of_a_missing_one(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_message_without_fields_takes_one_byte():
         ("Thing t", "contains itself"),
         ("module my_msgs { };", "expected .msg text, not IDL"),
         ("float64[0] x", "has no elements"),
-        ("float64 x\nfloat32 x", "two fields have one name"),
+        ("float64 x\nfloat32 x", "two fields have the same name"),
         (f"float64 x\n{LINE}\nIDL: my_msgs/msg/Other\n", "expected 'MSG: package/Type'"),
     ],
 )

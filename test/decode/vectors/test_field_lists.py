@@ -81,12 +81,12 @@ def test_numbers_of_different_types_are_each_rounded_once() -> None:
     ("keys", "why"),
     [
         ({"field": ["a", "a"]}, "is in the list twice"),
-        ({"field": ["b.position", "b.position.x"]}, "'b.position' holds another field of the list"),
-        ({"field": ["a", "d"]}, "dim: 2, but a, d of my_msgs/msg/Rig .2 fields. holds 5"),
+        ({"field": ["b.position", "b.position.x"]}, "'b.position' contains another field of the list"),
+        ({"field": ["a", "d"]}, "dim: 2, but a, d of my_msgs/msg/Rig .2 fields. have 5 values"),
         ({"field": ["a", "header.stamp.sec"]}, "is part of the header"),
         ({"field": ["a", "nothing"]}, "has no field 'nothing'"),
-        ({"field": ["a", "b.c"], "offset": [1]}, "offset: 1 values where the stream has 2; give one for each"),
-        ({"field": "b", "dim": 4, "offset": [1, 1, 1, 1]}, "offset: goes with numbers of one type"),
+        ({"field": ["a", "b.c"], "offset": [1]}, "offset: 1 values, but the stream has 2; give one for each"),
+        ({"field": "b", "dim": 4, "offset": [1, 1, 1, 1]}, "offset: needs numbers of one type"),
     ],
 )
 def test_lists_that_cannot_be_read_are_refused(keys: dict[str, Any], why: str) -> None:

@@ -49,7 +49,7 @@ def test_a_missing_joint_is_an_error_that_names_it(decoder, joints):
 
 
 def test_a_joint_that_is_named_twice_is_an_error(decoder, joints):
-    with pytest.raises(DecodeError, match="b is named twice") as error:
+    with pytest.raises(DecodeError, match="b appears twice") as error:
         decoder.decode_cdr(joints("abcb"))
     assert error.value.cause == "joint_twice"
 

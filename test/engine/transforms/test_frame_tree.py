@@ -141,9 +141,9 @@ def test_a_tick_sees_what_had_arrived_by_its_deadline():
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
-        ([], "no transform leads from tool to base"),
-        ([(0, "flange", "tool", (0, 0, 0))], "no transform leads from flange to base"),
-        ([(0, "flange", "tool", (0, 0, 0)), (0, "map", "base", (0, 0, 0))], "no transform leads from flange to map"),
+        ([], "no transform from tool to base"),
+        ([(0, "flange", "tool", (0, 0, 0))], "no transform from flange to base"),
+        ([(0, "flange", "tool", (0, 0, 0)), (0, "map", "base", (0, 0, 0))], "no transform from flange to map"),
         ([(0, "b", "tool", (0, 0, 0)), (0, "tool", "b", (0, 0, 0))], "b is in a loop"),
         ([(-500, "base", "tool", (0, 0, 0))], "tool has no transform near that time (of tool in base)"),
     ],

@@ -55,7 +55,7 @@ def test_ring_that_could_not_be_made_is_made_later(path: Path, caplog: pytest.Lo
             lease = reader.latest()
     assert lease
     assert lease.tick_ns == 100_000_000
-    assert caplog.text.count("frames are published as messages alone") == 1
+    assert caplog.text.count("frames are published as messages only") == 1
 
 
 def test_ring_that_cannot_be_read_leaves_the_messages(path: Path, wait: Any) -> None:

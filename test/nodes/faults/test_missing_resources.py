@@ -62,5 +62,5 @@ def test_node_with_an_unusable_runtime_folder_publishes_messages(
 
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     wait(lambda: len(fused) > 10, "ticks")
-    assert process.log.read_text().count("frames are published as messages alone") == 1
+    assert process.log.read_text().count("frames are published as messages only") == 1
     assert process.stop() == 0, process.log.read_text()

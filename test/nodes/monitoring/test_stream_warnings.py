@@ -14,7 +14,7 @@ from robocache_ros.spec import load_spec
 
 JOINT: dict[str, Any] = {"type": "sensor_msgs/msg/JointState", "names": ["a"]}
 SPEC = load_spec({"robocache": 1, "streams": {"arm": {"topic": "/a", **JOINT}, "base": {"topic": "/b", **JOINT}}})
-REASONS = {"arm": "stale: nothing within 100 ms of the newest tick"}
+REASONS = {"arm": "stale: no sample within 100 ms of the newest tick"}
 
 
 class Watched:
@@ -31,7 +31,7 @@ class Watched:
 
 def test_mostly_invalid_stream_is_warned_of_with_its_reason() -> None:
     assert Watched().after(200, 192, 0) == [
-        "arm: invalid at 96% of the last 200 ticks (stale: nothing within 100 ms of the newest tick)"
+        "arm: invalid at 96% of the last 200 ticks (stale: no sample within 100 ms of the newest tick)"
     ]
 
 

@@ -86,7 +86,7 @@ def test_loop_resets_the_node_and_ticks_go_on(rig: Any, wait: Callable[..., Any]
     [
         (["/nowhere"], "/nowhere: no such recording"),
         ([str(PANDA), "--topics", "/nothing"], "has no topic /nothing"),
-        ([str(PANDA), "--start", "100"], "leave nothing"),
+        ([str(PANDA), "--start", "100"], "none left with start 100 s"),
     ],
     ids=["no bag", "no topic", "past the end"],
 )

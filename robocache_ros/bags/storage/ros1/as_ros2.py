@@ -35,16 +35,16 @@ class AsRos2:
     def notes(self) -> list[str]:
         """Notes of the file reader, and notes on lost messages."""
         unread = [
-            f"{count:,} messages of type {printable(kind, 60)} were not read: it has no definition that can be read"
+            f"{count:,} messages of type {printable(kind, 60)} were not read: its definition cannot be parsed"
             for kind, count in self._unread.items()
         ]
         lost = [
-            f"{printable(topic, 60)}: {len(times):,} messages do not fit their definition and were not read"
+            f"{printable(topic, 60)}: {len(times):,} messages do not match their definition and were not read"
             for topic, times in self._lost.items()
         ]
         longer = [
             f"{printable(topic, 60)}: its messages are up to {convert.rest} bytes longer than their definition, "
-            "which were not read"
+            "and these bytes were not read"
             for topic, convert in self._converters.items()
             if convert.rest
         ]

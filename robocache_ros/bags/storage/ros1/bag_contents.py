@@ -31,7 +31,7 @@ def read_contents(file: StoredFile) -> BagContents:
     """Return the contents of a file; RoboCacheError if it is not a bag of format 2.0."""
     magic = file.read(0, len(ros1.MAGIC))
     if not magic.startswith(ros1.ANY_VERSION):
-        raise RoboCacheError("not a ROS 1 bag (its first bytes are not those of one); give a recording")
+        raise RoboCacheError("not a ROS 1 bag (wrong first bytes); give a recording")
     if magic != ros1.MAGIC:
         version = printable(magic[len(ros1.ANY_VERSION) :].decode(errors="replace").strip(), 10)
         raise RoboCacheError(f"a ROS 1 bag of format {version}, not 2.0; migrate it with 'rosbag reindex' of ROS 1")
@@ -70,7 +70,7 @@ def _compare(found: BagContents, connections: int, chunks: int, indexed: bool) -
         found.notes.append(f"{sum(found.counts.values()):,} of {promised_count:,} messages were found")
     unknown = sum(count for key, count in found.counts.items() if key not in found.connections)
     if unknown:
-        found.notes.append(f"{unknown:,} messages belong to no topic that it declares")
+        found.notes.append(f"{unknown:,} messages belong to no declared topic")
 
 
 def _read_header(file: StoredFile, found: BagContents) -> tuple[int, tuple[int, int]]:
@@ -112,7 +112,7 @@ def _read_index(file: StoredFile, found: BagContents, at: int) -> bool:
                 raise struct.error("a record that has no place in an index")
             at = record.stop
     except (struct.error, UnicodeDecodeError):
-        why = "is cut off" if at >= file.size else "is damaged"
+        why = "is truncated" if at >= file.size else "is damaged"
         found.notes.append(f"its index {why}, so its records were read one by one")
         return False
     return True

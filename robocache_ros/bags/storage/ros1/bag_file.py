@@ -44,14 +44,8 @@ class Ros1Bag:
 
     def __init__(self, path: Path) -> None:
         self._file = StoredFile(path, _WALKED)
-        try:
+        with self._file.closed_on_error():
             self._contents = read_contents(self._file)
-        except RoboCacheError as error:
-            self._file.close()
-            raise RoboCacheError(f"{path}: {error}") from None
-        except BaseException:
-            self._file.close()
-            raise
         self._lost: dict[int, int] = {}  # number of messages of damaged chunks, by start of the chunk
         self._read_notes: dict[str, None] = {}
         self._parts = sorted(
@@ -105,7 +99,7 @@ class Ros1Bag:
             self._lost[chunk.start] = len(chunk.listed)
             return 0, []
         if not good and not chunk.is_cut:
-            self._read_notes["some chunks do not hold the messages or topics that its index lists"] = None
+            self._read_notes["the messages or topics of some chunks are not those in the index"] = None
         times = entries[:, TIME]
         wanted = np.isin(entries[:, KEY], list(names)) & (low <= times) & (times < high)
         found = [

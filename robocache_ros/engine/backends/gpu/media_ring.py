@@ -215,7 +215,7 @@ class MediaRing:
             if sample.place >= 0 and self._serials[sample.place] == sample.serial:
                 return self._raw.data_ptr() + sample.place * self._raw.shape[1]
             self._decode(sample)  # again: a call for several ticks has decoded other images since
-        raise AssertionError("a decoded image is not where it was put")
+        raise AssertionError("a decoded image was moved")
 
     def _grow(self, nbytes: int) -> None:
         """Enlarge every place if needed; the contents are kept."""
@@ -224,7 +224,7 @@ class MediaRing:
         slot_bytes = -(-wanted // ALIGNMENT) * ALIGNMENT
         if before.shape[1]:
             self.reallocations += 1
-            text = "%s: a sample has %d bytes where %d were the most; its GPU memory is allocated again"
+            text = "%s: a sample has %d bytes, where the buffer has %d; its GPU memory is reallocated"
             log.warning(text, self.name, nbytes, before.shape[1])
             torch.cuda.synchronize(self._device)
         self._raw = allocate(self.name, "samples", self._places, slot_bytes, self._device)
