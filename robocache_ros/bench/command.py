@@ -23,8 +23,9 @@ def live(
     delay_ms: Annotated[float, typer.Option(help="Emission time of a tick, after its time.")] = 3.0,
     lead_ms: Annotated[float, typer.Option(help="Compute a tick this long before it is published.")] = 1.5,
     reliability: Annotated[str, typer.Option(help="Reliability: best_effort or reliable.")] = "best_effort",
-    drivers_apart: Annotated[
-        bool, typer.Option("--drivers-apart", help="Publish from a process for each camera, for clouds, for the rest.")
+    separate_publishers: Annotated[
+        bool,
+        typer.Option("--separate-publishers", help="Publish from a process for each camera, for clouds, for the rest."),
     ] = False,
     cameras: Annotated[int, typer.Option(help="Number of cameras.")] = _SIZE.cameras,
     width: Annotated[int, typer.Option(help="Width of an image.")] = _SIZE.width,
@@ -47,7 +48,7 @@ def live(
         raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600; give a duration in s")
     if via not in VIAS:
         raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
-    main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, drivers_apart), naive=naive, out=out)
+    main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, separate_publishers), naive=naive, out=out)
 
 
 def register(app: Any) -> None:

@@ -187,7 +187,7 @@ class SimClockSource:
         yield from due_ticks(self._engine, now_ns)
 
     def wait(self) -> None:
-        """Return at the next message that can be taken."""
+        """Return at the next message that can be received."""
         topics = [] if self._paused else [topic for topic in self._subscriptions.topics if self._space(topic)]
         self._waiter.wait(IDLE_NS, [self._subscription, *(topic.subscription for topic in topics)])
 

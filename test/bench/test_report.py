@@ -29,11 +29,11 @@ def node() -> dict[str, Any]:
         "counters": {"joints_position": {"received": 9, "decoded": 9, "accepted": 8, "late": 1}},
         "engine": {},
         "memory": [],
-        "unnoted": 0,
+        "rows_lost": 0,
         "messages.stream": np.zeros(10, np.int64),
         "messages.stamp_ns": TICKS,
         "messages.arrival_ns": TICKS + MS,
-        "messages.taken_ns": TICKS + 2 * MS,
+        "messages.received_ns": TICKS + 2 * MS,
         "ticks.tick_ns": TICKS,
         "ticks.made_ns": TICKS + 3 * MS,
         "ticks.asked_ns": TICKS + 3 * MS,
@@ -46,7 +46,7 @@ def node() -> dict[str, Any]:
 
 @pytest.fixture
 def consumer() -> dict[str, Any]:
-    return {"tensors": {}, "unnoted": 0, "tick_ns": TICKS, "framed_ns": TICKS + 4 * MS,
+    return {"tensors": {}, "rows_lost": 0, "tick_ns": TICKS, "framed_ns": TICKS + 4 * MS,
             "had_ns": TICKS + 5 * MS, "joints_ns": TICKS - MS}  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_jitter_is_against_tick_and_delay(found: dict[str, Any]) -> None:
 
 def test_consumers_frames_are_joined_by_their_tick(found: dict[str, Any]) -> None:
     assert found["made_to_consumer_ms"]["p50"] == pytest.approx(2.0)
-    assert found["beat_to_consumer_ms"]["p50"] == pytest.approx(2.0)
+    assert found["emission_to_consumer_ms"]["p50"] == pytest.approx(2.0)
     assert found["newest_joint_age_in_consumer_ms"]["p50"] == pytest.approx(4.0)
     assert found["earlier_joint_age_in_consumer_ms"]["p50"] == pytest.approx(6.0)
 

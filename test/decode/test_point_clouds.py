@@ -87,7 +87,7 @@ def test_sizes_that_do_not_fit_the_data_are_refused(decode, values):
     [
         ([], "x is missing among none"),
         (XYZ[:2], "z is missing among x, y"),
-        ([*XYZ, XYZ[0]], "x is twice or more"),
+        ([*XYZ, XYZ[0]], "x is duplicated"),
         ([*XYZ, ("a", 12, 7, 1)], "a at 12 reaches past point_step 12"),
         ([*XYZ, ("a", 8, 7, 2)], "a at 8 reaches past point_step 12"),
         ([*XYZ, ("a", 0xFFFFFFFF, 7, 1)], "reaches past point_step 12"),

@@ -52,6 +52,7 @@ OLD_WORDS = {
     r"\bclass Track\b|\bTrack\(": "SampleIndex",
     r"\bPairer\b": "DepthSynchronizer",
     r"\bBeatStats\b|\bclass Beat\b|\bBeat\(": "TickLoop",
+    r"(?i)(?<![a-z])beat(?![a-z])": "emission time",
     r"\bTaker\b|\btaker\b": "RawSubscriber",
     r"\bIntake\b|\bintake\b": "Ingest",
     r"\bOwnNode\b": "BackgroundNode",

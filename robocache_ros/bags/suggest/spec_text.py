@@ -15,7 +15,7 @@ from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo
 
 _CLOCKS = {
-    "device": "# `stamp: device` converts stamps of another clock, by comparing stamps and arrivals.",
+    "device": "# `stamp: device` translates stamps of another clock, by comparing stamps and arrivals.",
     "receive": "# Where stamps are not usable, `stamp: receive` uses the arrival, which is late by the delay.",
     "header_or_receive": "# `stamp: header_or_receive` uses the arrival of a sample if its stamp is not set.",
 }

@@ -35,7 +35,7 @@ def _node(count: int) -> dict[str, Any]:
             "longest silence at a subscriber, ms": case["longest_silence_ms"],
             "ticks with valid joints": case["valid"],
             "memory growth, MB": case["grown_mb"],
-            "processors taken by others": case["other_load"],
+            "processors used by others": case["other_load"],
         }
         rows.append(row)
         if case["missing"] or not case["alive"] or case["longest_silence_ms"] > MAX_SILENCE_MS or case["valid"] < 0.99:

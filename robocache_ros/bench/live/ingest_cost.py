@@ -60,7 +60,7 @@ def measure(way: str, seconds: float) -> dict[str, Any]:
         publisher.tell(STOP)
         family.result(publisher)
     expected = sum(sensor.rate_hz for sensor in LOAD.sensors) * seconds
-    return {"way": way, "share": found["taken"] / expected, **found}
+    return {"way": way, "share": found["received"] / expected, **found}
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, Any], seconds: float) -> str:
@@ -75,8 +75,8 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any], seconds: float) -> 
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        late, off = row["latency_ms"] or {}, row["beat_off_ms"]
-        each = row["cpu_cores"] * seconds / max(row["taken"], 1) * 1e6
+        late, off = row["latency_ms"] or {}, row["interval_error_ms"]
+        each = row["cpu_cores"] * seconds / max(row["received"], 1) * 1e6
         lines.append(
             f"| {row['way']} | {100 * row['share']:.1f} | {row['cpu_cores']:.3f} | {each:.0f} | "
             + " / ".join(f"{late.get(key, float('nan')):.2f}" for key in ("p50", "p99"))

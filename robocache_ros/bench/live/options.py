@@ -20,4 +20,4 @@ class Options:
     lead_ms: float = 1.5  # of delay_ms: the tick is computed this long before it is published
     via: str = "auto"  # auto, message: FusedSubscriber; ring: the ring itself
     reliability: str = "best_effort"
-    drivers_apart: bool = False  # publish from a process for each camera, one for clouds, one for the rest
+    separate_publishers: bool = False  # publish from a process for each camera, one for clouds, one for the rest

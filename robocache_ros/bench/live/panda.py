@@ -111,7 +111,7 @@ def main() -> None:
         "received": {name: counts.get("received", 0) for name, counts in found["counters"].items()},
         "ticks": int(inside.sum()),
         "ticks_due": round((end_ns - begin_ns) / 20e6),
-        "after_the_beat_ms": {step: percentiles((found[f"ticks.{step}_ns"][inside] - due_ns) / 1e6) for step in steps},
+        "after_emission_ms": {step: percentiles((found[f"ticks.{step}_ns"][inside] - due_ns) / 1e6) for step in steps},
         "cpu_cores": costs.get("cpu_cores"),
         "rss_mib_every_10_s": [round(mib, 2) for mib in costs["memory_samples"]["rss_mib"][::10]],
     }

@@ -40,7 +40,7 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
     at_ns, out_ns = node["ticks.tick_ns"][ticks], node["ticks.published_ns"][ticks]
     if "ticks.shared_ns" in node:
         due_ns = at_ns + round(options.delay_ms * 1e6)
-        found["after_the_beat_ms"] = {
+        found["after_emission_ms"] = {
             step: percentiles((node[f"ticks.{step}_ns"][ticks] - due_ns) / 1e6)
             for step in ("asked", "made", "ready", "shared", "published")
         }
@@ -49,7 +49,7 @@ def summarize(options: Options, published: Found, node: Found, consumer: Found |
         found |= _consumer(consumer, node, options, span)
         found["curves"]["jitter"] = (out_ns - due_ns) / 1e6
         found["engine"], found["memory"] = node["engine"], node["memory"]
-        found["lost_notes"] = node["unnoted"] + consumer["unnoted"]
+        found["rows_lost"] = node["rows_lost"] + consumer["rows_lost"]
     else:
         found["curves"]["jitter"] = _off_grid_ms(out_ns)
     found["jitter_ms"] = percentiles(found["curves"]["jitter"])
@@ -81,7 +81,7 @@ def _stream(sensor: str, published: Found, node: Found, span: tuple[int, int]) -
         received, faults = node["received"][sensor], {}
     sent = published["sent"][sensor]
     mine = (node["messages.stream"] == number) & _within(node["messages.stamp_ns"], span)
-    latency = (node["messages.taken_ns"][mine] - node["messages.stamp_ns"][mine]) / 1e6
+    latency = (node["messages.received_ns"][mine] - node["messages.stamp_ns"][mine]) / 1e6
     found: Found = {
         "sent": sent,
         "received": received,
@@ -110,7 +110,7 @@ def _consumer(consumer: Found, node: Found, options: Options, span: tuple[int, i
         "made_to_consumer_ms": percentiles((had_ns - made_ns) / 1e6),
         "shared_to_consumer_ms": percentiles((had_ns - shared_ns) / 1e6),
         "shared_to_frame_ms": percentiles((consumer["framed_ns"][mine] - shared_ns) / 1e6),
-        "beat_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
+        "emission_to_consumer_ms": percentiles((had_ns - tick_ns) / 1e6 - options.delay_ms),
         "newest_joint_age_in_consumer_ms": percentiles((had_ns - newest)[newest > 0] / 1e6),
         "earlier_joint_age_in_consumer_ms": percentiles((had_ns - joints)[joints > 0] / 1e6),
         "curves": {"to_consumer": (had_ns - made_ns) / 1e6},
@@ -150,7 +150,7 @@ def _totals(part: Found) -> list[tuple[str, ...]]:
         ("ticks published, of those due", f"{part['ticks']} / {part['ticks_due']}"),
         ("published after the emission time, ms", _three(part["jitter_ms"])),
     ]
-    for step, after in part.get("after_the_beat_ms", {}).items():
+    for step, after in part.get("after_emission_ms", {}).items():
         rows.append((f"  {step} after the emission time, ms", _three(after)))
     if "frames_in_consumer" in part:
         rows += [
@@ -158,7 +158,7 @@ def _totals(part: Found) -> list[tuple[str, ...]]:
             ("made -> tensors in the consumer, ms", _three(part["made_to_consumer_ms"])),
             ("shared -> tensors in the consumer, ms", _three(part["shared_to_consumer_ms"])),
             ("  shared -> frame, GPU work not awaited, ms", _three(part["shared_to_frame_ms"])),
-            ("emission time -> tensors in the consumer, ms", _three(part["beat_to_consumer_ms"])),
+            ("emission time -> tensors in the consumer, ms", _three(part["emission_to_consumer_ms"])),
             ("age of the newest joints there, ms", _three(part["newest_joint_age_in_consumer_ms"])),
             ("age of the joints before the tick, ms", _three(part["earlier_joint_age_in_consumer_ms"])),
         ]

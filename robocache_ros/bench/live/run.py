@@ -116,7 +116,7 @@ def _drive(
 def _drivers(options: Options) -> list[list[str]]:
     """The sensors of each publisher process."""
     names = [sensor.name for sensor in options.load.sensors]
-    if not options.drivers_apart:
+    if not options.separate_publishers:
         return [names]
     alone = [name for name in names if name.startswith(("camera", "cloud"))]
     rest = [name for name in names if name not in alone]

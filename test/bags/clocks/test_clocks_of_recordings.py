@@ -201,7 +201,7 @@ def test_a_dataset_states_its_timeline_and_the_clocks_of_devices(tmp_path: Path)
     assert entry["timeline"]["topics"] == ["/a", "/b"]
     assert entry["timeline"]["rate"] == pytest.approx(0.95, abs=1e-4)
     assert all(abs(device["skew_ppm"] + 50_000) < 100 for device in entry["device_clocks"].values())
-    notes = [note for note in entry["notes"] if "the timeline is that of the header stamps" in note]
+    notes = [note for note in entry["notes"] if "the timeline follows the header stamps" in note]
     assert len(notes) == 1
     assert notes[0] in (tmp_path / "out" / "report.html").read_text()
     assert result.recordings[0].notes == tuple(entry["notes"])

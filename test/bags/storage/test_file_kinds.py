@@ -50,7 +50,7 @@ def test_rows_that_are_not_messages_are_counted_and_not_read(tmp_path: Path) -> 
 def test_messages_that_are_not_of_ros_are_refused_by_name(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "x.mcap"
     file.write_bytes(write_mcap(NO_DEFINITIONS, messages(), McapLayout(encoding=encoding)))
-    why = rf"140 messages are not of ROS \(cdr, ros1\) but '{encoding}', and were not read; give one with ROS messages"
+    why = rf"140 messages are not ROS messages \(cdr, ros1\) but '{encoding}', and were not read; give one with ROS "
     with pytest.raises(RoboCacheError, match=why):
         Bag(file)
 

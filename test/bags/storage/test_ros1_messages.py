@@ -110,7 +110,7 @@ def test_messages_that_do_not_fit_their_definition_are_left_out_and_noted(tmp_pa
     assert found[0].data == found[1].data
     assert notes == [
         "x.mcap: /a: 1 messages do not match their definition and were not read",
-        "x.mcap: /a: its messages are up to 4 bytes longer than their definition, which were not read",
+        "x.mcap: /a: its messages are up to 4 bytes longer than their definition, and these bytes were not read",
     ]
 
 

@@ -56,7 +56,7 @@ def test_stamps_on_another_clock_are_the_timeline(offset_ns: int, tmp_path: Path
     assert {stream.stamp for stream in spec.streams} == {"header"}
     assert ticks > 90
     assert spec.delay_ms <= 30
-    assert describe(path).notes[0].startswith("the timeline is that of the header stamps of /pose_0, ")
+    assert describe(path).notes[0].startswith("the timeline follows the header stamps of /pose_0, ")
 
 
 def test_stamps_of_different_clocks_are_told_apart_in_the_notes(tmp_path: Path) -> None:

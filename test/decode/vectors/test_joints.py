@@ -43,7 +43,7 @@ def test_joints_not_asked_for_are_named(decoder, joints):
 
 
 def test_a_missing_joint_is_an_error_that_names_it(decoder, joints):
-    with pytest.raises(DecodeError, match="no b among a, c, d") as error:
+    with pytest.raises(DecodeError, match="names: b missing among a, c, d") as error:
         decoder.decode_cdr(joints("acd"))
     assert error.value.cause == "joint_missing"
 
@@ -55,7 +55,7 @@ def test_a_joint_that_is_named_twice_is_an_error(decoder, joints):
 
 
 def test_a_message_without_joints_is_an_error(decoder, joints):
-    with pytest.raises(DecodeError, match="no a, b, c among none"):
+    with pytest.raises(DecodeError, match="names: a, b, c missing among none"):
         decoder.decode_cdr(joints(""))
 
 
@@ -86,7 +86,7 @@ def test_a_set_that_lost_a_joint_is_counted_too(decoder, joints):
 
 def test_an_empty_field_is_an_error_of_its_own(stream_of, joints):
     decoder = make_decoder(stream_of(TYPE, names=["a"], field="velocity"))
-    with pytest.raises(DecodeError, match="velocity: empty, the publisher does not fill it") as error:
+    with pytest.raises(DecodeError, match="velocity: empty, the publisher does not set it") as error:
         decoder.decode_cdr(joints("ab"))
     assert error.value.cause == "empty"
 

@@ -78,7 +78,7 @@ def main() -> None:
         while not ended.wait(WAIT_S):  # a signal that another thread gets does not end a wait of this one
             pass
         subscriber.close()
-    leave_result(options["result"], {"tensors": places, "unnoted": rows.lost}, rows.to_dict())
+    leave_result(options["result"], {"tensors": places, "rows_lost": rows.lost}, rows.to_dict())
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class NaiveFusion(Node):
         super().__init__("naive_fusion")
         self.device = torch.device(device)
         self.received = {sensor.name: 0 for sensor in load.sensors}
-        self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "taken_ns"), rows)
+        self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "received_ns"), rows)
         self.ticks = Columns(("tick_ns", "made_ns", "published_ns"), rows)
         self.images: dict[str, torch.Tensor] = {}
         self.vectors: dict[str, torch.Tensor] = {}

@@ -160,10 +160,10 @@ def receive(way: str) -> None:
         latency_ns = received.latency_ns[messages:]
         gaps_ms = [abs(b - a - PERIOD_NS) / 1e6 for a, b in itertools.pairwise(received.timer_ns[calls:])]
         found = {
-            "taken": len(latency_ns),
+            "received": len(latency_ns),
             "cpu_cores": cpu_s / wall_s,
             "latency_ms": percentiles([value / 1e6 for value in latency_ns]),
-            "beat_off_ms": percentiles(gaps_ms),
+            "interval_error_ms": percentiles(gaps_ms),
             "push_us": [percentiles([value / 1e3 for value in received.push_ns[large]]) for large in (False, True)],
         }
         sys.stdout.write(json.dumps(found) + "\n")

@@ -33,7 +33,7 @@ class Trace:
     """
 
     def __init__(self, rows: int) -> None:
-        self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "taken_ns"), rows)
+        self.messages = Columns(("stream", "stamp_ns", "arrival_ns", "received_ns"), rows)
         steps = ("asked_ns", "made_ns", "ready_ns", "shared_ns", "published_ns")
         self.ticks = Columns(("tick_ns", *steps, "newest_joint_ns"), rows)
         self.asked_ns = self.ready_ns = self.shared_ns = self.newest_joint_ns = 0
@@ -185,7 +185,7 @@ def main() -> None:
         "counters": {name: {**trace.ingest.counters[name], **engine.lost(name)} for name in names},
         "engine": engine.counters(),
         "memory": [[row.stream, row.purpose, row.place, row.total_bytes] for row in engine.memory()],
-        "unnoted": trace.messages.lost + trace.ticks.lost,
+        "rows_lost": trace.messages.lost + trace.ticks.lost,
     }
     leave_result(options["result"], result, trace.arrays())
 
