@@ -97,7 +97,7 @@ def _curve(
         )
     values, valid = frames.fused[during, column].numpy(), frames.valid[during, place]
     times = _ms(frames.ticks_ns[during], start_ns)
-    for state, color, label in ((1, ALIGNED, "aligned"), (2, HELD, "held past its neighbour")):
+    for state, color, label in ((1, ALIGNED, "aligned"), (2, HELD, "held past the next sample")):
         axes.plot(times[valid == state], values[valid == state], "o", color=color, ms=6, label=label)
     for tick in times[valid == 0]:
         axes.axvspan(tick - 10, tick + 10, color=HELD, alpha=0.12, lw=0)

@@ -148,7 +148,7 @@ def test_a_mistake_is_one_line_and_exit_2(
 def test_report_is_written_without_a_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report.html"
     assert robocache("report", BAG, "-s", SPEC, "-o", out, "--visibility", "deployed").code == 0
-    assert "what the robot would have seen 100 ms after each tick" in " ".join(out.read_text().split())
+    assert "the samples that the robot would have received 100 ms after each tick" in " ".join(out.read_text().split())
 
 
 def test_a_table_cuts_no_word_whatever_the_width(

@@ -72,9 +72,9 @@ def test_it_loads_nothing_from_elsewhere(complete: Checker) -> None:
 def test_it_names_the_faults_of_the_recording(complete: Checker) -> None:
     text = " ".join(" ".join(complete.words).split())
     assert "/panda/joint_states was silent for 152 ms at 4.05 s." in text
-    assert "/camera/front/image_raw/compressed lacks 6 single samples (2.2 %)." in text
-    assert "/panda/joint_states carries 11 stamps twice" in text
-    assert "/panda/joint_states has 7 messages behind newer ones" in text
+    assert "/camera/front/image_raw/compressed misses 6 single samples (2.2 %)." in text
+    assert "/panda/joint_states has 11 duplicate stamps" in text
+    assert "/panda/joint_states has 7 messages out of order" in text
 
 
 def test_it_says_where_the_timeline_broke_and_why(complete: Checker) -> None:

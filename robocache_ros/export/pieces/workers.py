@@ -127,7 +127,7 @@ def _collected(
             except (EOFError, ConnectionResetError):
                 name = printable(busy[ready].path.name)
                 raise RoboCacheError(
-                    f"{name}: its process was killed, perhaps for want of memory; run the same command again with "
+                    f"{name}: its process was killed, probably out of memory; run the same command again with "
                     "fewer --jobs"
                 ) from None
             if isinstance(told, BaseException):

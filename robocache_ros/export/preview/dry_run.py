@@ -156,7 +156,8 @@ def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int |
 
 def _part(recording: PlannedRecording, result: ExportedRecording, length_ns: int) -> PlannedRecording:
     """Return a part at the start of the longest episode of a recording."""
-    first, stop = max(result.episodes, key=lambda episode: episode[1] - episode[0])
+    longest = max(result.episodes, key=lambda episode: episode.stop - episode.start)
+    first, stop = longest.start, longest.stop
     start = recording.start or Moment(0, relative=True)
     start = start._replace(ns=start.ns + int(result.ticks_ns[first]) - result.start_ns)
     length_ns = min(length_ns, int(result.ticks_ns[stop - 1] - result.ticks_ns[first]) + 1)

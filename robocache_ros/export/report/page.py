@@ -187,11 +187,11 @@ def _findings(recording: ExportedRecording) -> list[tuple[str, str]]:
         scattered = stats.missing - sum(round(g.length_ns / 1e6 / stats.period_ms) - 1 for g in stats.gaps)
         if scattered > 0:
             share = 100 * scattered / (stats.count + scattered)
-            found.append(("warn", f"{stats.topic} lacks {scattered} single samples ({share:.1f} %)."))
+            found.append(("warn", f"{stats.topic} misses {scattered} single samples ({share:.1f} %)."))
         if stats.duplicates:
-            found.append(("note", f"{stats.topic} carries {stats.duplicates} stamps twice; the first of each counts."))
+            found.append(("note", f"{stats.topic} has {stats.duplicates} duplicate stamps; the first of each is used."))
         if stats.out_of_order:
-            found.append(("note", f"{stats.topic} has {stats.out_of_order} messages behind newer ones; put in place."))
+            found.append(("note", f"{stats.topic} has {stats.out_of_order} messages out of order; they were sorted."))
     for stream in recording.spec.streams:
         counts = recording.counters[stream.name]
         for name in ("dropped", "skewed", "unstamped", "corrupt"):
@@ -201,7 +201,7 @@ def _findings(recording: ExportedRecording) -> list[tuple[str, str]]:
                     ("bad", f"{stream.name}: {counts[name]} messages {name}{f' ({causes})' if causes else ''}.")
                 )
         if counts["late"]:
-            delay = f"{recording.spec.delay_ms:g} ms"
-            found.append(("warn", f"{stream.name}: {counts['late']} samples come too late for a delay of {delay}."))
+            delay = f"{recording.spec.delay_ms:g}"
+            found.append(("warn", f"{stream.name}: {counts['late']} samples arrive too late for delay_ms {delay}."))
     order = {"bad": 0, "warn": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding[0]])

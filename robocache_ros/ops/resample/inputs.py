@@ -31,7 +31,7 @@ class Fused(NamedTuple):
     """All streams on one timeline."""
 
     values: Tensor  # (B, T, sum of D); zeros where invalid
-    valid: Tensor  # (B, T, streams) uint8: 0 none, 1 aligned, 2 held past its neighbour
+    valid: Tensor  # (B, T, streams) uint8: 0 none, 1 aligned, 2 held past the next sample
     age: Tensor  # (B, T, streams) int64 ns, target minus the stamp of the earlier sample used; 0 where invalid
 
 

@@ -56,7 +56,7 @@ def resample_trajectories(
         max_gap: widest gap between neighbours that are blended, in the unit of the times (ns or s); None for no limit.
         max_age: longest time from a target to a sample that is copied, in the same unit; None for no limit.
         out: (B, T, D) contiguous, of the dtype of `source`; allocated if None.
-        return_valid: also return valid, (B, T) uint8: 0 none, 1 aligned, 2 held past its neighbour.
+        return_valid: also return valid, (B, T) uint8: 0 none, 1 aligned, 2 held past the next sample.
 
     Raises:
         RoboCacheError: an argument is wrong; the message has its name, the expected value and the given one.

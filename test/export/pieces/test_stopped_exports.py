@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_is_one_line_and_the_pieces_stay(
     with started(recordings, out, "none", 2, at_progress) as failed:
         _, errors = failed.communicate(timeout=120)
     last = errors.splitlines()[-1]
-    assert "its process was killed, perhaps for want of memory; run the same command again with fewer --jobs" in last
+    assert "its process was killed, probably out of memory; run the same command again with fewer --jobs" in last
     export(recordings, spec, out, ExportOptions(media="none"))
     assert contents(out) == undisturbed("none")
 
