@@ -20,8 +20,8 @@ def live(
     out: Annotated[Path, typer.Option(help="Folder for live.json and live.png.")] = Path("bench-live"),
     naive: Annotated[bool, typer.Option("--naive", help="Measure the naive node first.")] = False,
     via: Annotated[str, typer.Option(help="Transport of frames to the consumer: auto, message, ring.")] = "auto",
-    delay_ms: Annotated[float, typer.Option(help="Emission time of a tick, after its time.")] = 3.0,
-    lead_ms: Annotated[float, typer.Option(help="Compute a tick this long before it is published.")] = 1.5,
+    delay_ms: Annotated[float, typer.Option(help="Publish a tick this many ms after its time.")] = 3.0,
+    lead_ms: Annotated[float, typer.Option(help="Compute a tick this many ms before it is published.")] = 1.5,
     reliability: Annotated[str, typer.Option(help="Reliability: best_effort or reliable.")] = "best_effort",
     separate_publishers: Annotated[
         bool,
@@ -30,12 +30,12 @@ def live(
     cameras: Annotated[int, typer.Option(help="Number of cameras.")] = _SIZE.cameras,
     width: Annotated[int, typer.Option(help="Width of an image.")] = _SIZE.width,
     height: Annotated[int, typer.Option(help="Height of an image.")] = _SIZE.height,
-    camera_hz: Annotated[float, typer.Option(help="Images a second of each camera.")] = _SIZE.camera_hz,
-    points: Annotated[int, typer.Option(help="Points of a cloud, 16 bytes each.")] = _SIZE.points,
-    cloud_hz: Annotated[float, typer.Option(help="Clouds a second; 0: none.")] = _SIZE.cloud_hz,
-    joints_hz: Annotated[float, typer.Option(help="Joint states a second; 0: none.")] = _SIZE.joints_hz,
-    imu_hz: Annotated[float, typer.Option(help="IMU messages a second; 0: none.")] = _SIZE.imu_hz,
-    pose_hz: Annotated[float, typer.Option(help="Poses a second; 0: none.")] = _SIZE.pose_hz,
+    camera_hz: Annotated[float, typer.Option(help="Images per second of each camera.")] = _SIZE.camera_hz,
+    points: Annotated[int, typer.Option(help="Points per cloud, 16 bytes each.")] = _SIZE.points,
+    cloud_hz: Annotated[float, typer.Option(help="Clouds per second; 0: none.")] = _SIZE.cloud_hz,
+    joints_hz: Annotated[float, typer.Option(help="Joint states per second; 0: none.")] = _SIZE.joints_hz,
+    imu_hz: Annotated[float, typer.Option(help="IMU messages per second; 0: none.")] = _SIZE.imu_hz,
+    pose_hz: Annotated[float, typer.Option(help="Poses per second; 0: none.")] = _SIZE.pose_hz,
 ) -> None:
     """Measure losses, latency and cost of the node under the load of a robot, up to a consumer."""
     from robocache_ros.bench.live.options import Options
@@ -43,7 +43,7 @@ def live(
 
     load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
     if not load.sensors:
-        raise RoboCacheError("rates: all of them are 0, so that nothing is published; give one above 0")
+        raise RoboCacheError("rates: all are 0, so nothing is published; give at least one above 0")
     if not 0 < seconds <= 3600:
         raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600; give a duration in s")
     if via not in VIAS:

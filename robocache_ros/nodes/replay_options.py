@@ -49,9 +49,9 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="bag_player",
-        description="Publish the messages of a rosbag2 recording as ROS 2 topics, byte for byte.",
+        description="Publish the messages of a recording as ROS 2 topics, byte for byte; ROS 1 messages are converted.",
     )
-    made.add_argument("bag", help="A rosbag2 folder, or its .mcap or .db3 file.")
+    made.add_argument("bag", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")
     made.add_argument(
         "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
     )

@@ -103,7 +103,7 @@ def test_child_without_a_result_is_an_error(tmp_path: Path) -> None:
         (["--via", "pigeon"], "via: 'pigeon' is not one of auto, message, ring"),
         (
             ["--camera-hz", "0", "--cloud-hz", "0", "--joints-hz", "0", "--imu-hz", "0", "--pose-hz", "0"],
-            "all of them are 0",
+            "all are 0",
         ),
     ],
 )
