@@ -20,8 +20,8 @@ Rows = dict[str, NDArray]
 def engine_rows(recording: Path, spec: FusionSpec) -> Rows:
     """All ticks of a recording: tick_ns, valid, age_ns, stamp_ns, and each stream by name.
 
-    Vectors are (T, dim), windows (T, samples, dim) with `mask.<stream>` and `sample_age_ms.<stream>`, images (T, H, W, C)
-    with three channels if they are 8-bit, voxels as in the frames. Without a value they are zero.
+    Vectors are (T, dim), windows (T, samples, dim) with `mask.<stream>` and `sample_age_ms.<stream>`, images
+    (T, H, W, C) with three channels if they are 8-bit, voxels as in the frames. Without a value they are zero.
     """
     with Bag(recording) as bag:
         parts = [_rows(frames, Layout(spec)) for frames in BagRun(bag, spec).frames()]

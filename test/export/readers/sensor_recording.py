@@ -1,4 +1,4 @@
-"""A small recording with what the robot's one lacks: gray and odd-sized cameras, depth, a fast sensor, silent topics."""
+"""A small recording with what panda_lift lacks: gray and odd-sized cameras, depth, a fast sensor, silent topics."""
 
 from __future__ import annotations
 
