@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 builder = tfds.builder_from_directory(sys.argv[1])
-split = builder.info.splits["train"]
+split = builder.info.splits[sys.argv[2] if len(sys.argv) > 2 else "train"]
 
 
 def records(path):
