@@ -24,6 +24,8 @@ FORMATS = {
     "mcap": "robocache_ros.export.formats.mcap.fused_recordings:MCAP",
     "rlds": "robocache_ros.export.formats.rlds.rlds_dataset:RLDS",
     "webdataset": "robocache_ros.export.formats.webdataset.webdataset_shards:WEBDATASET",
+    "robomimic": "robocache_ros.export.formats.dense.robomimic:ROBOMIMIC",
+    "diffusion_policy": "robocache_ros.export.formats.dense.diffusion_policy:DIFFUSION_POLICY",
 }
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 

@@ -1,4 +1,4 @@
-"""A small recording with what panda_lift lacks: gray and odd-sized cameras, depth, a fast sensor, silent topics."""
+"""A small recording with gray and odd-sized cameras, depth, a fast sensor, and topics that are silent for a while."""
 
 from __future__ import annotations
 

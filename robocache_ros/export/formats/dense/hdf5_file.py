@@ -17,7 +17,7 @@ LIBVER = ("earliest", "v110")  # the same bytes with every version of HDF5
 def new_hdf5(path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Open a new file for writing; yield an `h5py.File`, and a function that raises the first error of the disk.
 
-    The error is raised at the end too. Call the function now and then, so that not all the rest is computed in vain.
+    The error is raised at the end too. Call the function now and then, to stop soon after the disk is full.
 
     Errors:
         OSError: the file cannot be written.

@@ -70,9 +70,20 @@ def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:
 
 def action_scaling(dataset: ExportedDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return scale and offset, (A,) each: action = scale * actions + offset, with `actions` from -1 to 1."""
-    stats = dataset.stats.get("action", {"min": [], "max": []})
-    low, high = np.array(stats["min"], np.float64), np.array(stats["max"], np.float64)
+    width = sum(stream.width for stream in dataset.actions)
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    for episode in dataset.episodes:
+        has, action = _has_action(dataset, episode), episode.action
+        low = np.fmin(low, np.fmin.reduce(np.where(has, action, np.inf)))  # fmin and fmax ignore NaN
+        high = np.fmax(high, np.fmax.reduce(np.where(has, action, -np.inf)))
+    low, high = np.where(low > high, 0, (low, high))  # a column without any value
     return np.where(high - low < MIN_RANGE, 1.0, (high - low) / 2), (high + low) / 2
+
+
+def _has_action(dataset: ExportedDataset, episode: Episode) -> NDArray[np.bool_]:
+    """(T, A) whether an action has a value; not everywhere if the `on_invalid` of its stream is mask."""
+    columns = [np.repeat(episode.has(s.name)[:, None], s.width, axis=1) for s in dataset.actions]
+    return np.concatenate([np.zeros((episode.length, 0), bool), *columns], axis=1)
 
 
 def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], None]) -> None:
@@ -103,10 +114,8 @@ def _write_names(data: Any, dataset: ExportedDataset) -> None:
 def _write_transitions(
     demo: Any, dataset: ExportedDataset, episode: Episode, scale: NDArray[np.float64], offset: NDArray[np.float64]
 ) -> None:
-    present = [episode.has(s.name)[:, None].repeat(s.width, axis=1) for s in dataset.actions]
     scaled = np.clip((episode.action - offset) / scale, -1, 1)
-    if present:
-        scaled = np.where(np.concatenate(present, axis=1), scaled, 0)  # only where on_invalid is mask
+    scaled = np.where(_has_action(dataset, episode), scaled, 0)
     demo["actions"] = scaled.astype(np.float32)
     for stream in dataset.actions:
         demo[f"action_dict/{stream.name}"] = episode.vector(stream.name)
