@@ -20,6 +20,7 @@ VALIDATORS = (
     "robocache_ros.export.validate.lerobot.lerobot_v21_check:LEROBOT_V21",
     "robocache_ros.export.validate.robomimic_check:ROBOMIMIC_CHECK",
     "robocache_ros.export.validate.zarr_check:ZARR_CHECK",
+    "robocache_ros.export.validate.rlds_check:RLDS_CHECK",
     "robocache_ros.export.validate.webdataset_check:WEBDATASET_CHECK",
 )
 
@@ -66,7 +67,11 @@ def validate(dataset: str | Path, *, decode: bool = False) -> list[Findings]:
     for candidates in ([path], inside):
         found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
         if found:
-            return [_validate(one, validator, decode) for one, validator in found]
+            known_folders = {one for one, _ in found}
+            others = [one for one in candidates if one.is_dir() and one not in known_folders]
+            checked = [_validate(one, validator, decode) for one, validator in found]
+            checked[-1].unchecked += [f"{printable(one.name)}: not a dataset of a known format" for one in others]
+            return checked
     titles = ", ".join(validator.title for validator in known)
     raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {titles}")
 

@@ -22,8 +22,18 @@ def test_a_folder_with_several_datasets_is_validated_as_a_whole(
 ) -> None:
     options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
     out = export(bags[1:], spec, tmp_path / "out", options).out
-    assert [findings.title for findings in validate(out)] == ["LeRobot v3.0", "LeRobot v2.1"]
-    assert all(findings.found == [] for findings in validate(out))
+    (out / "other").mkdir()
+    checked = validate(out)
+    assert [findings.title for findings in checked] == ["LeRobot v3.0", "LeRobot v2.1"]
+    assert all(findings.found == [] for findings in checked)
+    assert checked[-1].unchecked[-1] == "other: not a dataset of a known format"
+
+
+def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    for library in ("h5py", "google_crc32c"):
+        pytest.importorskip(library)
+    out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=tuple(formats.FORMATS), media="image")).out
+    assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 
 def test_the_exit_code_is_1_if_anything_is_wrong(
