@@ -33,8 +33,8 @@ def engine_episodes(result: ExportResult, spec: FusionSpec) -> list[Rows]:
     episodes = []
     for recording in result.recordings:
         rows = engine_rows(recording.bag, spec)
-        for start, stop in recording.episodes:
-            places = np.searchsorted(rows["tick_ns"], recording.ticks_ns[start:stop])
+        for episode in recording.episodes:
+            places = np.searchsorted(rows["tick_ns"], recording.ticks_ns[episode.start : episode.stop])
             episodes.append({name: values[places] for name, values in rows.items()})
     return episodes
 
