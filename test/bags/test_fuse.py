@@ -185,7 +185,7 @@ def test_a_recording_that_spans_no_tick_is_refused(tmp_path: Path, trim: bool) -
     messages = [("/arm/command", START_NS + 3 * MS, numbers(1, 2)), ("/arm/pose", START_NS + 4 * MS, pose(START_NS))]
     with Bag(write_bag(tmp_path / "bag", TYPES, messages)) as bag:
         run = BagRun(bag, arm_spec(), trim=trim)
-        with pytest.raises(RoboCacheError, match=r"bag: its 1\.000 ms span no tick of 20 ms; leave the recording out"):
+        with pytest.raises(RoboCacheError, match=r"bag: 1\.000 ms without a tick of 20 ms; leave the recording out"):
             list(run.frames())
 
 

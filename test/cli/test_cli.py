@@ -96,8 +96,11 @@ def test_check_shows_each_streams_slot(robocache: Callable[..., Finished]) -> No
     assert re.search(r"^ *23 to 29 +action \(action\)", result.out, re.MULTILINE)
 
 
-def test_check_of_a_wrong_spec_is_one_line_and_exit_2(robocache: Callable[..., Finished], tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.yaml"
+def test_check_of_a_wrong_spec_is_one_line_and_exit_2(
+    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a long path would take the place of the choices
+    wrong = Path("wrong.yaml")
     wrong.write_text(Path(SPEC).read_text().replace("align: slerp", "align: slurp"))
     result = robocache("check", wrong)
     assert result.code == 2
@@ -161,8 +164,11 @@ def test_a_table_cuts_no_word_whatever_the_width(
     assert re.search(r"gap 20, age 50 ms *$", out, re.MULTILINE)
 
 
-def test_check_prints_every_error_of_a_spec(robocache: Callable[..., Finished], tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.yaml"
+def test_check_prints_every_error_of_a_spec(
+    robocache: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = Path("wrong.yaml")
     text = Path(SPEC).read_text().replace("align: slerp", "align: slurp").replace("robocache: 1\n", "robocache: 2\n")
     wrong.write_text(text)
     result = robocache("check", wrong)

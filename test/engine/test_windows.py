@@ -108,8 +108,8 @@ def test_many_ticks_give_the_rows_of_one_tick_at_a_time(gathered, monkeypatch):
     [
         ({"samples": None}, "samples: missing; give the number of samples"),
         ({"samples": 4096, "dim": 17}, "samples: 4096 of 17 values each; at most 65536"),
-        ({"align": "hold"}, "samples: belongs to a window"),
-        ({"align": "hold", "samples": None, "reduce": "max"}, "reduce: belongs to a window"),
+        ({"align": "hold"}, "samples: needs a window"),
+        ({"align": "hold", "samples": None, "reduce": "max"}, "reduce: needs a window"),
         ({"role": "action"}, "role: an action has one row per tick; add reduce"),
         ({"reduce": "sum"}, "reduce: 'sum' is not one of mean, rms, max, min"),
     ],
