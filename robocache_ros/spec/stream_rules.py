@@ -110,7 +110,7 @@ class StreamRules:
             if getattr(s, name) and s.role != "action":
                 self.refuse(name, "is for actions; add role: action, or leave it out")
         if s.delta_from and s.label == "absolute":
-            self.refuse("delta_from", "goes with deltas; use label: delta, or leave it out")
+            self.refuse("delta_from", "is for deltas; use label: delta, or leave it out")
         if s.label == "delta" and (s.is_rotation or not self.is_vector):
             self.refuse("label", "deltas are for numbers and angles, not rotations or images; use absolute")
         if s.idle is not None and (not self.is_vector or s.rows):

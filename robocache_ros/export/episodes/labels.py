@@ -176,7 +176,7 @@ def _actions(spec: FusionSpec, options: EpisodeOptions) -> list[_Action]:
         return _next_observations(spec, options, given)
     default = options.action
     if options.action_from and default != "delta":
-        raise RoboCacheError(f"action_from: goes with deltas and next observations, not {default}; leave it out")
+        raise RoboCacheError(f"action_from: is for deltas and next observations, not {default}; leave it out")
     if len(options.action_from) > 1:
         raise RoboCacheError("action_from: one observation is subtracted; name one, or use delta_from in the spec")
     if default == "delta" and not given:

@@ -46,7 +46,7 @@ def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
     """
     if topic not in bag.topics:
         names = printable(", ".join(bag.topics), 60)
-        raise RoboCacheError(f"{option}: {printable(bag.path, 50)} does not hold {topic}; it holds {names}")
+        raise RoboCacheError(f"{option}: {printable(bag.path, 50)} has no topic {topic}; it has {names}")
     found = bag.topics[topic].type
     if type_ and found != type_:
         raise RoboCacheError(f"{option}: {topic} is {printable(found, 60)}, not {type_}; give another topic")

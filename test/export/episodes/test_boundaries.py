@@ -62,7 +62,7 @@ def test_a_topic_without_an_episode_is_refused(record: Record) -> None:
     bag = record({("/episode", "std_msgs/msg/Bool"): [(1, False)]})
     with pytest.raises(RoboCacheError, match="bag: no tick is in an episode of its topic or file; correct them"):
         exported(bag, episode_topic="/episode")
-    with pytest.raises(RoboCacheError, match=r"episode_topic: .* does not hold /episodes; it holds /command, /episode"):
+    with pytest.raises(RoboCacheError, match=r"episode_topic: .* has no topic /episodes; it has /command, /episode"):
         exported(bag, episode_topic="/episodes")
 
 

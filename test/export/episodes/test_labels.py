@@ -144,7 +144,7 @@ def test_joints_are_matched_by_name() -> None:
         ({}, {"action": "next-observation"}, "next-observation is for recordings without commands, but command is an"),
         ({"command": {"role": "observation"}}, {"action": "delta"}, "action: the spec has no action to compute deltas"),
         ({"command": {"role": "observation"}}, {"action_offset": 1}, "action_offset: the spec has no action; add role"),
-        ({}, {"action_from": ("state",)}, "action_from: goes with deltas and next observations, not absolute"),
+        ({}, {"action_from": ("state",)}, "action_from: is for deltas and next observations, not absolute"),
         (
             {},
             {"action": "delta", "action_from": ("stat",)},
