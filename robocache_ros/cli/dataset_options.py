@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from enum import Enum
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 
 import typer
 
@@ -40,6 +40,35 @@ OPTIONS: dict[str, Any] = {
     "on_invalid": given.AtInvalid,
     "min_frames": Annotated[int, typer.Option(help="Leave out episodes that are shorter.")],
     "min_valid": Annotated[float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")],
+    "rate_hz": Annotated[
+        Optional[int], typer.Option("--rate-hz", help="Ticks per second, in place of the rate in the spec.")  # noqa: UP045
+    ],
+    "episode_topic": Annotated[
+        str,
+        typer.Option(
+            help="Topic that divides recordings: a bool is true inside of an episode, a new integer or text begins "
+            "one, another message ends one and begins the next."
+        ),
+    ],
+    "episode_file": Annotated[
+        bool, typer.Option(help="Use the episodes.yaml or episodes.csv of a recording, if there is one.")
+    ],
+    "split_s": Annotated[float, typer.Option("--split", help="Divide episodes into parts of this many seconds.")],
+    "trim_idle_s": Annotated[
+        float, typer.Option("--trim-idle", help="Leave out ticks at which nothing moves for this many seconds.")
+    ],
+    "task_topic": Annotated[str, typer.Option(help="Topic of std_msgs/String with the task of each episode.")],
+    "action": Annotated[
+        given.Action,
+        typer.Option(help="Commands, their changes, or for recordings without commands later observations."),
+    ],
+    "action_from": Annotated[
+        list[str],
+        typer.Option(help="Observation that a delta begins at, or that becomes the action; may be repeated."),
+    ],
+    "action_offset": Annotated[
+        str, typer.Option(help="How much later than its row an action is: ticks, or a time such as 40ms.")
+    ],
     "trim": Annotated[bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")],
 }
 _KINDS: dict[str, type[Enum]] = {
@@ -48,6 +77,7 @@ _KINDS: dict[str, type[Enum]] = {
     "depth": given.Depth,
     "voxels": given.Voxels,
     "on_invalid": given.OnInvalid,
+    "action": given.Action,
 }
 
 

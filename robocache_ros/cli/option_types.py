@@ -49,6 +49,15 @@ class OnInvalid(str, Enum):
     fail = "fail"
 
 
+class Action(str, Enum):
+    """What an export stores as actions."""
+
+    absolute = "absolute"
+    delta = "delta"
+    next_observation = "next-observation"
+    next_delta = "next-delta"
+
+
 class OnError(str, Enum):
     """How an export handles the other recordings if one cannot be converted."""
 

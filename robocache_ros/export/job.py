@@ -13,6 +13,7 @@ from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.export.episodes.idle import check_motion
 from robocache_ros.export.episodes.labels import Labels
+from robocache_ros.export.episodes.quality_limits import without_limits
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -192,7 +193,7 @@ def summarize(
     with file_errors(recording.path):
         _check_recording(recording, spec)
         options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False, min_frames=1, min_valid=0.0)
-        return convert(recording, spec, options, None, progress)
+        return convert(recording, without_limits(spec), options, None, progress)
 
 
 def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:

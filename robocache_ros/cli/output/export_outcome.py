@@ -72,12 +72,15 @@ def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
             "start": recording.leading,
             "between": ticks - recording.leading - recording.trailing - recording.frames,
             "end": recording.trailing,
+            "reasons": recording.reasons,
         },
         "episodes": [
             {
                 "first_tick_ns": recording.ticks_ns[episode.start],
                 "last_tick_ns": recording.ticks_ns[episode.stop - 1],
                 "frames": episode.stop - episode.start,
+                "task": episode.task,
+                "success": episode.success,
             }
             for episode in recording.episodes
         ],

@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.episodes.cutter import EpisodeCutter, runs
+from robocache_ros.export.episodes.episode_file import episode_file, read_episodes
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.episodes.idle import idle_ticks
 from robocache_ros.export.episodes.labels import Labels
-from robocache_ros.export.episodes.sections import IDLE, OUTSIDE, Section, parts_of, section_at, sections_of
+from robocache_ros.export.episodes.sections import (
+    IDLE,
+    OUTSIDE,
+    Section,
+    parts_of,
+    section_at,
+    sections_of,
+    stated_sections,
+)
 from robocache_ros.export.episodes.success_values import SuccessValues
 from robocache_ros.export.episodes.topic_messages import STRING, read_changes
 from robocache_ros.export.export_options import ExportOptions
@@ -47,6 +56,9 @@ class Boundaries:
             changes = read_changes(run.bag, options.episode_topic, "episode_topic")
             self._sections = sections_of(changes, run)
             self.notes += filter(None, [changes.note])
+        elif options.episode_file and (path := episode_file(run.bag.path)):
+            self._sections = stated_sections(read_episodes(path), run, printable(path, 60))
+            self.notes.append(f"{len(self._sections)} episodes are stated by {printable(path.name)}")
         if options.task_topic:
             changes = read_changes(run.bag, options.task_topic, "task_topic", STRING)
             self._tasks = [(run.first_tick_at(log_ns), str(text)) for log_ns, text in changes.messages if text]

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.exported_recording import ExportedRecording
-from robocache_ros.spec import StreamQuality, StreamSpec
+from robocache_ros.spec import FusionSpec, StreamQuality, StreamSpec
+
+
+def without_limits(spec: FusionSpec) -> FusionSpec:
+    """Return a spec that refuses no recording for its quality: `on_invalid: drop` and `fail` become split."""
+    states = {"drop": "split", "fail": "split"}
+    streams = (replace(s, quality=None, on_invalid=states.get(s.on_invalid, s.on_invalid)) for s in spec.streams)
+    return replace(spec, quality=None, streams=tuple(streams))
 
 
 def check_quality(recording: ExportedRecording) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.fuse import BagRun
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.episodes.episode_file import StatedEpisode
 from robocache_ros.export.episodes.topic_messages import Changes
 
 OUTSIDE, IDLE = -1, -2  # instead of the number of a part: in no section; without motion
@@ -40,6 +43,32 @@ def sections_of(changes: Changes, run: BagRun) -> list[Section]:
     return [
         Section(start, stop) for (start, inside), stop in zip(starts, stops, strict=True) if inside and start < stop
     ]
+
+
+def stated_sections(episodes: Sequence[StatedEpisode], run: BagRun, where: str) -> list[Section]:
+    """Return the sections that a file states, in order of time.
+
+    Errors:
+        RoboCacheError: two of them overlap; `where` names the file.
+    """
+    first_ns, end_ns = run.bag.start_ns, run.bag.stop_ns
+    placed = [
+        (
+            max(first_ns, each.start.after(first_ns)) if each.start else first_ns,
+            min(end_ns, each.stop.after(first_ns)) if each.stop else end_ns,
+            number,
+        )
+        for number, each in enumerate(episodes)
+    ]
+    placed.sort()
+    for (_, before_ns, one), (after_ns, _, other) in pairwise(placed):
+        if after_ns < before_ns:
+            raise RoboCacheError(f"{where}: episodes {one + 1} and {other + 1} overlap; correct their times")
+    sections = (
+        Section(run.first_tick_at(start), run.first_tick_at(stop), episodes[number].task, episodes[number].success)
+        for start, stop, number in placed
+    )
+    return [section for section in sections if section.start < section.stop]
 
 
 def parts_of(ticks_of_spans: Sequence[int], sections: Sequence[Section] | None) -> NDArray[np.int32]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import robocache_ros
+from robocache_ros.export.episodes.episode_file import episode_file, episode_text
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.pieces.piece_writer import Encodings
@@ -70,9 +71,15 @@ class Plan:
             "recording": recording.path.name,
             "part": [recording.start, recording.stop],
             "files": list(files),
+            "episodes": self._episodes_of(recording.path),
             "metadata": hashlib.sha256(metadata.read_bytes()).hexdigest() if metadata.is_file() else "",
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def _episodes_of(self, path: Path) -> str:
+        """Return a hash of the file that states the episodes of a recording; empty without one."""
+        stated = episode_file(path) if self.options.episode_file and not self.options.episode_topic else None
+        return hashlib.sha256(episode_text(stated).encode()).hexdigest() if stated else ""
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings import manifest
+from robocache_ros.export.recordings import manifest, row_table
 from robocache_ros.export.recordings.manifest import load_manifest
 from robocache_ros.export.recordings.moment import Moment, moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
@@ -124,7 +124,7 @@ def test_every_row_with_an_error_is_named(folder: Path) -> None:
 
 
 def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "MAX_CSV_BYTES", 20)
+    monkeypatch.setattr(row_table, "MAX_CSV_BYTES", 20)
     monkeypatch.setattr(strict_yaml, "MAX_BYTES", 20)
     for name, text in (("lifts.yaml", YAML), ("lifts.csv", CSV)):
         with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a manifest in YAML or CSV"):
