@@ -55,21 +55,22 @@ def read_changes(bag: Bag, topic: str, option: str, type_: str = "") -> Changes:
     bad = 0
     for _, log_ns, data in bag.messages([topic]):
         try:
-            value = _value(found, read_message(message, data).data) if message else None
+            raw = read_message(message, data).data if message else None
         except DecodeError:
             bad += 1
             continue
+        if isinstance(raw, str) and len(raw) > TEXT_LIMIT:
+            raise RoboCacheError(f"{option}: {topic} has a text of more than {TEXT_LIMIT:,} characters; shorten it")
+        value = _value(found, raw)
         if value is None or not changes or changes[-1][1] != value:
             changes.append((log_ns, value))
         if len(changes) > MAX_CHANGES:
             raise RoboCacheError(f"{option}: {topic} changes more than {MAX_CHANGES:,} times; give another topic")
-        if isinstance(value, str) and len(value) > TEXT_LIMIT:
-            raise RoboCacheError(f"{option}: {topic} has a text of more than {TEXT_LIMIT:,} characters; shorten it")
     return Changes(tuple(changes), f"{topic}: {bad} messages cannot be decoded and were left out" if bad else "")
 
 
-def _value(type_: str, data: int | str) -> Value:
+def _value(type_: str, data: Value) -> Value:
     """Return a bool as one, and a text as one line with single spaces."""
     if isinstance(data, str):
-        return " ".join("".join(c if c.isprintable() else " " for c in data[: TEXT_LIMIT + 1]).split())
+        return " ".join("".join(c if c.isprintable() else " " for c in data).split())
     return bool(data) if type_ == BOOL else data

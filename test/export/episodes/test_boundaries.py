@@ -84,7 +84,7 @@ def test_a_task_topic_has_text(record: Record) -> None:
     with pytest.raises(RoboCacheError, match="task_topic: /state is std_msgs/msg/Float64MultiArray, not std_msgs/"):
         exported(record(), task_topic="/state")
     with pytest.raises(RoboCacheError, match="task_topic: /task has a text of more than 1,000 characters; shorten it"):
-        exported(record({("/task", "std_msgs/msg/String"): [(1, "x" * 1001)]}, name="long"), task_topic="/task")
+        exported(record({("/task", "std_msgs/msg/String"): [(1, " " * 1001)]}, name="long"), task_topic="/task")
 
 
 def test_success_is_the_last_value_of_an_episode(record: Record) -> None:
