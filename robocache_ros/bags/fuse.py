@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -23,7 +22,7 @@ from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import TF_STATIC, TF_TYPE, FusionSpec, StreamSpec
+from robocache_ros.spec import TF_STATIC, FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
@@ -208,7 +207,7 @@ class BagRun:
             reach_ns = offline.reach_ns(self._ingest.engine)
             low_ns, high_ns = self.timeline.around(span.start_ns, self.bag.start_ns, self.bag.stop_ns)
             near_ns, end_ns = max(low_ns, span.start_ns - reach_ns), min(high_ns, span.stop_ns + reach_ns)
-            needed = {feed.topic for feed in self.bag.feeds(self.spec) if _has_memory(feed, self.spec)}
+            needed = {feed.topic for feed in self.bag.feeds(self.spec) if offline.has_memory(feed, self.spec)}
             before = (
                 (read(needed, low_ns, near_ns), read(fed, near_ns, span.start_ns)) if near_ns < span.start_ns else ()
             )
@@ -246,19 +245,5 @@ class BagRun:
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; {advice}"
 
 
-def _has_memory(feed: StreamSpec, spec: FusionSpec) -> bool:
-    """Whether ticks depend on messages of any age; images and clouds, which would fill the memory, are left out."""
-    placed = feed.type == TF_TYPE and bool(spec.framed or spec.transforms)
-    return feed.kind == "vector" and (feed.on_invalid == "hold" or feed.stamp == "device" or placed)
-
-
 def _nbytes(frames: Frames) -> int:
     return sum(value.nbytes for value in frames.media.values())
-
-
-def without_cameras(spec: FusionSpec) -> FusionSpec:
-    """Return the spec without its image streams."""
-    kept = tuple(stream for stream in spec.streams if stream.kind != "image")
-    if not kept:
-        raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
-    return replace(spec, streams=kept)

@@ -14,6 +14,7 @@ from robocache_ros.engine.frames import Frames
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.engine.transforms.cloud_placement import WAIT_NS
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import TF_TYPE, FusionSpec, StreamSpec
 
 RUN_BYTES = 1 << 20  # maximum size of the vector messages that are collected and decoded together
 
@@ -125,3 +126,9 @@ def reach_ns(engine: FusionEngine) -> int:
     streams = engine.spec.streams
     ahead = max(max(s.max_gap_ns, s.max_age_ns) + s.max_skew_ns + abs(s.latency_ns) + s.pair_ns for s in streams)
     return ahead + engine.spec.delay_ns + (WAIT_NS if engine.spec.framed else 0)
+
+
+def has_memory(feed: StreamSpec, spec: FusionSpec) -> bool:
+    """Whether ticks depend on messages of any age; images and clouds, which would fill the memory, are left out."""
+    placed = feed.type == TF_TYPE and bool(spec.framed or spec.transforms)
+    return feed.kind == "vector" and (feed.on_invalid == "hold" or feed.stamp == "device" or placed)

@@ -8,12 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from robocache_ros.bags.fuse import without_cameras
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.export.episodes.idle import check_motion
 from robocache_ros.export.episodes.labels import Labels
-from robocache_ros.export.episodes.quality_limits import without_limits
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -193,7 +191,7 @@ def summarize(
     with file_errors(recording.path):
         _check_recording(recording, spec)
         options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False, min_frames=1, min_valid=0.0)
-        return convert(recording, without_limits(spec), options, None, progress)
+        return convert(recording, spec, options, None, progress)
 
 
 def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:
@@ -210,7 +208,7 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
         spec = replace(spec, rate_hz=options.rate_hz)
     # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
-        spec = without_cameras(spec)
+        spec = _without_cameras(spec)
     if options.on_invalid != "spec":
         streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
         spec = replace(spec, streams=tuple(streams))
@@ -221,3 +219,11 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     if options.trim_idle_s:
         check_motion(spec)
     return spec
+
+
+def _without_cameras(spec: FusionSpec) -> FusionSpec:
+    """Return the spec without its image streams."""
+    kept = tuple(stream for stream in spec.streams if stream.kind != "image")
+    if not kept:
+        raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
+    return replace(spec, streams=kept)

@@ -1,20 +1,28 @@
-"""Checks the limits on quality in a spec against a recording."""
+"""Decides whether a recording is refused, also by the limits on quality in a spec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from robocache_ros.bags.fuse import BagRun
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.episodes.boundaries import Boundaries
+from robocache_ros.export.episodes.cutter import EpisodeCutter
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
-from robocache_ros.spec import FusionSpec, StreamQuality, StreamSpec
+from robocache_ros.spec import StreamQuality, StreamSpec
 
 
-def without_limits(spec: FusionSpec) -> FusionSpec:
-    """Return a spec that refuses no recording for its quality: `on_invalid: drop` and `fail` become split."""
-    states = {"drop": "split", "fail": "split"}
-    streams = (replace(s, quality=None, on_invalid=states.get(s.on_invalid, s.on_invalid)) for s in spec.streams)
-    return replace(spec, quality=None, streams=tuple(streams))
+def refusal(
+    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: ExportOptions
+) -> RoboCacheError | None:
+    """Return why a recording is refused: too few of its ticks are in episodes, or its quality is below the spec's."""
+    try:
+        boundaries.check_kept(cutter, run, options)
+        check_quality(recording)
+    except RoboCacheError as error:
+        return error
+    return None
 
 
 def check_quality(recording: ExportedRecording) -> None:

@@ -16,7 +16,7 @@ from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.episodes.boundaries import Boundaries, EpisodesDropped
 from robocache_ros.export.episodes.cutter import EpisodeCutter, EpisodeTicks
 from robocache_ros.export.episodes.labels import Labels
-from robocache_ros.export.episodes.quality_limits import check_quality
+from robocache_ros.export.episodes.quality_limits import refusal
 from robocache_ros.export.episodes.success_values import SuccessValues
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
@@ -119,9 +119,9 @@ def convert(
         RoboCacheError: the recording cannot be read, or an export refuses it.
         PartsDropped: rows of other parts were written that have to be left out.
     """
-    converted, refusal = _converted(recording, spec, options, writer, progress, without)
-    if refusal and writer:
-        raise refusal
+    converted, refused = _converted(recording, spec, options, writer, progress, without)
+    if refused and writer:
+        raise refused
     return converted
 
 
@@ -135,10 +135,10 @@ def foresee(
         it would not.
     """
     try:
-        converted, refusal = _converted(recording, spec, options, None, None, media=False)
+        converted, refused = _converted(recording, spec, options, None, None, media=False)
     except RoboCacheError as error:
         return None, str(error)
-    return converted, str(refusal or "")
+    return converted, str(refused or "")
 
 
 # More than 50 lines, because of the many values of its result.
@@ -216,12 +216,12 @@ def _converted(
             thumbnails=thumbnails,
             reasons=boundaries.left_out(cutter, episodes, run.valid),
         )
-        refusal = _refusal(recording, boundaries, cutter, run, options)
-        if writer and not refusal:
+        refused = refusal(recording, boundaries, cutter, run, options)
+        if writer and not refused:
             writer.end_episode()
         if progress:
             progress(Advanced(planned, 1.0, done))
-        return recording, refusal
+        return recording, refused
 
 
 def masks_all(spec: FusionSpec) -> bool:
@@ -239,15 +239,3 @@ def _write(writer: PieceWriter, rows: Iterable[EpisodeTicks], begun: bool) -> bo
             begun = True
         writer.write(ticks.frames)
     return begun
-
-
-def _refusal(
-    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: ExportOptions
-) -> RoboCacheError | None:
-    """Return why a recording is refused: too few of its ticks are in episodes, or its quality is below the spec's."""
-    try:
-        boundaries.check_kept(cutter, run, options)
-        check_quality(recording)
-    except RoboCacheError as error:
-        return error
-    return None

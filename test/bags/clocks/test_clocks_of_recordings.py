@@ -213,5 +213,5 @@ def test_an_episode_ends_where_the_time_jumps(tmp_path: Path) -> None:
     (recording,) = export([path], suggested(path), tmp_path / "out").recordings
 
     assert len(recording.episodes) == 3
-    for start, stop in recording.episodes:
-        assert (np.diff(recording.ticks_ns[start:stop]) == 20 * MS).all()
+    for episode in recording.episodes:
+        assert (np.diff(recording.ticks_ns[episode.start : episode.stop]) == 20 * MS).all()

@@ -127,7 +127,7 @@ def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(row_table, "MAX_CSV_BYTES", 20)
     monkeypatch.setattr(strict_yaml, "MAX_BYTES", 20)
     for name, text in (("lifts.yaml", YAML), ("lifts.csv", CSV)):
-        with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a manifest in YAML or CSV"):
+        with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a list of recordings in YAML or CSV"):
             load_manifest(written(folder, text, name))
     monkeypatch.undo()
     monkeypatch.setattr(manifest, "MAX_RECORDINGS", 2)
