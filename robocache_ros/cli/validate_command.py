@@ -2,11 +2,13 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from robocache_ros.cli import option_types as given
+from robocache_ros.cli.output.json_output import print_document
 
 if TYPE_CHECKING:
     from robocache_ros.export.validate.findings import Findings
@@ -22,18 +24,21 @@ def _validate(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image; otherwise the frames of videos are counted.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: given.AsJson = False,
 ) -> None:
     """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
     from robocache_ros.export.validate.validators import validate
 
     checked = [found for dataset in datasets for found in validate(dataset, decode=decode)]
-    if as_json:
-        typer.echo(json.dumps([findings.to_dict() for findings in checked], indent=2))
+    wrong = any(findings.found for findings in checked)
+    if json:
+        lines = [str(finding) for findings in checked for finding in findings.found]
+        content = {"datasets": [findings.to_dict() for findings in checked]}
+        print_document("validate", content, exit_code=int(wrong), errors=lines)
     else:
         for findings in checked:
             _print(findings)
-    if any(findings.found for findings in checked):
+    if wrong:
         raise typer.Exit(1)
 
 

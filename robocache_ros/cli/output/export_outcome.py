@@ -108,7 +108,7 @@ def continued(out: Path, *, json: bool = False, log_json: bool = False) -> Itera
         if kept:
             text = f"stopped; {kept} converted recordings are kept in {printable(out, 60)}: run the same command again"
         else:
-            text = "stopped; nothing is kept"
+            text = "stopped; nothing is kept: run the same command to start again"
         # typer 0.9 would exit with 1 after Ctrl-C
         code = 128 + signal.SIGINT if isinstance(stop, KeyboardInterrupt) else stop.code
         if json:

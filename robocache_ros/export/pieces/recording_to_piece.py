@@ -134,11 +134,16 @@ def foresee(
         What a conversion would give, None if no ticks can be computed; and why it would refuse the recording, empty if
         it would not.
     """
-    try:
-        converted, refused = _converted(recording, spec, options, None, None, media=False)
-    except RoboCacheError as error:
-        return None, str(error)
-    return converted, str(refused or "")
+    without: tuple[int, ...] = ()
+    while True:
+        try:
+            converted, refusal = _converted(recording, spec, options, None, None, without, media=False)
+        except PartsDropped as dropped:
+            without = dropped.parts
+        except RoboCacheError as error:
+            return None, str(error)
+        else:
+            return converted, str(refusal or "")
 
 
 # More than 50 lines, because of the many values of its result.
@@ -189,7 +194,7 @@ def _converted(
                 if progress and len(frames):
                     progress(Advanced(planned, (int(frames.ticks_ns[-1]) - run.start_ns) / span, done))
         cutter.finish()
-        if writer and cutter.incomplete:
+        if (writer or not media) and cutter.incomplete:
             raise PartsDropped(cutter.dropped)
         topics = run.stats()
         episodes = boundaries.infos(cutter, labels, success)

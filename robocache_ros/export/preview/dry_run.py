@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -108,7 +109,7 @@ def dry_run(
     """
     options, out = options or ExportOptions(), Path(os.path.abspath(out))
     resolved = resolved_spec(spec, options)
-    formats = load_formats(resolved, options)
+    formats = load_formats(Labels(resolved, options).spec, options)
     with file_errors(out):
         check_target(out, overwrite=overwrite)
     run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))

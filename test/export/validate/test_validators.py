@@ -51,7 +51,9 @@ def test_the_exit_code_is_1_if_anything_is_wrong(
     with pytest.raises(SystemExit) as ended:
         main(["validate", str(tmp_path), "--json"])
     assert ended.value.code == 1
-    (told,) = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
+    (told,) = document["datasets"]
+    assert (document["command"], document["exit_code"], len(document["errors"])) == ("validate", 1, 1)
     assert told["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
 
 
