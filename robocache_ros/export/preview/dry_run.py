@@ -148,11 +148,17 @@ def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int |
     processes = max(1, min(jobs or available_cores(), len(frames_of)))
     return Estimate(
         size_bytes=round(max(0.0, least - of_a_frame * few) + of_a_frame * run.frames),
-        seconds=made[-1].seconds / many * left / processes,
+        seconds=_seconds(few, made[0].seconds, many, made[1].seconds, left / processes),
         jobs=processes,
         sample=median,
         sample_frames=many,
     )
+
+
+def _seconds(few: int, of_few_s: float, many: int, of_many_s: float, frames: float) -> float:
+    """Return the time of an export of `frames` frames, from those of two parts; the first one may include a warm-up."""
+    of_a_frame = (of_many_s - of_few_s) / (many - few) if many > few and of_many_s > of_few_s else of_many_s / many
+    return max(0.0, of_many_s - of_a_frame * many) + of_a_frame * frames
 
 
 def _part(recording: PlannedRecording, result: ExportedRecording, length_ns: int) -> PlannedRecording:
