@@ -18,9 +18,10 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.formats import DatasetFormat, load_format
 from robocache_ros.export.media.cloud_writer import has_points
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
+from robocache_ros.export.pieces.conversion import convert, masks_all
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
-from robocache_ros.export.pieces.recording_to_piece import Outcome, convert, masks_all
+from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import new_dataset
