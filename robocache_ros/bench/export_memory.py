@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from robocache_ros.bags.write import write_bag
-from robocache_ros.bench.export import machine
+from robocache_ros.bench.export.machine import machine
 from robocache_ros.extras import need
 
 ROOT = Path(__file__).parents[2]

@@ -78,6 +78,10 @@ class StoredFile:
             self._window, self._window_at, at = os.pread(self._fd, self._window_bytes, start), start, 0
         return self._window[at : at + stop - start]
 
+    def exact(self, start: int, stop: int) -> bytes:
+        """Return the same as `read`, without the data after it, which is read for the next small reads otherwise."""
+        return self._all(start, min(stop, self.size) - start)
+
     def block(self, start: int, stop: int) -> Data:
         """Return the same as `read`, for large data; its memory is reused when nothing refers to it.
 

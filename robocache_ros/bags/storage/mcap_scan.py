@@ -71,8 +71,9 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
     A chunk without a checksum is compared with the message indexes after it, up to index_stop.
     """
     try:
-        op, size = mcap.RECORD.unpack(file.read(start - mcap.RECORD.size, start))
-        head = mcap.read_chunk_head(file.read(start, min(start + 64, stop)))
+        first = file.exact(start - mcap.RECORD.size, min(start + 64, stop))
+        op, size = mcap.RECORD.unpack_from(first)
+        head = mcap.read_chunk_head(first[mcap.RECORD.size :])
     except (struct.error, UnicodeDecodeError):
         raise RoboCacheError("its header is damaged") from None
     if op != mcap.CHUNK or size != stop - start or head.data_at + head.length > size or head.length > MAX_BYTES:
@@ -91,8 +92,9 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
 def _is_indexed(file: StoredFile, at: int, end: int, content: Data) -> bool:
     """Whether the message indexes after a chunk list exactly its messages, with their channels and log times."""
     listed = set()
-    for op, start, stop in file_records(file, at, min(end, at + MAX_BYTES)):
-        body = file.read(start, stop) if op == mcap.MESSAGE_INDEX else b""
+    indexes = file.exact(at, min(end, at + MAX_BYTES))
+    for op, start, stop in mcap.records(indexes):
+        body = indexes[start:stop] if op == mcap.MESSAGE_INDEX else b""
         if len(body) >= 6 and (len(body) - 6) % 16 == 0:
             (channel,) = struct.unpack_from("<H", body)
             listed |= {(channel, log_ns, place) for log_ns, place in struct.iter_unpack("<QQ", body[6:])}

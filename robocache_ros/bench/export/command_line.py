@@ -1,23 +1,10 @@
-"""`robocache info` and `robocache export` of a recording, each in a separate process, as a user runs them.
-
-    python -m robocache_ros.bench.export --bag test/data/panda_lift --spec config/panda_lift.yaml
-
-Writes export.json. `conversion_s` is what the command prints: the time from opening the recording until the dataset is
-complete, with its report, after the libraries are loaded. `process_s` is the time of the complete process, with the
-start of Python and the import of torch. `video_psnr_db` compares the decoded video with the images that the PNG export
-stores, tick by tick: what the video's encoder loses with its default settings.
-"""
+"""`robocache info` and `robocache export` of a recording, each in a separate process, as a user runs them."""
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import io
 import json
-import os
-import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,38 +14,31 @@ from typing import Any
 
 import numpy as np
 
+from robocache_ros.bench.export.machine import middle
 from robocache_ros.extras import need
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path("benchmarks/results")
 
+def commands(bag: Path, spec: Path, rounds: int) -> dict[str, Any]:
+    """Times of the commands, and the quality of the video.
 
-def main() -> None:
-    """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bag", type=Path, default=ROOT / "test" / "data" / "panda_lift")
-    parser.add_argument("--spec", type=Path, default=ROOT / "config" / "panda_lift.yaml")
-    parser.add_argument("--rounds", type=int, default=5, help="Runs of each job, after one that fills the disk cache.")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
-    options = parser.parse_args()
+    `conversion_s` is what the command prints: the time from opening the recording until the dataset is complete, with
+    its report, after the libraries are loaded. `process_s` is the time of the complete process, with the start of
+    Python and the import of torch. `video_psnr_db` compares the decoded video with the images that the PNG export
+    stores, tick by tick: what the video's encoder loses with its default settings.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        export = ["export", str(options.bag), "--spec", str(options.spec), "--out", f"{folder}/set", "--overwrite"]
+        export = ["export", str(bag), "--spec", str(spec), "--out", f"{folder}/set", "--overwrite"]
         jobs = {
-            "info": ["info", str(options.bag)],
+            "info": ["info", str(bag)],
             "export, no images": [*export, "--media", "none"],
             "export, PNG images": [*export, "--media", "image"],
             "export, video": export,
         }
-        result = {
-            "machine": machine(),
-            "bag": options.bag.name,
-            "jobs": {name: measured(job, options.rounds) for name, job in jobs.items()},
-            "video_psnr_db": video_psnr(options.bag, options.spec, Path(folder)),
+        return {
+            "bag": bag.name,
+            "jobs": {name: measured(job, rounds) for name, job in jobs.items()},
+            "video_psnr_db": video_psnr(bag, spec, Path(folder)),
         }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "export.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    for name, told in [*result["jobs"].items(), *result["video_psnr_db"].items()]:
-        print(f"{name:20s} {told}")
 
 
 def measured(arguments: list[str], rounds: int) -> dict[str, Any]:
@@ -110,24 +90,3 @@ def video_psnr(bag: Path, spec: Path, folder: Path) -> dict[str, dict[str, Any]]
             "worst_frame": round(float(each.min()), 2),
         }
     return found
-
-
-def middle(values: list[float]) -> float:
-    """The median, rounded for reading."""
-    return round(statistics.median(values), 3)
-
-
-def machine() -> dict[str, Any]:
-    """The machine of the measurement, and its load before."""
-    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-    }
-
-
-if __name__ == "__main__":
-    main()
