@@ -112,8 +112,8 @@ class Bag:
         low = max(self.start_ns, start_ns if start_ns is not None else 0)
         high = min(self.stop_ns, stop_ns if stop_ns is not None else self.stop_ns)
         try:
-            for message in merged_messages([source for _, source in self._sources], wanted, low, high):
-                yield message if views or type(message.data) is bytes else message._replace(data=bytes(message.data))
+            messages = merged_messages([source for _, source in self._sources], wanted, low, high)
+            yield from messages if views else map(_with_bytes, messages)
         except OSError as error:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
@@ -228,3 +228,7 @@ def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:
         if all(file.suffix != ".zstd" for file in storage_files(path)):
             with Bag(path) as bag:
                 bag.require(spec)
+
+
+def _with_bytes(message: RawMessage) -> RawMessage:
+    return message if type(message.data) is bytes else message._replace(data=bytes(message.data))

@@ -6,7 +6,6 @@ chunk if most of it is selected, so that they do not keep other data in memory.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -15,8 +14,9 @@ import numpy as np
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
 from robocache_ros.bags.source import Data, RawMessage, Topic, is_latched
 from robocache_ros.bags.storage import mcap_records as mcap
+from robocache_ros.bags.storage.mcap_chunk import indexed_messages, walked_messages
 from robocache_ros.bags.storage.mcap_contents import read_contents
-from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, messages_indexed
+from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, index_records, messages_indexed
 from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
 
@@ -101,7 +101,7 @@ class McapFile:
         def read(part: Part) -> tuple[int, list[RawMessage]]:
             nonlocal seen
             content = self._content(part)
-            count, messages = self._messages(content, names, start_ns, stop_ns)
+            count, messages = self._messages(part, content, names, start_ns, stop_ns)
             nbytes = len(content)
             del content  # free it before the next read: each may be 192 MB
             seen += count
@@ -130,38 +130,29 @@ class McapFile:
             return b""
         return content
 
-    def _messages(self, content: Data, names: dict[int, str], low: int, high: int) -> tuple[int, list[RawMessage]]:
+    def _messages(
+        self, part: Part, content: Data, names: dict[int, str], low: int, high: int
+    ) -> tuple[int, list[RawMessage]]:
         """Return the number of messages of the channels `names`, and the messages within a time range."""
-        found = []
+        indexes = index_records(self._file, part.stop, part.index_stop) if part.index_stop > part.stop else b""
+        found = indexed_messages(content, indexes)[0] if indexes else None
+        if found is None:
+            found, complete = walked_messages(content)
+            if not complete:
+                self._read_notes["some messages are truncated inside a chunk and could not be read"] = None
+        mine = np.isin(found.channels, list(names))
+        chosen = np.flatnonzero(mine & (found.logs_ns >= low) & (found.logs_ns < high))
+        starts, stops = found.starts[chosen], found.stops[chosen]
+        large = stops - starts >= LARGE_BYTES
+        views = large & (2 * int((stops - starts)[large].sum()) >= len(content))
         whole = memoryview(content)
-        count = at = large = 0
-        end = len(content)
-        record, head, skip = mcap.RECORD.unpack_from, mcap.MESSAGE_HEAD.unpack_from, mcap.MESSAGE_HEAD.size
-        try:
-            while at < end:
-                op, size = record(content, at)
-                at += 9
-                if op == mcap.MESSAGE:
-                    channel, _, log_ns, _ = head(content, at)
-                    if channel in names:
-                        count += 1
-                        if low <= log_ns < high:
-                            data: Data = whole[at + skip : at + size]
-                            if size < LARGE_BYTES:
-                                data = bytes(data)
-                            else:
-                                large += size
-                            found.append(RawMessage(names[channel], log_ns, data))
-                at += size
-        except struct.error:
-            at = -1
-        if at != end:
-            self._read_notes["some messages are truncated inside a chunk and could not be read"] = None
-            complete = max((stop for _, _, stop in mcap.records(content)), default=0)
-            return self._messages(content[:complete], names, low, high)
-        if 2 * large < end:
-            found = [message._replace(data=bytes(message.data)) for message in found]
-        return count, found
+        data = (whole[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
+        if views.any():
+            parts = [one if view else bytes(one) for one, view in zip(data, views.tolist(), strict=True)]
+        else:
+            parts = list(map(bytes, data))
+        topics = [names[channel] for channel in found.channels[chosen].tolist()]
+        return int(mine.sum()), list(map(RawMessage, topics, found.logs_ns[chosen].tolist(), parts))
 
 
 def _is_latched(channel: mcap.Channel) -> bool:

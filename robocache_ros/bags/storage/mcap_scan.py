@@ -12,6 +12,7 @@ from typing import NamedTuple
 from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
+from robocache_ros.bags.storage.mcap_chunk import indexed_messages
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.errors import RoboCacheError
 
@@ -84,28 +85,18 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
         raise RoboCacheError("its checksum does not match")
     if mcap.is_overfull(content):
         raise RoboCacheError(f"it has more than {mcap.MAX_RECORDS:,} records")
-    if not head.checksum and index_stop > stop and not _is_indexed(file, stop, index_stop, content):
+    if (
+        not head.checksum
+        and index_stop > stop
+        and not indexed_messages(content, index_records(file, stop, index_stop))[1]
+    ):
         raise RoboCacheError("its messages are not those in its indexes")
     return content
 
 
-def _is_indexed(file: StoredFile, at: int, end: int, content: Data) -> bool:
-    """Whether the message indexes after a chunk list exactly its messages, with their channels and log times."""
-    listed = set()
-    indexes = file.exact(at, min(end, at + MAX_BYTES))
-    for op, start, stop in mcap.records(indexes):
-        body = indexes[start:stop] if op == mcap.MESSAGE_INDEX else b""
-        if len(body) >= 6 and (len(body) - 6) % 16 == 0:
-            (channel,) = struct.unpack_from("<H", body)
-            listed |= {(channel, log_ns, place) for log_ns, place in struct.iter_unpack("<QQ", body[6:])}
-    found = set()
-    for op, start, stop in mcap.records(content):
-        if op == mcap.MESSAGE:
-            if stop - start < mcap.MESSAGE_HEAD.size:
-                return False
-            channel, _, log_ns, _ = mcap.MESSAGE_HEAD.unpack_from(content, start)
-            found.add((channel, log_ns, start - mcap.RECORD.size))
-    return listed == found
+def index_records(file: StoredFile, start: int, stop: int) -> bytes:
+    """Return the message indexes after a chunk."""
+    return file.exact(start, min(stop, start + MAX_BYTES))
 
 
 def has_checksum(file: StoredFile, part: Part) -> bool:

@@ -42,6 +42,10 @@ def merged_messages(
             continue
         _, index, message, messages = heap[0]
         alone = len(heap) == 1
+        if alone and not later:  # nothing is left to merge
+            yield message
+            yield from messages
+            return
         while True:
             yield message
             if (after := next(messages, None)) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import lz4.frame
@@ -10,7 +11,7 @@ import pytest
 from backports import zstd
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.storage import codecs
+from robocache_ros.bags.storage import codecs, mcap_chunk
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
@@ -73,3 +74,33 @@ def test_data_of_the_declared_size_only_is_decompressed(
     ):
         with pytest.raises(RoboCacheError):
             codecs.decompress(codec, wrong, size)
+
+
+def test_messages_are_found_with_and_without_indexes() -> None:
+    records = [bytes([5]) + struct.pack("<QHIQQ", 22 + k, k % 3, k, 100 + k, 0) + bytes(k) for k in range(9)]
+    records.insert(4, bytes([4]) + struct.pack("<Q", 6) + b"schema")
+    places = np.cumsum([0, *map(len, records)]).tolist()[:-1]
+    content = b"".join(records)
+    entries = [
+        (struct.unpack_from("<HIQ", record, 9), place)
+        for record, place in zip(records, places, strict=True)
+        if record[0] == 5
+    ]
+    listed = b""
+    for key in range(3):
+        pairs = b"".join(struct.pack("<QQ", head[2], at) for head, at in entries if head[0] == key)
+        listed += bytes([7]) + struct.pack("<QHI", 6 + len(pairs), key, len(pairs)) + pairs
+
+    found, exactly = mcap_chunk.indexed_messages(content, listed)
+    walked, complete = mcap_chunk.walked_messages(content)
+
+    assert exactly
+    assert complete
+    assert found is not None
+    for indexed, other in zip(found, walked, strict=True):
+        assert indexed.tolist() == other.tolist()
+    assert [content[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [bytes(k) for k in range(9)]
+    assert mcap_chunk.indexed_messages(content, listed[: len(listed) // 2])[0] is None
+    assert (
+        mcap_chunk.indexed_messages(content, listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99)))[1] is False
+    )
