@@ -26,6 +26,21 @@ OPTIONS: dict[str, Any] = {
     "media": Annotated[
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
     ],
+    "codec": Annotated[
+        given.Codec, typer.Option(help="Codec of videos. auto: the one that readers of each format expect.")
+    ],
+    "crf": Annotated[
+        Optional[int],  # noqa: UP045 - typer reads it at run time
+        typer.Option(help="Quality of videos; lower is better and larger.", show_default="av1: 30, h264: 23"),
+    ],
+    "preset": Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Speed of the encoder; slower ones write less.", show_default="av1: 12, h264: veryfast"),
+    ],
+    "gop": Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Frames from one key frame to the next: as many are decoded to read one.", show_default="2"),
+    ],
     "depth": Annotated[
         given.Depth, typer.Option(help="Store depth images as arrays, or in the format lerobot as 12-bit video.")
     ],
@@ -74,6 +89,7 @@ OPTIONS: dict[str, Any] = {
 _KINDS: dict[str, type[Enum]] = {
     "visibility": given.Visibility,
     "media": given.Media,
+    "codec": given.Codec,
     "depth": given.Depth,
     "voxels": given.Voxels,
     "on_invalid": given.OnInvalid,

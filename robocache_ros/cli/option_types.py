@@ -38,6 +38,14 @@ class Voxels(str, Enum):
     sparse = "sparse"
 
 
+class Codec(str, Enum):
+    """The codec of videos."""
+
+    auto = "auto"
+    av1 = "av1"
+    h264 = "h264"
+
+
 class OnInvalid(str, Enum):
     """How an export handles ticks at which a stream has no value."""
 

@@ -1,0 +1,87 @@
+"""Quality, speed and key frames of videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("av", reason="needs the `export` extra")
+
+import av
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.media.video import JoinedVideo, VideoFile, VideoSettings, encoder_of
+
+SIZE = (64, 96)
+
+
+def written(path: Path, settings: VideoSettings, codec: str = "h264", frames: int = 12) -> Path:
+    rng = np.random.default_rng(0)
+    video = VideoFile(path, SIZE, 30, codec, settings)
+    scene = rng.integers(0, 240, (*SIZE, 3), dtype=np.uint8)  # one scene, because x264 begins others with a key frame
+    for _ in range(frames):
+        video.write((scene + rng.integers(0, 8, scene.shape, dtype=np.uint8)).transpose(2, 0, 1))
+    video.close()
+    return path
+
+
+def test_settings_apply_to_the_codec_that_has_them() -> None:
+    settings = VideoSettings(crf=60, preset="slow", gop=5)
+    h264 = settings.applied(encoder_of(SIZE, "h264")).options
+    av1 = settings.applied(encoder_of(SIZE, "av1")).options
+
+    assert (h264["crf"], h264["preset"], h264["g"]) == ("51", "slow", "5")
+    assert (av1["crf"], av1["preset"], av1["g"]) == ("60", "12", "5")
+
+
+def test_gop_is_the_distance_of_key_frames(tmp_path: Path) -> None:
+    with av.open(str(written(tmp_path / "video.mp4", VideoSettings(gop=5)))) as video:
+        keys = [packet.is_keyframe for packet in video.demux(video=0) if packet.dts is not None]
+    assert [number for number, key in enumerate(keys) if key] == [0, 5, 10]
+
+
+def test_lower_crf_is_larger(tmp_path: Path) -> None:
+    sizes = [written(tmp_path / f"{crf}.mp4", VideoSettings(crf=crf)).stat().st_size for crf in (10, 40)]
+    assert sizes[0] > sizes[1]
+
+
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+@pytest.mark.timeout(60)
+def test_the_same_frames_give_the_same_bytes(tmp_path: Path, codec: str) -> None:
+    one, other = (written(tmp_path / f"{k}.mp4", VideoSettings(), codec).read_bytes() for k in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crf": 64}, "crf: 64 is not in 0..63"),
+        ({"crf": 52, "codec": "h264"}, "crf: 52 is not in 0..51"),
+        ({"preset": "fastest"}, "preset: 'fastest' is not in 0..13"),
+        ({"preset": "12", "codec": "h264"}, "preset: '12' is not one of h264"),
+        ({"preset": "slow", "codec": "av1"}, "preset: 'slow' is not one of av1"),
+        ({"gop": 0}, "gop: 0 is not in 1..1,000"),
+        ({"codec": "hevc"}, "codec: 'hevc' is not one of auto, av1, h264"),
+    ],
+)
+def test_settings_that_no_encoder_has_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RoboCacheError, match=message.replace(".", r"\.")):
+        ExportOptions(**options)  # type: ignore[arg-type]
+
+
+def test_an_encoder_that_loses_a_frame_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mux = VideoFile._mux
+    monkeypatch.setattr(VideoFile, "_mux", lambda self, packets: mux(self, packets[1:]))
+    with pytest.raises(RoboCacheError, match="of 12 frames; use another codec"):
+        written(tmp_path / "video.mp4", VideoSettings())
+
+
+def test_a_video_without_a_frame_for_each_row_is_not_joined(tmp_path: Path) -> None:
+    video = written(tmp_path / "video.mp4", VideoSettings())
+    joined = JoinedVideo(tmp_path / "set", "{chunk_index}-{file_index}.mp4", 30, 100, 10)
+    with pytest.raises(RoboCacheError, match="has 12 frames for 13 rows"):
+        joined.append(video, 13)
+    joined.close()
