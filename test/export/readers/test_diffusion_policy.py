@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from .sensor_recording import sensor_spec
 
 pytestmark = needs("zarr")
 OPTIONS = ExportOptions(formats=("diffusion_policy",), task="lift the cube")
+OF_TOPIC = replace(OPTIONS, task_topic="/task")
 NAMES = ("lift", "sensors")
+Sources = dict[str, tuple[list[Path], FusionSpec]]
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,15 @@ class Read:
         return np.concatenate([episode[name] for episode in self.episodes])
 
 
-def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path) -> Read:
-    result = export(recordings, spec, folder / "set", OPTIONS)
+def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: ExportOptions = OPTIONS) -> Read:
+    result = export(recordings, spec, folder / "set", options)
     checkout = filter(None, [os.environ.get("ROBOCACHE_DIFFUSION_POLICY")])
     told = probe("zarr", folder, folder / "set" / "replay_buffer.zarr", folder, *checkout)
     return Read(spec, engine_episodes(result, spec), told, dict(np.load(folder / "data.npz")))
 
 
 @pytest.fixture(scope="module")
-def read(
-    sources: dict[str, tuple[list[Path], FusionSpec]], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Read]:
+def read(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Read]:
     done: dict[str, Read] = {}
 
     def get(name: str) -> Read:
@@ -98,7 +98,15 @@ def test_columns_have_names(read: Callable[[str], Read]) -> None:
     assert columns["robocache.valid"] == [stream.name for stream in read("lift").spec.streams]
 
 
-def test_a_dataset_without_actions_opens(sources: dict[str, tuple[list[Path], FusionSpec]], tmp_path: Path) -> None:
+def test_tasks_rewards_and_success_are_those_of_the_recordings(sources: Sources, tmp_path: Path) -> None:
+    dataset = read_dataset(sources["sensors"][0][:2], sensor_spec(outcomes=True), tmp_path, OF_TOPIC)
+    assert (dataset.told["tasks"], dataset.told["task_index"]) == (["task 0", "task 1"], [0, 1])
+    assert dataset.told["success"] == [1, 0]
+    assert np.array_equal(dataset.data["reward"], dataset.engine("reward")[:, 0])
+    assert "success" not in dataset.data
+
+
+def test_a_dataset_without_actions_opens(sources: Sources, tmp_path: Path) -> None:
     dataset = read_dataset(sources["sensors"][0][:1], sensor_spec(actions=False), tmp_path)
     assert "action" not in dataset.data
     assert np.array_equal(dataset.data["state"], dataset.engine("state"))

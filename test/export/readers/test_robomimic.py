@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from .sensor_recording import sensor_spec
 
 pytestmark = needs("robomimic")
 OPTIONS = ExportOptions(formats=("robomimic",), task="lift the cube", robot_type="panda")
+OF_TOPIC = replace(OPTIONS, task_topic="/task")
 NAMES = ("lift", "sensors")
+Sources = dict[str, tuple[list[Path], FusionSpec]]
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Read:
         return np.concatenate([episode[name] for episode in self.episodes])
 
 
-def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path) -> Read:
-    result = export(recordings, spec, folder / "set", OPTIONS)
+def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: ExportOptions = OPTIONS) -> Read:
+    result = export(recordings, spec, folder / "set", options)
     rgb = [s.name for s in spec.media if s.kind == "image" and s.name != "depth"]
     other = [s.name for s in (*spec.vectors, *spec.media) if s.role == "observation" and s.name not in (*rgb, "depth")]
     keys = {"low_dim": other, "rgb": rgb, "depth": ["depth"] if "depth" in [s.name for s in spec.media] else []}
@@ -46,9 +48,7 @@ def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path) -> Read
 
 
 @pytest.fixture(scope="module")
-def read(
-    sources: dict[str, tuple[list[Path], FusionSpec]], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Read]:
+def read(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Read]:
     done: dict[str, Read] = {}
 
     def get(name: str) -> Read:
@@ -140,7 +140,17 @@ def test_shapes_are_those_of_policies(read: Callable[[str], Read]) -> None:
     assert told["ac_dim"] == 2
 
 
-def test_a_dataset_without_actions_opens(sources: dict[str, tuple[list[Path], FusionSpec]], tmp_path: Path) -> None:
+def test_tasks_and_rewards_are_those_of_the_recordings(sources: Sources, tmp_path: Path) -> None:
+    dataset = read_dataset(sources["sensors"][0][:2], sensor_spec(outcomes=True), tmp_path, OF_TOPIC)
+    assert dataset.told["languages"] == ["task 0", "task 1"]
+    assert dataset.told["masks"] == {
+        "train": ["demo_0"], "valid": ["demo_1"], "task_0": ["demo_0"], "task_1": ["demo_1"],
+    }  # fmt: skip
+    assert np.array_equal(dataset.arrays["items"]["rewards"], dataset.engine("reward")[:, 0])
+    assert not {"obs/reward", "obs/success"} & set(dataset.arrays["items"])
+
+
+def test_a_dataset_without_actions_opens(sources: Sources, tmp_path: Path) -> None:
     dataset = read_dataset(sources["sensors"][0][:1], sensor_spec(actions=False), tmp_path)
     assert dataset.told["ac_dim"] == 0
     assert np.array_equal(dataset.arrays["items"]["obs/state"], dataset.engine("state"))

@@ -15,7 +15,7 @@ from robocache_ros.export.formats.dense.stream_arrays import VectorArray
 from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-ACTION = "action"
+ACTION, REWARD = "action", "reward"
 
 
 class DiffusionPolicyFormat:
@@ -26,12 +26,13 @@ class DiffusionPolicyFormat:
     entry = "replay_buffer.zarr"
 
     def check(self, spec: FusionSpec, options: ExportOptions) -> None:
-        """Refuse an observation with the name of the array of actions."""
-        if any(stream.name == ACTION and stream.role != "action" for stream in spec.streams):
-            raise RoboCacheError(
-                f"streams.{ACTION}: {self.name} stores the actions under this name; rename the stream, or give it "
-                "role action"
-            )
+        """Refuse an observation with the name of the array of actions or rewards."""
+        for name in (ACTION, REWARD):
+            if any(stream.name == name and stream.role == "observation" for stream in spec.streams):
+                raise RoboCacheError(
+                    f"streams.{name}: {self.name} stores the {name} under this name; rename the stream, or give it "
+                    f"role {name}"
+                )
 
     def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
         """Store images without loss."""
@@ -73,6 +74,8 @@ def _vectors(dataset: ExportedDataset) -> list[VectorArray]:
     found = stream_arrays.vectors(dataset, "observation")
     if width := sum(stream.width for stream in dataset.actions):
         found.append(VectorArray(ACTION, (width,), "float32", lambda episode: episode.action))
+    if any(stream.role == REWARD for stream in dataset.spec.vectors):
+        found.append(VectorArray(REWARD, (), "float32", lambda episode: episode.rewards))
     ticks = stream_arrays.tick_columns(dataset)
     return found + [VectorArray(f"robocache.{t.name}", t.shape, t.dtype, t.read) for t in ticks]
 

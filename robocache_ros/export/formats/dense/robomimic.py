@@ -43,8 +43,7 @@ class RobomimicFormat:
         """Write the dataset."""
         with new_hdf5(folder / self.entry) as (file, check_disk):
             _write_data(dataset, file.create_group("data"), check_disk)
-            keys = validation_split([episode.recording for episode in dataset.episodes])
-            for name, episodes in keys.items():
+            for name, episodes in _filter_keys(dataset).items():
                 file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
             _write_json(file, "robocache/provenance", dataset.provenance)
 
@@ -66,6 +65,15 @@ def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:
     for episode, unit in enumerate(units):
         split["valid" if unit in held_out else "train"].append(episode)
     return split
+
+
+def _filter_keys(dataset: ExportedDataset) -> dict[str, list[int]]:
+    """Return the episodes of each mask: train, valid, and with several tasks task_<index>."""
+    keys = validation_split([episode.recording for episode in dataset.episodes])
+    if len(dataset.tasks) > 1:
+        for episode in dataset.episodes:
+            keys.setdefault(f"task_{episode.task_index}", []).append(episode.index)
+    return keys
 
 
 def action_scaling(dataset: ExportedDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -53,6 +53,7 @@ with h5py.File(path) as file:
         np.savez(out / f"{group}.npz", **{name: np.concatenate(parts) for name, parts in columns.items()})
     scaling = {name: file["data"].attrs[f"action_{name}"].tolist() for name in ("scale", "offset")}
     languages = [json.loads(demo.attrs["ep_meta"])["lang"] for demo in demos]
+    masks = {name: file_utils.get_demos_for_filter_key(path, name) for name in file["mask"]}
     recordings = len(json.loads(file["robocache/provenance"][()])["recordings"])
 
 if plain[0]["actions"].size:
@@ -60,11 +61,8 @@ if plain[0]["actions"].size:
     with contextlib.redirect_stdout(sys.stderr):
         runpy.run_module("robomimic.scripts.get_dataset_info", run_name="__main__")
 
-masks = {}
-for name in ("train", "valid"):
-    with contextlib.suppress(KeyError):
-        masks[name] = file_utils.get_demos_for_filter_key(path, name)
-        read(filter_by_attribute=name)
+for name, demos in masks.items():
+    assert read(filter_by_attribute=name).demos == demos
 shapes = file_utils.get_shape_metadata_from_dataset(path, all_obs_keys=keys)
 print(  # noqa: T201
     json.dumps(
