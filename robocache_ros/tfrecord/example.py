@@ -118,10 +118,14 @@ def _fields(data: memoryview, numbers: set[int]) -> Iterator[tuple[int, memoryvi
     """Yield the fields of a message that have a length; others of protobuf are skipped if they are not in `numbers`."""
     at, end = 0, len(data)
     while at < end:
-        tag, at = read_varint(data, at)
+        tag, at = data[at], at + 1
+        if tag > 0x7F:
+            tag, at = read_varint(data, at - 1)
         number, wire = tag >> 3, tag & 7
         if wire == _LENGTH_DELIMITED:
-            nbytes, at = read_varint(data, at)
+            nbytes, at = data[at], at + 1
+            if nbytes > 0x7F:
+                nbytes, at = read_varint(data, at - 1)
             if nbytes > end - at:
                 raise ValueError("a field is cut off")
             if number in numbers:
@@ -154,11 +158,14 @@ def _strings(data: memoryview) -> list[memoryview]:
     while at < end:
         if data[at] != _FIRST:
             raise ValueError(f"a list of bytes has the tag {data[at]}")
-        nbytes, at = read_varint(data, at + 1)
-        if nbytes > end - at:
+        nbytes, at = data[at + 1], at + 2
+        if nbytes > 0x7F:
+            nbytes, at = read_varint(data, at - 1)
+        stop = at + nbytes
+        if stop > end:
             raise ValueError("bytes are cut off")
-        found.append(data[at : at + nbytes])
-        at += nbytes
+        found.append(data[at:stop])
+        at = stop
     return found
 
 

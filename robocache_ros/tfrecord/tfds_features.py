@@ -92,7 +92,7 @@ def features_of(tree: Mapping[str, Any]) -> tuple[TfdsFeature, ...]:
 def read_example(record: bytes, features: Sequence[TfdsFeature]) -> dict[str, Any]:
     """Return the values of a record, by the path of the feature.
 
-    Numbers are arrays of all steps, (T, *shape). Texts are lists of str, images lists of the bytes of their files,
+    Numbers are arrays of all steps, (T, *shape). Texts are lists of str, images lists of views of their files' bytes,
     compressed arrays `CompressedArrays`; outside of sequences, each is one value. A feature of sequences in the steps
     is a list with an array for each step.
 
@@ -156,7 +156,7 @@ def _value(feature: TfdsFeature, stored: Mapping[str, Values]) -> Any:
     if feature.kind == "tensor":
         arrays = CompressedArrays(feature, values)
         return arrays if feature.levels else arrays[0]
-    read = [str(data, "utf-8", "replace") for data in values] if feature.kind == "text" else [bytes(d) for d in values]
+    read = [str(data, "utf-8", "replace") for data in values] if feature.kind == "text" else values
     return read if feature.dims else read[0]
 
 
