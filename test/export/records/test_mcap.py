@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.bags.fuse import BagRun
-from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.mcap.plot_messages import field_names
 from robocache_ros.export.job import export
@@ -23,6 +23,7 @@ def test_an_episode_is_a_recording_that_is_read_like_others(exported: Make) -> N
     for index, length in enumerate(made.lengths):
         with Bag(made.out / "mcap" / f"episode_{index:06d}") as bag:
             assert not bag.notes
+            assert bag.integrity == CHECKED
             assert bag.topics["/robocache/joint_position"].count == length
             assert bag.topics["/robocache/episode/task"].count == 1
             assert bag.topics["/robocache/front"].type == "sensor_msgs/msg/CompressedImage"

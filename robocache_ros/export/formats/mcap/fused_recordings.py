@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bags.mcap_checksums import add_checksums
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
@@ -51,7 +52,7 @@ class McapFormat:
         """Write the recordings. Memory: the vectors of an episode, and one image."""
         types, definitions = _types(dataset)
         for episode in dataset.episodes:
-            write_bag(
+            bag = write_bag(
                 folder / f"episode_{episode.index:06d}",
                 types,
                 _messages(dataset, episode),
@@ -59,6 +60,7 @@ class McapFormat:
                 latched=(TASK, LAYOUT),
                 definitions=definitions,
             )
+            add_checksums(bag / f"{bag.name}.mcap")
         encodings = {name: self.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
         stored = {name: encoding for name, encoding in encodings.items() if encoding}
         write_provenance(folder / "robocache.json", dataset, stored)
