@@ -17,8 +17,10 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.bench.hostile.node_inputs import raw_image
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.media.depth_codes import depth_codes, depths_of_codes
+from robocache_ros.export.validate.validators import validate
 from robocache_ros.spec import FusionSpec, load_spec
 
 av = pytest.importorskip("av", reason="needs the `export` extra")
@@ -54,6 +56,17 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     bags = [recording(folder, request.param, seed) for seed in (1, 2)]
     spec = depth_spec("mm" if request.param == "16UC1" else "m")
     return export(bags, spec, folder / "out", ExportOptions(depth="video")), bags
+
+
+def test_v21_keeps_depth_as_arrays(tmp_path: Path) -> None:
+    bags = [recording(tmp_path, "16UC1", 1)]
+    out = export(
+        bags, depth_spec("mm"), tmp_path / "out", ExportOptions(formats=("lerobot", "lerobot21"), depth="video")
+    ).out
+    told = json.loads((out / "lerobot21/meta/info.json").read_text())
+    assert KEY not in told["features"]
+    assert len(read_arrays(out / "lerobot21", "depth")[1])
+    assert [str(finding) for findings in validate(out) for finding in findings.found] == []
 
 
 def info_of(result: ExportResult) -> dict[str, Any]:

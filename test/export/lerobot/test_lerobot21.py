@@ -94,6 +94,13 @@ def test_modality_names_the_columns_of_each_stream(v21: Path, spec: FusionSpec) 
     }
 
 
+def test_deltas_are_not_absolute_actions(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    options = ExportOptions(formats=("lerobot21",), media="none", action="delta")
+    out = export(bags[1:], spec, tmp_path / "out", options).out
+    modality = json.loads((out / "meta/modality.json").read_text())
+    assert modality["action"] == {"delta_action": {"start": 0, "end": 7, "absolute": False}}
+
+
 def test_gr00t_does_not_recompute_the_statistics(v21: Path) -> None:
     stats = json.loads((v21 / "meta/stats.json").read_text())
     floats = [name for name, feature in info(v21)["features"].items() if feature["dtype"] == "float32"]

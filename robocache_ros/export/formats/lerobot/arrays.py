@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,19 @@ def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
     return to_dense(coords, values, info.shape)
 
 
-def write_arrays(dataset: ExportedDataset, folder: Path, chunk_files: int) -> dict[str, Any]:
+def write_arrays(
+    dataset: ExportedDataset, folder: Path, chunk_files: int, depth_videos: Sequence[str] = ()
+) -> dict[str, Any]:
     """Write the voxels and the images that are not 8-bit (depth) of a dataset; return what describes them.
 
-    Depth images of which there are videos are left out.
+    The depth images of `depth_videos`, which the dataset stores as videos, are left out.
 
     Arrays are not in the data table, because LeRobot's statistics and checks would treat each number as a dimension.
     Columns: episode_index, frame_from, frame_to (exclusive), stamp_ns, data (the bytes of the array in C order,
     little endian; occupancy as bits, least significant bit first). With the option `voxels` sparse, grids have instead
     of data: coords (the indices x, y, z of each voxel that is not empty) and values (its features).
     """
-    stored = {name: info for name, info in dataset.arrays.items() if name not in dataset.depth_videos}
+    stored = {name: info for name, info in dataset.arrays.items() if name not in depth_videos}
     for name in stored:
         table = Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)
         with closing(table):

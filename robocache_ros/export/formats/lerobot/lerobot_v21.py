@@ -118,10 +118,18 @@ class _Writer:
         videos = [name for name, encoding in self._encodings.items() if encoding in VIDEO]
         return {
             "state": _spans(dataset.state),
-            "action": _spans(dataset.actions),
+            "action": self._actions(),
             "video": {name: {"original_key": IMAGES.format(name)} for name in videos},
             "annotation": {ANNOTATION: {}, SHORT_ANNOTATION: {"original_key": "task_index"}},
         }
+
+    def _actions(self) -> dict[str, dict[str, Any]]:
+        """Return the spans of the actions. GR00T pads deltas with zeros, and others with the last action."""
+        spans = _spans(self._dataset.actions)
+        for stream in self._dataset.actions:
+            if (stream.label or self._dataset.options.action).endswith("delta"):
+                spans[stream.name]["absolute"] = False
+        return spans
 
     def _info(self) -> dict[str, Any]:
         dataset = self._dataset
@@ -145,9 +153,9 @@ class _Writer:
         }
 
 
-def _spans(streams: Iterable[StreamSpec]) -> dict[str, dict[str, int]]:
+def _spans(streams: Iterable[StreamSpec]) -> dict[str, dict[str, Any]]:
     """Return the first column and the one after the last of each stream."""
-    spans = {}
+    spans: dict[str, dict[str, Any]] = {}
     start = 0
     for stream in streams:
         spans[stream.name] = {"start": start, "end": start + stream.width}

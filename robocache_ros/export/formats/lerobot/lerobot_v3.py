@@ -67,7 +67,7 @@ class _Writer:
         dataset, meta = self._dataset, self._folder / "meta"
         (meta / "episodes" / "chunk-000").mkdir(parents=True)
         places = self._write_data()
-        arrays = write_arrays(dataset, self._folder, CHUNK_FILES)
+        arrays = write_arrays(dataset, self._folder, CHUNK_FILES, dataset.depth_videos)
         self._write_episodes(places, self._write_videos())
         meta_folder.write_tasks(meta, dataset.tasks)
         meta_folder.write_provenance(meta, dataset, self._encodings, arrays)
@@ -160,7 +160,7 @@ class _Writer:
             "splits": {"train": f"0:{len(dataset.episodes)}"},
             "data_path": DATA_PATH,
             "video_path": VIDEO_PATH,
-            "features": meta_folder.features(dataset, self._encodings),
+            "features": meta_folder.features(dataset, self._encodings, dataset.depth_videos),
         }
 
 

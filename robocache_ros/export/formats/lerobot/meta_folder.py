@@ -44,7 +44,9 @@ def write_provenance(
     meta: Path, dataset: ExportedDataset, encodings: Mapping[str, str], arrays: Mapping[str, Any]
 ) -> None:
     """Write robocache.json: where the dataset is from, and how its images and arrays are stored."""
-    stored = {stream.name: dataset.stored(stream.name, encodings.get(stream.name)) for stream in dataset.spec.media}
+    names = [stream.name for stream in dataset.spec.media]
+    stored = {name: dataset.stored(name, encodings.get(name)) for name in names if name not in arrays}
+    stored.update(dict.fromkeys(arrays, "arrays, lossless"))
     images = image_contract(dataset.spec, stored)
     write_json(meta / "robocache.json", {**dataset.provenance, "images": images, "arrays": arrays})
 
@@ -65,8 +67,10 @@ def image_contract(spec: FusionSpec, stored: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def features(dataset: ExportedDataset, encodings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the features of info.json, given the encoding of each image stream."""
+def features(
+    dataset: ExportedDataset, encodings: Mapping[str, str], depth_videos: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the features of info.json, given the encoding of each image stream, and the streams of depth videos."""
     found: dict[str, Any] = {}
     engine = {
         name: {"dtype": f.dtype, "shape": list(f.shape), "names": list(f.names) or None}
@@ -76,7 +80,7 @@ def features(dataset: ExportedDataset, encodings: Mapping[str, str]) -> dict[str
     found.update({name: feature for name, feature in engine.items() if name not in own})
     for name, encoding in encodings.items():
         found[IMAGES.format(name)] = _picture(dataset, name, encoding)
-    found.update({IMAGES.format(name): _depth(dataset, name) for name in dataset.depth_videos})
+    found.update({IMAGES.format(name): _depth(dataset, name) for name in depth_videos})
     found.update({name: engine[name] for name in own})
     found["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
     for key in ("frame_index", "episode_index", "index", "task_index"):
