@@ -93,7 +93,7 @@ def test_it_gives_windows_by_delta_timestamps(read: Callable[[str], dict[str, An
 def test_an_episode_starts_its_own_time(
     made: Callable[[str], ExportResult], read: Callable[[str], dict[str, Any]]
 ) -> None:
-    lengths = [stop - start for recording in made("none").recordings for start, stop in recording.episodes]
+    lengths = [episode.stop - episode.start for recording in made("none").recordings for episode in recording.episodes]
     firsts = np.cumsum([0, *lengths])
     for index, item in read("none")["items"].items():
         episode = int(np.searchsorted(firsts, int(index), side="right")) - 1

@@ -15,6 +15,8 @@ import pytest
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.lerobot import lerobot_v21
 from robocache_ros.export.job import export
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.validate.validators import validate
 from robocache_ros.spec import FusionSpec, load_spec
 
 CAMERAS = ("front", "wrist")
@@ -69,6 +71,20 @@ def test_each_episode_is_in_files_of_its_own(v21: Path) -> None:
             assert [frame.pts * frame.time_base * 50 for frame in frames] == list(range(episode["length"]))
             assert frames[0].key_frame
     assert lines(v21, "tasks.jsonl") == [{"task_index": 0, "task": "lift the cube"}]
+
+
+def test_each_task_has_an_index(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    recordings = [PlannedRecording(bags[1], task=task) for task in ("lift the cube", "put it down", "lift the cube")]
+    options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
+    out = export(recordings, spec, tmp_path / "out", options).out / "lerobot21"
+    assert [line["task"] for line in lines(out, "tasks.jsonl")] == ["lift the cube", "put it down"]
+    episodes = lines(out, "episodes.jsonl")
+    assert {episode["tasks"][0] for episode in episodes} == {"lift the cube", "put it down"}
+    table = joined(out)
+    for key in ("task_index", "annotation.human.action.task_description"):
+        for row, index in zip(table["episode_index"], table[key], strict=True):
+            assert episodes[row]["tasks"] == [["lift the cube", "put it down"][index]]
+    assert all(findings.found == [] for findings in validate(tmp_path / "out"))
 
 
 def test_totals_and_templates(v21: Path) -> None:
