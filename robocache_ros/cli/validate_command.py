@@ -24,12 +24,15 @@ def _validate(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image; otherwise the frames of videos are counted.")
     ] = False,
+    recordings: Annotated[
+        bool, typer.Option("--recordings", help="Compare the recordings that the dataset was exported from.")
+    ] = False,
     json: given.AsJson = False,
 ) -> None:
     """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
     from robocache_ros.export.validate.validators import validate
 
-    checked = [found for dataset in datasets for found in validate(dataset, decode=decode)]
+    checked = [found for dataset in datasets for found in validate(dataset, decode=decode, recordings=recordings)]
     wrong = any(findings.found for findings in checked)
     if json:
         lines = [str(finding) for findings in checked for finding in findings.found]

@@ -69,11 +69,12 @@ def _digests(dataset: Path, names: Sequence[str]) -> list[str]:
     identities = [(dataset / name).stat() for name in names]
     distinct = {(found.st_dev, found.st_ino): name for name, found in zip(names, identities, strict=True)}
     with ThreadPoolExecutor(THREADS) as pool:
-        digests = dict(zip(distinct, pool.map(_sha256, [dataset / name for name in distinct.values()]), strict=True))
+        digests = dict(zip(distinct, pool.map(sha256, [dataset / name for name in distinct.values()]), strict=True))
     return [digests[found.st_dev, found.st_ino] for found in identities]
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -13,6 +13,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats import FORMATS, known_formats, load_format
 from robocache_ros.export.validate.checksum_list import check_checksums
 from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.recordings_check import check_recordings
 
 # Module and name of the `Validator` of each format, imported on use.
 VALIDATORS = (
@@ -45,12 +46,13 @@ class Validator(Protocol):
         """
 
 
-def validate(dataset: str | Path, *, decode: bool = False) -> list[Findings]:
+def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = False) -> list[Findings]:
     """Read every file of a dataset and report what is wrong.
 
     Args:
         dataset: a folder or a file of one of the formats, or a folder with a dataset in each of its subfolders.
         decode: also decode every image.
+        recordings: also compare the recordings that the dataset was exported from, if they are on this machine.
 
     Returns:
         What was found in each dataset.
@@ -70,6 +72,8 @@ def validate(dataset: str | Path, *, decode: bool = False) -> list[Findings]:
             known_folders = {one for one, _ in found}
             others = [one for one in candidates if one.is_dir() and one not in known_folders]
             checked = [_validate(one, validator, decode) for one, validator in found]
+            for findings in checked if recordings else ():
+                check_recordings(findings)
             checked[-1].unchecked += [f"{printable(one.name)}: not a dataset of a known format" for one in others]
             return checked
     titles = ", ".join(validator.title for validator in known)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,21 @@ def test_the_exit_code_is_1_if_anything_is_wrong(
     (told,) = document["datasets"]
     assert (document["command"], document["exit_code"], len(document["errors"])) == ("validate", 1, 1)
     assert told["findings"] == [{"where": "meta/info.json", "what": "fps is None; it must be a positive number"}]
+
+
+def test_a_recording_that_was_changed_after_the_export(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    bag = Path(shutil.copytree(bags[1], tmp_path / "bag"))
+    out = export([bag], spec, tmp_path / "out", ExportOptions(media="none")).out
+    (findings,) = validate(out, recordings=True)
+    assert (findings.found, findings.counted["files of recordings"]) == ([], 1)
+    (file,) = bag.glob("*.mcap")
+    with file.open("ab") as opened:
+        opened.write(b"more")
+    (findings,) = validate(out, recordings=True)
+    assert [finding.what for finding in findings.found] == [f"{file.name}: was changed after the export"]
+    shutil.rmtree(bag)
+    (findings,) = validate(out, recordings=True)
+    assert findings.unchecked[-1].endswith("is not on this machine")
 
 
 def test_what_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
