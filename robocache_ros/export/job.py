@@ -18,7 +18,7 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.formats import DatasetFormat, load_format
 from robocache_ros.export.media.cloud_writer import has_points
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
-from robocache_ros.export.pieces.conversion import convert, masks_all
+from robocache_ros.export.pieces.convert_recording import convert, masks_all
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
 from robocache_ros.export.pieces.recording_to_piece import Outcome
@@ -209,7 +209,7 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
         spec = replace(spec, rate_hz=options.rate_hz)
     # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
     if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
-        spec = _without_cameras(spec)
+        spec = spec.without_cameras()
     if options.on_invalid != "spec":
         streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
         spec = replace(spec, streams=tuple(streams))
@@ -220,11 +220,3 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     if options.trim_idle_s:
         check_motion(spec)
     return spec
-
-
-def _without_cameras(spec: FusionSpec) -> FusionSpec:
-    """Return the spec without its image streams."""
-    kept = tuple(stream for stream in spec.streams if stream.kind != "image")
-    if not kept:
-        raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
-    return replace(spec, streams=kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,17 @@ class FusionSpec:
     def media(self) -> tuple[StreamSpec, ...]:
         """The streams of images and clouds."""
         return tuple(s for s in self.streams if s.kind != "vector")
+
+    def without_cameras(self) -> FusionSpec:
+        """Return the spec without its image streams.
+
+        Raises:
+            RoboCacheError: there are no other streams.
+        """
+        kept = tuple(stream for stream in self.streams if stream.kind != "image")
+        if not kept:
+            raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
+        return replace(self, streams=kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved spec as plain values with all defaults. `load_spec` restores an equal spec from them."""

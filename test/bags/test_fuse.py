@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.bags import fuse
-from robocache_ros.bags.fuse import BagRun, without_cameras
+from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.bench.hostile.node_inputs import raw_image
@@ -49,7 +49,7 @@ def joined(parts: Iterator[Frames]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @pytest.fixture(scope="module")
 def lift(panda_lift: Path) -> tuple[FusionSpec, np.ndarray, np.ndarray, np.ndarray]:
-    spec = without_cameras(load_spec(CONFIG))
+    spec = load_spec(CONFIG).without_cameras()
     with Bag(panda_lift) as bag:
         return spec, *joined(BagRun(bag, spec).frames())
 
@@ -116,7 +116,7 @@ def test_ticks_lie_on_the_epoch_grid_without_holes(lift: tuple) -> None:
 
 
 def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
-    spec = without_cameras(load_spec(CONFIG))
+    spec = load_spec(CONFIG).without_cameras()
     shorter = FusionSpec(robocache=1, streams=spec.streams, delay_ms=1.0)
     with Bag(panda_lift) as bag:
         ideal, deployed = (BagRun(bag, shorter, visibility=v, trim=False) for v in ("ideal", "deployed"))
@@ -190,7 +190,7 @@ def test_a_recording_that_spans_no_tick_is_refused(tmp_path: Path, trim: bool) -
 
 
 def test_a_time_range_can_be_cut_out(panda_lift: Path) -> None:
-    spec = without_cameras(load_spec(CONFIG))
+    spec = load_spec(CONFIG).without_cameras()
     with Bag(panda_lift) as bag:
         start = bag.start_ns + 3_000_000_000
         run = BagRun(bag, spec, start_ns=start, stop_ns=start + 2_000_000_000)
@@ -228,4 +228,4 @@ def test_counters_say_what_became_of_the_messages(make_bag: Callable[..., Path])
 def test_a_spec_of_images_alone_has_nothing_left_without_them() -> None:
     image = {"topic": "/image", "type": "sensor_msgs/msg/Image"}
     with pytest.raises(RoboCacheError, match="all of them are images"):
-        without_cameras(load_spec({"robocache": 1, "streams": {"front": image}}))
+        load_spec({"robocache": 1, "streams": {"front": image}}).without_cameras()

@@ -12,7 +12,7 @@ from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.episodes.boundaries import EpisodesDropped
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
-from robocache_ros.export.pieces.conversion import PartsDropped, convert
+from robocache_ros.export.pieces.convert_recording import PartsDropped, convert
 from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Progress

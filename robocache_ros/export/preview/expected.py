@@ -10,7 +10,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.pieces.conversion import foresee
+from robocache_ros.export.pieces.convert_recording import foresee
 from robocache_ros.export.preview.matching import StreamMatch, match
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.spec import FusionSpec

@@ -28,10 +28,6 @@ from .conftest import Contents, contents
 NO_MEDIA = ExportOptions(media="none")
 
 
-def without_cameras(spec: FusionSpec) -> FusionSpec:
-    return replace(spec, streams=tuple(stream for stream in spec.streams if stream.kind != "image"))
-
-
 def key(plan: Plan, recording: Path) -> str:
     with Checksums(recording) as checksums:
         return plan.key(PlannedRecording(recording), checksums.result())
@@ -90,7 +86,7 @@ def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spe
 
 
 def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan, store = Plan((PlannedRecording(bags[0]),), without_cameras(spec), NO_MEDIA, {}), PieceStore(tmp_path)
+    plan, store = Plan((PlannedRecording(bags[0]),), spec.without_cameras(), NO_MEDIA, {}), PieceStore(tmp_path)
     first = make_piece(plan, PlannedRecording(bags[0]), store, resumed=False, progress=None)
     assert first.piece
     whole = contents(first.piece)

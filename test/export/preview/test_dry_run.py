@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.bags.fuse import without_cameras
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
@@ -27,8 +26,8 @@ NO_MEDIA = ExportOptions(media="none")
 
 def test_what_is_expected_is_what_an_export_makes(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     part = PlannedRecording(bags[0], start=moment(0.2), stop=moment(1.2))
-    result = export([part], without_cameras(spec), tmp_path / "set", NO_MEDIA).recordings[0]
-    found = expect(part, without_cameras(spec), NO_MEDIA)
+    result = export([part], spec.without_cameras(), tmp_path / "set", NO_MEDIA).recordings[0]
+    found = expect(part, spec.without_cameras(), NO_MEDIA)
     assert found.problems == ()
     assert found.result
     assert found.result.episodes == result.episodes
@@ -44,7 +43,7 @@ def test_images_are_expected_without_being_converted(bags: list[Path], spec: Fus
 
 
 def test_a_refusal_is_expected_with_its_reason(bags: list[Path], spec: FusionSpec) -> None:
-    found = expect(PlannedRecording(bags[0]), without_cameras(spec), ExportOptions(media="none", min_frames=1000))
+    found = expect(PlannedRecording(bags[0]), spec.without_cameras(), ExportOptions(media="none", min_frames=1000))
     assert "no 1000 ticks in a row have every stream" in found.refusal
     assert found.result
 
@@ -86,11 +85,11 @@ def test_a_dry_run_counts_and_estimates_and_writes_nothing(
 ) -> None:
     monkeypatch.setattr(dry_run_module, "SAMPLE_NS", 10**9)
     recordings = planned([*bags, tmp_path / "missing.mcap"])
-    run = dry_run(recordings, without_cameras(spec), tmp_path / "out" / "set", NO_MEDIA, jobs=2)
+    run = dry_run(recordings, spec.without_cameras(), tmp_path / "out" / "set", NO_MEDIA, jobs=2)
     assert not (tmp_path / "out").exists()
     assert len(run.accepted) == 2
     assert "no such recording" in run.expected[2].problems[0]
-    made = export(bags, without_cameras(spec), tmp_path / "set", NO_MEDIA)
+    made = export(bags, spec.without_cameras(), tmp_path / "set", NO_MEDIA)
     size = sum(file.stat().st_size for file in made.out.rglob("*") if file.is_file())
     assert (run.frames, run.episodes) == (made.frames, made.episodes)
     assert run.estimate
@@ -105,7 +104,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
     def full(*_: object) -> None:
         raise RoboCacheError("disk: full; free some space")
 
-    spec = without_cameras(spec)
+    spec = spec.without_cameras()
     with monkeypatch.context() as patched:
         patched.setattr("robocache_ros.export.job.merge_pieces", full)
         with pytest.raises(RoboCacheError, match="disk: full"):

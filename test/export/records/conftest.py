@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robocache_ros.bags.fuse import without_cameras
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
@@ -76,7 +75,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: F
     def make(name: str, media: str) -> Exported:
         if (name, media) not in made:
             found, own = recordings[name]
-            own = without_cameras(own) if media == "none" else own
+            own = own.without_cameras() if media == "none" else own
             options = ExportOptions(formats=FORMATS, task=TASK, robot_type="panda", media=media)
             result = export(found, own, folder / f"{name}_{media}", options)
             paths = [recording.bag for recording in result.recordings for _ in recording.episodes]
