@@ -15,7 +15,7 @@ MAX_RATE_HZ = 1000
 _NEAR = 0.05  # largest distance of an offset in ms from a whole number of ticks, in ticks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EpisodeOptions:
     """Options that decide the rows of an episode."""
 
