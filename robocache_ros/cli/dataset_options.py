@@ -21,7 +21,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Field of ExportOptions -> its type and option; the default is that of the field.
 OPTIONS: dict[str, Any] = {
-    "formats": Annotated[list[str], typer.Option("--format", "-f", help="Dataset format; may be repeated.")],
+    "formats": Annotated[
+        list[str],
+        typer.Option("--format", "-f", help="Dataset format, see docs/reference/formats.md; may be repeated."),
+    ],
     "visibility": given.Sees,
     "media": Annotated[
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")

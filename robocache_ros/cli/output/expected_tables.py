@@ -48,7 +48,7 @@ def recordings_table(all_expected: Sequence[Expected]) -> Table:
         result = expected.result
         found = sum(not stream.problems for stream in expected.streams)
         streams = f"{found} of {len(expected.streams)}" if expected.streams else "-"
-        name = escape(printable(expected.path, 100))
+        name = escape(f"{printable(expected.path, 100)}{_part_of(expected)}")
         if result is None or not len(result.ticks_ns):
             table.add_row(name, "-", streams, *("-" * 4))
             continue
@@ -99,6 +99,12 @@ def expected_facts(expected: Expected) -> dict[str, Any]:
         },
         "expected": recording_facts(result) if result else None,
     }
+
+
+def _part_of(expected: Expected) -> str:
+    planned = expected.recording
+    named = (("from", planned.start), ("to", planned.stop))
+    return "".join(f" {name} {at.ns / 1e9:.10g} s" for name, at in named if at)
 
 
 def _episodes_of(expected: Expected) -> str:
