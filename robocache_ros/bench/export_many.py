@@ -1,6 +1,6 @@
 """The memory and the time of an export of many small recordings, by their number. Both should be flat per recording.
 
-    python -m robocache_ros.bench.export.many_recordings [--counts 100 500] [--media video]
+    python -m robocache_ros.bench.export_many [--counts 100 500] [--media video]
 
 Each recording has two seconds of joints and of one camera. Writes export_many.json and export_many.md.
 """
@@ -55,7 +55,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "export_many.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     (given.out / "export_many.md").write_text(text, encoding="utf-8")
-    print(text)
+    print(text)  # noqa: T201
 
 
 def report(result: dict[str, Any]) -> str:
@@ -70,7 +70,7 @@ def report(result: dict[str, Any]) -> str:
         [
             "# Memory and time of an export of many recordings",
             "",
-            f"`python -m robocache_ros.bench.export.many_recordings --media {result['media']}`: recordings of "
+            f"`python -m robocache_ros.bench.export_many --media {result['media']}`: recordings of "
             f"{SECONDS} s, one after the other. {on['cores']} cores of an {on['cpu']}, Python {on['python']}, "
             f"{on['date']}. Seconds are those of the process.",
             "",
