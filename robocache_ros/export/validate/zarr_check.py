@@ -18,7 +18,7 @@ from robocache_ros.extras import need
 
 FOLDER = "replay_buffer.zarr"
 VALID = "robocache.valid"  # of datasets that this package wrote: 0 where a stream has no value
-CHUNK_BYTES = 1 << 31
+CHUNK_BYTES = 256 << 20
 MAX_CHUNKS = 10_000_000
 CODECS = ("zstd", "zlib", "gzip")
 

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.validate import robomimic_check
 from robocache_ros.export.validate.validators import validate
 
 from .conftest import found
@@ -54,6 +55,19 @@ def test_robomimic_actions_beyond_1(robomimic: Path) -> None:
     with h5py.File(robomimic, "r+") as file:
         file["data/demo_1/actions"][2] = 1.5
     assert found(robomimic) == ["data/demo_1/actions: 1.5 is outside -1 to 1, which robomimic's policies predict"]
+
+
+def test_large_robomimic_arrays_are_read_in_parts(robomimic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(robomimic, "r+") as file:
+        file["data/demo_0/obs/state"][4, 1] = np.nan
+    monkeypatch.setattr(robomimic_check, "ARRAY_BYTES", 2 * 16)  # two rows of obs/state
+    assert found(robomimic) == [
+        "data/demo_0/obs/state, from row 4: NaN or infinite in 1 rows, the first is row 0",
+    ]
+    monkeypatch.setattr(robomimic_check, "ARRAY_BYTES", 9)
+    (findings,) = validate(robomimic)
+    assert "data/demo_1/obs/state: a row has more than 0 MiB" in findings.unchecked
 
 
 def test_robomimic_values_that_do_not_fit(robomimic: Path) -> None:
