@@ -55,7 +55,7 @@ def main() -> None:
     measure: dict[str, Callable[[Path], dict[str, Any]]] = {
         "peers": peers,
         "reading": lambda folder: parts.reading(folder, given.seconds / 4, given.rounds + 1),
-        "jobs": lambda folder: parts.processes(folder, 4, given.seconds / 5),
+        "jobs": lambda folder: parts.processes(folder, 6, given.seconds / 4),
         "formats": lambda folder: parts.one_pass(folder, given.seconds / 2),
         "commands": lambda folder: commands(given.bag, given.spec, given.rounds),
     }

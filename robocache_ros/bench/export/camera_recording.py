@@ -41,14 +41,14 @@ def write(path: Path, seconds: float, cameras: int, compression: str = "none") -
     """Write a recording; `compression` as in `write_bag`, or lz4 (of the chunks of an mcap file), or sqlite3."""
     types = {"/joint_states": JOINT_STATE, "/command": JOINT_STATE}
     types.update({camera_topic(k): IMAGE for k in range(cameras)})
-    found = messages(seconds, cameras)
-    if compression == "lz4":
-        path.mkdir(parents=True)
-        declared = {topic: (kind, "") for topic, kind in types.items()}
-        (path / "lz4.mcap").write_bytes(write_mcap(declared, found, McapLayout(compression="lz4")))
-        return path
-    storage = "sqlite3" if compression == "sqlite3" else "mcap"
-    return write_bag(path, types, found, storage=storage, compression="none" if storage == "sqlite3" else compression)
+    if compression != "lz4":
+        storage, compression = ("sqlite3", "none") if compression == "sqlite3" else ("mcap", compression)
+        return write_bag(path, types, messages(seconds, cameras), storage=storage, compression=compression)
+    write_bag(path, types, messages(seconds, cameras))  # for its metadata.yaml, which rosbags needs
+    (file,) = path.glob("*.mcap")
+    declared = {topic: (kind, "") for topic, kind in types.items()}
+    file.write_bytes(write_mcap(declared, messages(seconds, cameras), McapLayout(compression="lz4")))
+    return path
 
 
 def messages(seconds: float, cameras: int) -> Iterator[tuple[str, int, bytes]]:
