@@ -219,4 +219,9 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
         raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
     if options.trim_idle_s:
         check_motion(spec)
+    if spec.actions == "required" and not any(s.role == "action" for s in Labels(spec, options).spec.vectors):
+        raise RoboCacheError(
+            "streams: none has role: action, which policies are trained on; give it to the stream of the commands, use "
+            "--action next-observation, or state actions: none"
+        )
     return spec

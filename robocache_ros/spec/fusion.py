@@ -70,6 +70,9 @@ class FusionSpec:
     emit: str = key(
         choice("fixed", "eager"), "fixed: at tick + delay_ms; eager: once every stream has passed it", default="fixed"
     )
+    actions: str = key(
+        choice("required", "none"), "whether an export without an action stream is refused", default="required"
+    )
     quality: SpecQuality | None = key(
         nested(SpecQuality), "limits that a recording must keep to be exported", default=None
     )

@@ -102,7 +102,7 @@ def test_one_path_is_not_a_list_of_recordings(spec: FusionSpec, tmp_path: Path) 
 
 def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     topic = "/panda/joint_states"
-    joint = replace(spec, streams=tuple(s for s in spec.streams if s.name == "joint_position"))
+    joint = replace(spec, actions="none", streams=tuple(s for s in spec.streams if s.name == "joint_position"))
     with Bag(bags[0]) as bag:
         first = next(m for m in bag.messages([topic]))
     short = write_bag(
@@ -110,6 +110,15 @@ def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: Fusio
     )
     with pytest.raises(RoboCacheError, match="without a tick"):
         export([short], joint, tmp_path / "set", ExportOptions())
+
+
+def test_a_dataset_without_actions_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    states = replace(spec, streams=tuple(s for s in spec.streams if s.role != "action"))
+    with pytest.raises(RoboCacheError, match=r"none has role: action, .* or state actions: none"):
+        export(bags, states, tmp_path / "set", ExportOptions(media="none"))
+
+    export(bags[:1], states, tmp_path / "next", ExportOptions(media="none", action="next-observation"))
+    export(bags[:1], replace(states, actions="none"), tmp_path / "none", ExportOptions(media="none"))
 
 
 def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_original_stamps_can_be_looked_up_in_the_recording(made: Made, bags: lis
 def test_latency_is_given_back_to_the_stored_stamps(bags: list[Path], tmp_path: Path, spec: FusionSpec) -> None:
     raw = spec.to_dict()
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
-    raw["streams"] = {"plain": pose, "late": {**pose, "latency_ms": 30.0}}
+    raw |= {"actions": "none", "streams": {"plain": pose, "late": {**pose, "latency_ms": 30.0}}}
     result = export([bags[0]], load_spec(raw), tmp_path / "out", ExportOptions(media="none"))
     rows = columns(result)
     stamps, ages = np.array(rows["robocache.stamp_ns"]), np.array(rows["robocache.age_ns"])
@@ -170,7 +170,7 @@ def test_depth_images_are_kept_as_the_numbers_they_are(tmp_path: Path) -> None:
     times = [start + 50_000_000 * k for k in range(20)]
     bag = write_bag(tmp_path / "bag", {"/depth": "sensor_msgs/msg/Image"}, [("/depth", t, message(t)) for t in times])
     streams = {"depth": {"topic": "/depth", "type": "sensor_msgs/msg/Image"}}
-    spec = load_spec({"robocache": 1, "streams": streams})
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": streams})
     result = export([bag], spec, tmp_path / "out")
     ranges, stored = read_arrays(result.out, "depth")
     assert len(stored) == 19  # the last one comes after the last tick

@@ -24,6 +24,8 @@ KNOWN = {
     ("ops/__init__.py", "import_module"): "names of a table in the same file",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
     ("export/formats/__init__.py", "import_module"): "values of a table in the same file",
+    ("export/validate/validators.py", "import_module"): "values of a table in the same file",
+    ("bench/export/run_forge.py", "import_module"): "constants of the same file: the modules of another program",
     ("cli/commands.py", "import_module"): "constants of the commands in the same file",
     ("programs.py", "import_module"): "the console scripts of the package",
     ("decode/cdr/definitions.py", "import_module"): "packages that an installed message class names as its fields'",

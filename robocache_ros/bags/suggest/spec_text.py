@@ -96,7 +96,9 @@ def _flow(value: Any) -> str:
 
 def _tail(streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
     if not any(stream.keys.get("role") == "action" for stream in streams):
-        yield "# No topic looks like a command: give `role: action` to the stream that the policy predicts."
+        yield "# No topic looks like a command: give `role: action` to the stream that the policy predicts, and remove"
+        yield "# the next line; or export with --action next-observation."
+        yield "actions: none"
     if left_out:
         yield "# Left out:"
         yield from (f"#   {line}" for line in left_out)

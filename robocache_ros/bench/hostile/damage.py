@@ -49,7 +49,14 @@ def fusion_spec() -> FusionSpec:
     """The spec with which the recordings are fused."""
     streams = {
         "position": {"topic": "/arm/pose", "type": POSE, "field": "pose.position", "max_gap_ms": 60},
-        "command": {"topic": "/arm/command", "type": ARRAY, "dim": 2, "align": "hold", "max_age_ms": 200},
+        "command": {
+            "topic": "/arm/command",
+            "type": ARRAY,
+            "dim": 2,
+            "align": "hold",
+            "max_age_ms": 200,
+            "role": "action",
+        },
     }
     return load_spec({"robocache": 1, "rate_hz": 50, "streams": streams})
 

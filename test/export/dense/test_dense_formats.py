@@ -83,7 +83,9 @@ def test_media_none_leaves_images_out_and_keeps_depth(sensors: list[Path], tmp_p
 
 
 def test_an_observation_called_action_is_refused_before_a_recording_is_read(tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "streams": {"action": {"topic": "/a", "type": "std_msgs/msg/Float32"}}})
+    spec = load_spec(
+        {"robocache": 1, "actions": "none", "streams": {"action": {"topic": "/a", "type": "std_msgs/msg/Float32"}}}
+    )
     with pytest.raises(RoboCacheError, match=r"streams\.action: diffusion_policy stores the action under this name"):
         export([tmp_path / "no_recording"], spec, tmp_path / "out", ExportOptions(formats=("diffusion_policy",)))
 

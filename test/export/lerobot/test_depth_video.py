@@ -34,7 +34,7 @@ KEY = "observation.images.depth"
 def depth_spec(unit: str) -> FusionSpec:
     depth = {"topic": "/depth", "type": TYPE, **({"unit": unit} if unit else {})}
     joint = {"topic": "/x", "type": "std_msgs/msg/Float64", "align": "hold"}
-    return load_spec({"robocache": 1, "streams": {"depth": depth, "x": joint}})
+    return load_spec({"robocache": 1, "actions": "none", "streams": {"depth": depth, "x": joint}})
 
 
 def recording(folder: Path, encoding: str, seed: int) -> Path:

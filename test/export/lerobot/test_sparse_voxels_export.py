@@ -28,7 +28,7 @@ CLOUD = {"topic": "/camera/front/points", "type": "sensor_msgs/msg/PointCloud2",
     ids=["occupancy", "mean"],
 )
 def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags: list[Path], tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": {**GRID, **keys}}}})
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": {**GRID, **keys}}}})
     dense, sparse = (
         export(bags[:1], spec, tmp_path / voxels, ExportOptions(voxels=voxels)).out for voxels in ("dense", "sparse")
     )
@@ -44,7 +44,7 @@ def test_sparse_voxels_are_the_dense_ones(keys, dtype, features, bags: list[Path
 
 
 def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
     out = export(bags[:1], spec, tmp_path / "out", ExportOptions(voxels="sparse")).out
     ranges, grids = read_arrays(out, "voxels", episode=7)
     assert (ranges.shape, grids.shape) == ((0, 2), (0, 64, 64, 64))
@@ -52,7 +52,7 @@ def test_an_episode_without_arrays_reads_as_none(bags: list[Path], tmp_path: Pat
 
 def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_path: Path) -> None:
     mean = {**GRID, "reduce": "mean", "features": ["x", "y", "z", "intensity"]}
-    spec = load_spec({"robocache": 1, "streams": {"cloud": {**CLOUD, "voxels": mean}}})
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"cloud": {**CLOUD, "voxels": mean}}})
     out = export(bags[:1], spec, tmp_path / "out", ExportOptions(points=512, voxels="sparse")).out
     ranges, clouds = read_arrays(out, "cloud")
     with Bag(bags[0]) as bag:
@@ -66,7 +66,7 @@ def test_a_stored_cloud_is_that_of_the_frame_on_the_robot(bags: list[Path], tmp_
 
 
 def test_points_need_voxels_with_coordinates(bags: list[Path], tmp_path: Path) -> None:
-    spec = load_spec({"robocache": 1, "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
+    spec = load_spec({"robocache": 1, "actions": "none", "streams": {"voxels": {**CLOUD, "voxels": GRID}}})
     with pytest.raises(RoboCacheError, match="points: no stream has voxels with the features x, y, z; add them"):
         export(bags[:1], spec, tmp_path / "out", ExportOptions(points=512))
     with pytest.raises(RoboCacheError, match="points: -1 is not from 0 to"):

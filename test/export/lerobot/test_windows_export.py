@@ -33,7 +33,7 @@ def windowed() -> FusionSpec:
         "fast": {**window, "samples": SHAPE[0]},
         "effort": {**window, "samples": 30, "field": "velocity", "reduce": "rms"},
     }
-    return load_spec({"robocache": 1, "streams": streams})
+    return load_spec({"robocache": 1, "actions": "none", "streams": streams})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,9 @@ def test_the_features_and_statistics_have_the_shape_of_a_window(result) -> None:
 
 
 def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path) -> None:
-    small = load_spec({"robocache": 1, "streams": {"fast": {**JOINTS, "align": "window", "samples": 4}}})
+    small = load_spec(
+        {"robocache": 1, "actions": "none", "streams": {"fast": {**JOINTS, "align": "window", "samples": 4}}}
+    )
     result = export(bags[:1], small, tmp_path / "out", ExportOptions())
     assert result.recordings[0].counters["fast"]["window_overflow"] > 300
     assert "window_overflow" in (result.out / "report.html").read_text()

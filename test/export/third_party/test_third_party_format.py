@@ -62,7 +62,7 @@ def test_its_own_refusals_come_before_a_recording_is_read(
 ) -> None:
     monkeypatch.syspath_prepend(site)
     assert known_formats()[-1] == "csv"
-    cameras = replace(spec, streams=tuple(stream for stream in spec.streams if stream.kind == "image"))
+    cameras = replace(spec, actions="none", streams=tuple(stream for stream in spec.streams if stream.kind == "image"))
     with pytest.raises(RoboCacheError, match="csv stores vectors"):
         export([tmp_path / "no_recording"], cameras, tmp_path / "out", ExportOptions(formats=("csv",)))
 
