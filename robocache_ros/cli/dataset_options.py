@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
         typer.Option("--format", "-f", help="Dataset format, see docs/reference/formats.md; may be repeated."),
     ],
     "visibility": given.Sees,
+    "compare_visibility": given.Compares,
     "media": Annotated[
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
     ],

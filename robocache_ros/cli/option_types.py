@@ -99,6 +99,12 @@ Sees = Annotated[
         help="ideal: use every sample; deployed: leave out samples that the robot would have received too late."
     ),
 ]
+Compares = Annotated[
+    bool,
+    typer.Option(
+        "--compare-visibility", help="Show ideal and deployed side by side in the report: fuses each recording twice."
+    ),
+]
 AtInvalid = Annotated[
     OnInvalid,
     typer.Option(help="Ticks without a value: leave them out and split, hold the last value, store zeros, or fail."),

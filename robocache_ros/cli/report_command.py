@@ -8,32 +8,35 @@ from typing import Annotated
 import typer
 
 from robocache_ros.cli import option_types as given
-from robocache_ros.errors import RoboCacheError, printable
 
 
 def report(
     bag: given.Recording,
     spec: given.SpecFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write; its JSON document has the ending .json.")
+    ] = Path("report.html"),
     visibility: given.Sees = given.Visibility.ideal,
+    compare_visibility: given.Compares = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     json: given.AsJson = False,
 ) -> None:
     """Write the quality report of a recording, without a dataset."""
     from robocache_ros.cli.output import tables
-    from robocache_ros.cli.output.export_outcome import recording_facts
     from robocache_ros.cli.output.json_output import print_document
     from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.job import summarize
-    from robocache_ros.export.report.page import write_report
+    from robocache_ros.export.report.page import check_new, json_file, write_report
     from robocache_ros.spec import load_spec
 
-    if out.exists() and not overwrite:
-        raise RoboCacheError(f"{printable(out)}: already exists; choose another file, or give --overwrite")
+    check_new(out, overwrite=overwrite)
+    loaded = load_spec(spec)
     with shown_progress() as progress:
-        recording = summarize(bag, load_spec(spec), visibility=visibility.value, progress=progress)
-    write_report([recording], out, overwrite=overwrite)
+        recording = summarize(
+            bag, loaded, visibility=visibility.value, compare_visibility=compare_visibility, progress=progress
+        )
+    document = write_report([recording], out, overwrite=overwrite)
     if json:
-        print_document("report", {"wrote": out, "recording": recording_facts(recording)})
+        print_document("report", {"wrote": out, "wrote_json": json_file(out), **document})
     else:
-        tables.say(f"wrote {out}")
+        tables.say(f"wrote {out} and {json_file(out)}")

@@ -22,6 +22,7 @@ class ExportOptions(EpisodeOptions):
 
     formats: tuple[str, ...] = ("lerobot",)
     visibility: str = "ideal"  # ideal: ticks use every sample; deployed: only samples that had arrived on the robot
+    compare_visibility: bool = False  # also compute the validity under the other visibility, for the report
     media: str = "video"  # store camera images as video where the format can, as PNG, or not at all
     codec: str = "auto"  # of videos: auto, which is the usual one of each format, av1 or h264
     crf: int | None = None  # quality, speed and distance of key frames of videos; see VideoSettings

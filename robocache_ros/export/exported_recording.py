@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.stats import TopicStats
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.report.thumbnails import Thumbnails
+from robocache_ros.export.report.tick_states import Totals
 from robocache_ros.spec import FusionSpec
 
 
@@ -46,6 +47,7 @@ class ExportedRecording:
     success: bool | None = None  # None: unknown
     clocks: dict[str, Any] = field(default_factory=dict)  # `timeline`, and the `device_clocks` of streams
     reasons: dict[str, int] = field(default_factory=dict)  # why ticks are in no episode -> number of ticks
+    visibilities: dict[str, Totals] = field(default_factory=dict)  # with `compare_visibility`: ideal and deployed
 
     @property
     def kept(self) -> NDArray[np.bool_]:

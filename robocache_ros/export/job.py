@@ -82,7 +82,7 @@ def export(
         out: the folder of the dataset, new or empty.
         options: of the export; None: the defaults.
         overwrite: replace a dataset in `out`.
-        report: write report.html.
+        report: write report.html and report.json.
         jobs: number of processes that convert recordings; None: the number of cores. With more than one, guard the code
             of the main module with `if __name__ == "__main__":`.
         on_error: `fail`: if a recording cannot be converted, convert the others, keep their pieces for the next call,
@@ -185,13 +185,25 @@ def _reused(made: Sequence[Outcome]) -> list[str]:
 
 
 def summarize(
-    bag: str | Path, spec: FusionSpec, *, visibility: str = "ideal", progress: Progress | None = None
+    bag: str | Path,
+    spec: FusionSpec,
+    *,
+    visibility: str = "ideal",
+    compare_visibility: bool = False,
+    progress: Progress | None = None,
 ) -> ExportedRecording:
     """Compute the export result of one recording for a report, without writing a dataset."""
     recording = PlannedRecording(Path(bag))
     with file_errors(recording.path):
         _check_recording(recording, spec)
-        options = ExportOptions(visibility=visibility, on_invalid="mask", trim=False, min_frames=1, min_valid=0.0)
+        options = ExportOptions(
+            visibility=visibility,
+            compare_visibility=compare_visibility,
+            on_invalid="mask",
+            trim=False,
+            min_frames=1,
+            min_valid=0.0,
+        )
         return convert(recording, spec, options, None, progress)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
 MOVES = "moves.json"
 INFO = Path("meta") / "info.json"  # identifies a LeRobot dataset of another program
-_LEROBOT = ("meta", "data", "videos", "arrays", "report.html", "SHA256SUMS")
+_LEROBOT = ("meta", "data", "videos", "arrays", "report.html", "report.json", "SHA256SUMS")
 
 
 def list_entries(dataset: Path) -> None:

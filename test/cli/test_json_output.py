@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.cli.output.json_output import plain
+from robocache_ros.export.report.plain_values import plain
 
 from .conftest import BAG, SPEC, Finished
 
@@ -83,7 +83,9 @@ def test_export_and_report_state_what_was_made(robocache: Callable[..., Finished
     ]
     assert (made["frames"], made["episodes"]) == (99, 2)
     told = document(robocache("report", BAG, "-s", SPEC, "-o", tmp_path / "report.html", "--json"))
-    assert told["recording"]["ticks"] == 450
+    assert told["recordings"][0]["ticks"] == 450
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert written.items() <= told.items()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from robocache_ros.cli.output import tables
-from robocache_ros.cli.output.export_outcome import recording_facts, shares
 from robocache_ros.errors import printable
 from robocache_ros.export.preview.expected import Expected
+from robocache_ros.export.report.exported_facts import recording_facts, shares
 
 LINES = 20  # problems that are listed
 _NAMED = 2  # recordings that are named with a problem

@@ -6,22 +6,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
 from robocache_ros.errors import printable
+from robocache_ros.export.report.exported_facts import recording_facts
 from robocache_ros.export.target import finished_pieces
-from robocache_ros.spec import FusionSpec
 
 if TYPE_CHECKING:
-    from robocache_ros.export.exported_recording import ExportedRecording
     from robocache_ros.export.job import ExportResult
-
-STATES = {"aligned": 1, "held": 2, "invalid": 0}
 
 
 def show(result: ExportResult, *, report: bool) -> None:
@@ -44,6 +38,7 @@ def print_json(result: ExportResult, *, report: bool) -> None:
     content = {
         "out": result.out,
         "report": result.out / "report.html" if report else None,
+        "report_json": result.out / "report.json" if report else None,
         "seconds": result.seconds,
         "times_real_time": result.times_real_time,
         "frames": result.frames,
@@ -54,48 +49,6 @@ def print_json(result: ExportResult, *, report: bool) -> None:
     }
     errors = [f"not in the dataset: {loss.reason}" for loss in result.failed]
     print_document("export", content, exit_code=int(bool(result.failed)), errors=errors)
-
-
-def recording_facts(recording: ExportedRecording) -> dict[str, Any]:
-    """Return what `--json` states about a converted recording."""
-    ticks = len(recording.ticks_ns)
-    validity = shares(recording.valid[recording.kept], recording.spec)
-    return {
-        "path": recording.bag,
-        "task": recording.task or None,
-        "success": recording.success,
-        "start_ns": recording.start_ns,
-        "stop_ns": recording.stop_ns,
-        "ticks": ticks,
-        "frames": recording.frames,
-        "left_out": {
-            "start": recording.leading,
-            "between": ticks - recording.leading - recording.trailing - recording.frames,
-            "end": recording.trailing,
-            "reasons": recording.reasons,
-        },
-        "episodes": [
-            {
-                "first_tick_ns": recording.ticks_ns[episode.start],
-                "last_tick_ns": recording.ticks_ns[episode.stop - 1],
-                "frames": episode.stop - episode.start,
-                "task": episode.task,
-                "success": episode.success,
-            }
-            for episode in recording.episodes
-        ],
-        "streams": {name: {**states, "messages": dict(recording.counters[name])} for name, states in validity.items()},
-        "notes": recording.notes,
-        "integrity": recording.integrity,
-    }
-
-
-def shares(valid: NDArray[np.uint8], spec: FusionSpec) -> dict[str, dict[str, float]]:
-    """Return the shares of aligned, held and invalid ticks by stream, of the (T, N) states of ticks."""
-    return {
-        stream.name: {state: float((valid[:, row] == number).mean()) for state, number in STATES.items()}
-        for row, stream in enumerate(spec.streams if len(valid) else ())
-    }
 
 
 @contextmanager

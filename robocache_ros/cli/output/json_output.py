@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
+
+from robocache_ros.export.report.plain_values import plain
 
 OPTION = "--json"
 LOG_OPTION = "--log-json"
@@ -33,22 +32,3 @@ def log_line(event: str, **content: Any) -> None:
     """Write an object in one line to stderr, for `--log-json`."""
     line = json.dumps(plain({"event": event, "time": time.time(), **content}), ensure_ascii=False, allow_nan=False)
     typer.echo(line, err=True)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON can contain it."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if hasattr(value, "tolist"):  # NumPy
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Path):
-        value = str(value)
-    if isinstance(value, str):  # a path may contain bytes that are not text
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    return value

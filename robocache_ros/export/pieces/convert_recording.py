@@ -20,6 +20,7 @@ from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.progress import Advanced, Progress
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.report.thumbnails import Thumbnails
+from robocache_ros.export.report.tick_states import VISIBILITIES, Totals, ValueAges
 from robocache_ros.spec import FusionSpec
 
 
@@ -114,6 +115,7 @@ def _converted(
         )
         success = SuccessValues(spec, len(boundaries.parts))
         thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
+        ages = ValueAges(len(spec.streams))
         span, done, begun = max(run.stop_ns - run.start_ns, 1), 0, False
         with closing(run.frames()) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
@@ -122,6 +124,7 @@ def _converted(
                 at = run.leading + done
                 done += len(frames)
                 success.add(frames, at)
+                ages.add(frames)
                 for ticks in cutter.cut(frames, at):
                     if writer:
                         begun = _write(writer, labels.rows(ticks), begun)
@@ -154,6 +157,7 @@ def _converted(
             integrity=bag.integrity,
             thumbnails=thumbnails,
             reasons=boundaries.left_out(cutter, episodes, run.valid),
+            visibilities=_both(run, ages, options) if options.compare_visibility and (writer or media) else {},
         )
         refused = refusal(recording, boundaries, cutter, run, options)
         if writer and not refused:
@@ -161,6 +165,29 @@ def _converted(
         if progress:
             progress(Advanced(planned, 1.0, done))
         return recording, refused
+
+
+def _both(run: BagRun, ages: ValueAges, options: ExportOptions) -> dict[str, Totals]:
+    """Return the states and ages of values as computed, and those under the other visibility."""
+    found = {options.visibility: ages.totals(run.valid)}
+    (other,) = set(VISIBILITIES) - {options.visibility}
+    start_ns, stop_ns = run.log_range
+    again = BagRun(
+        run.bag,
+        run.spec,
+        visibility=other,
+        trim=False,
+        start_ns=start_ns,
+        stop_ns=stop_ns,
+        timeline=run.timeline,
+        media=False,
+    )
+    others = ValueAges(len(run.spec.streams))
+    with closing(again.frames()) as parts:
+        for frames in parts:
+            others.add(frames)
+    found[other] = others.totals(again.valid)
+    return found
 
 
 def masks_all(spec: FusionSpec) -> bool:

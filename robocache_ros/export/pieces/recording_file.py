@@ -41,6 +41,7 @@ def save(folder: Path, recording: ExportedRecording, files: Files) -> None:
         "notes": recording.notes,
         "clocks": recording.clocks,
         "integrity": recording.integrity,
+        "visibilities": recording.visibilities,
         "thumbnails": {
             name: [(tick, base64.b64encode(file).decode()) for tick, file in images]
             for name, images in recording.thumbnails.images.items()
@@ -78,6 +79,7 @@ def load(folder: Path, bag: Path, spec: FusionSpec, visibility: str) -> tuple[Ex
         notes=tuple(told["notes"]),
         clocks=told["clocks"],
         integrity=told["integrity"],
+        visibilities=told["visibilities"],
         thumbnails=thumbnails,
     )
     return recording, told["files"]

@@ -18,6 +18,7 @@ class Break:
     """Consecutive ticks at which a stream was not aligned."""
 
     stream: str
+    tick_ns: int  # the first of the ticks
     at_s: float
     length_ms: float
     held: int
@@ -37,6 +38,7 @@ def breaks_of(recording: ExportedRecording) -> Iterator[Break]:
                 invalid = int((states[begin:end] == 0).sum())
                 yield Break(
                     stream.name,
+                    tick,
                     (tick - recording.start_ns) / 1e9,
                     (end - begin) * period_ns / 1e6,
                     end - begin - invalid,

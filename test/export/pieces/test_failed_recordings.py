@@ -94,7 +94,9 @@ def test_a_new_recording_costs_one_piece_and_a_new_spec_all(
     assert seen.count(recordings[1].name) > 1
 
     export(recordings[:1], spec, out, ExportOptions(media="none", min_frames=3))
-    assert sorted(entry.name for entry in out.iterdir()) == ["SHA256SUMS", "arrays", "data", "meta", "report.html"]
+    assert sorted(entry.name for entry in out.iterdir()) == [
+        *("SHA256SUMS", "arrays", "data", "meta", "report.html", "report.json")
+    ]
 
 
 def broken(folder: Path, source: Path) -> Path:
