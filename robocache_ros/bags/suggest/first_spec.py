@@ -15,8 +15,10 @@ import yaml
 
 from robocache_ros.alignments import alignment
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
+from robocache_ros.bags.suggest.common_size import with_common_size
 from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
 from robocache_ros.bags.suggest.silence import hold_where_silent
+from robocache_ros.bags.suggest.slow_clouds import without_slow_clouds
 from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
 from robocache_ros.bags.suggest.suggested_poses import suggested_poses
@@ -55,6 +57,7 @@ def suggest_spec(info: BagInfo) -> str:
     if not streams:
         raise RoboCacheError(_nothing(info))
     hold_where_silent(info, streams)
+    streams = without_slow_clouds(info, with_common_size(info, streams))
     text = "\n".join(lines_of(info, streams, left_out)) + "\n"
     load_spec(yaml.safe_load(text))  # a suggested spec must load
     return text

@@ -31,6 +31,7 @@ class SuggestedStream:
     keys: dict[str, Any]
     remark: str = ""
     period_ms: float = 0.0  # period of the source data; 0: the period of the topic
+    left_out: str = ""  # why the stream is commented out; empty: it is in the spec
 
 
 def lines_of(info: BagInfo, streams: Sequence[SuggestedStream], left_out: Sequence[str]) -> Iterator[str]:
@@ -45,16 +46,24 @@ def tens(value: float) -> int:
     return 10 * math.ceil(value / 10 - 1e-9)
 
 
+def wait_ms(info: BagInfo, stream: SuggestedStream) -> float:
+    """Return the largest delay of a value of a stream after its time, in ms."""
+    topic = info.topics[stream.keys["topic"]]
+    period_ms = stream.period_ms or topic.stats.period_ms
+    neighbour = period_ms if alignment(stream.keys["align"]).blends else 0.0
+    delays = topic.stats.delays_ms
+    in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops other samples
+    return max(float(in_time.max(initial=0.0)), 0.0) + neighbour
+
+
+def delay_ms(longest_ms: float) -> int:
+    """Return the `delay_ms` of a spec whose values have at most this delay."""
+    return max(tens(longest_ms * 1.05), 10)
+
+
 def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
-    waits = []
-    for stream in streams:
-        topic = info.topics[stream.keys["topic"]]
-        period_ms = stream.period_ms or topic.stats.period_ms
-        neighbour = period_ms if alignment(stream.keys["align"]).blends else 0.0
-        delays = topic.stats.delays_ms
-        in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops other samples
-        waits.append((max(float(in_time.max(initial=0.0)), 0.0) + neighbour, stream.keys["topic"]))
-    longest, slowest = max(waits)
+    used = [stream for stream in streams if not stream.left_out]
+    longest, slowest = max((wait_ms(info, stream), stream.keys["topic"]) for stream in used)
     clocks = {s.keys.get("stamp") for s in streams if info.topics[s.keys["topic"]].stats.clock.text}
     return [
         f"# A first spec for {info.path.name}, measured from its {info.duration_s:.1f} s.",
@@ -63,7 +72,7 @@ def _head(info: BagInfo, streams: Sequence[SuggestedStream]) -> list[str]:
         "rate_hz: 50",
         f"# The largest delay of a value after its time was {longest:.0f} ms ({slowest}).",
         "# With a smaller delay_ms a robot reacts faster; values that arrive later are marked as missing.",
-        f"delay_ms: {max(tens(longest * 1.05), 10)}",
+        f"delay_ms: {delay_ms(longest)}",
         *(line for stamp, line in _CLOCKS.items() if stamp in clocks),
         "streams:",
     ]
@@ -81,11 +90,12 @@ def _blocks(info: BagInfo, streams: Sequence[SuggestedStream]) -> Iterator[str]:
         used.add(name)
         clock = info.topics[stream.keys["topic"]].stats.clock.text
         held = _HELD if stream.keys.get("on_invalid") == "hold" else ""
-        for remark in filter(None, (stream.remark, clock, held)):
+        for remark in filter(None, (stream.left_out, stream.remark, clock, held)):
             yield f"  # {remark}"
-        yield f"  {name}:"
+        indent = "  # " if stream.left_out else "  "
+        yield f"{indent}{name}:"
         for key, value in stream.keys.items():
-            yield f"    {key}: {_flow(value)}"
+            yield f"{indent}  {key}: {_flow(value)}"
 
 
 def _flow(value: Any) -> str:
