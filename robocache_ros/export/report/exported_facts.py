@@ -61,6 +61,7 @@ def _facts(one: Summary) -> dict[str, Any]:
         "shares": {"aligned": one.aligned, "held": one.held, "invalid": one.invalid},
         "complete": one.complete,
         "all_aligned": one.all_aligned,
+        "usable": one.usable,
         "worst_stream": one.worst_stream or None,
         "interruptions": one.interruptions,
         "longest_interruption": _moment(one.breaks[0]) if one.breaks else None,

@@ -24,6 +24,7 @@ class Summary:
         first_episode: number of its first episode in the dataset.
         aligned, held, invalid: mean of the shares of its streams.
         complete, all_aligned: share of the ticks at which every stream has a value, or is aligned.
+        usable: share of all ticks of the recording, also of those left out, at which every stream has a value.
         worst_stream: the stream with the smallest share of aligned values; empty if all are aligned.
         worst_aligned: that share.
         breaks: its longest interruptions, the longest first.
@@ -40,6 +41,7 @@ class Summary:
     invalid: float
     complete: float
     all_aligned: float
+    usable: float
     worst_stream: str
     worst_aligned: float
     breaks: tuple[Break, ...]
@@ -64,8 +66,8 @@ def summaries(recordings: Iterable[ExportedRecording]) -> list[Summary]:
 
 
 def worst_first(found: Sequence[Summary]) -> list[Summary]:
-    """Sort by the share of ticks at which every stream has a value, then by the longest interruption."""
-    return sorted(found, key=lambda one: (one.complete, -one.longest_ms, one.index))
+    """Sort by the share of all ticks at which every stream has a value, then by the longest interruption."""
+    return sorted(found, key=lambda one: (one.usable, -one.longest_ms, one.index))
 
 
 def worst_moments(found: Sequence[Summary]) -> list[tuple[Summary, Break]]:
@@ -96,6 +98,7 @@ def _summary(index: int, recording: ExportedRecording, first_episode: int) -> Su
         invalid=float(shares[2].mean()),
         complete=float((kept > 0).all(axis=1).mean()) if len(kept) else 0.0,
         all_aligned=float((kept == 1).all(axis=1).mean()) if len(kept) else 0.0,
+        usable=float((recording.valid[:, inputs] > 0).all(axis=1).mean()) if len(recording.valid) else 0.0,
         worst_stream=recording.spec.streams[inputs[worst]].name if shares[0][worst] < 1 else "",
         worst_aligned=float(shares[0][worst]),
         breaks=tuple(_longest(breaks)),

@@ -24,6 +24,12 @@ def suggested(bag: Path) -> FusionSpec:
     return load_spec(yaml.safe_load(suggest_spec(describe(bag))))
 
 
+def with_the_cloud(bag: Path) -> FusionSpec:
+    """The suggested spec with the lines of its slow cloud, which are comments."""
+    text = suggest_spec(describe(bag)).replace("  # front_voxels:", "  front_voxels:").replace("  #   ", "    ")
+    return load_spec(yaml.safe_load(text))
+
+
 def recorded(path: Path, types: dict[str, str]) -> Path:
     """A 50 Hz recording of poses and arrays on the given topics."""
     data = {POSE: lambda t, k: pose(t, 0.1 * k), ARRAY: lambda _, k: numbers(k, -k)}
@@ -66,12 +72,11 @@ def test_declared_rates_are_the_nominal_ones(panda_lift: Path) -> None:
         "/panda/command": 20,
         "/camera/front/image_raw/compressed": 30,
         "/camera/wrist/image_raw": 15,
-        "/camera/front/points": 10,
     }
 
 
 def test_the_grid_holds_the_cloud(panda_lift: Path) -> None:
-    voxels = next(s.voxels for s in suggested(panda_lift).streams if s.voxels)
+    voxels = with_the_cloud(panda_lift).stream("front_voxels").voxels
     assert voxels
     # 98 % of the points are in x -1.2 … 1.2, y -0.6 … 0.2, z 0.5 … 2.5, in the camera's frame.
     for axis, (low, high) in enumerate([(-1.1, 1.1), (-0.5, 0.2), (0.55, 2.4)]):
