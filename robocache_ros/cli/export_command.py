@@ -33,6 +33,7 @@ def export(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be made, how large and how long; write nothing to DIR.")
     ] = False,
+    pieces: given.Pieces = None,
     json: given.AsJson = False,
     log_json: given.LogJson = False,
 ) -> None:
@@ -48,9 +49,10 @@ def export(
     recordings = given_recordings(bags, manifest, but=out)
     return_freed_memory()
     if dry_run:
-        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, json)
+        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, pieces, json)
         return
-    with export_outcome.continued(out, json=json, log_json=log_json), shown_progress(log_json=log_json) as progress:
+    continued = export_outcome.continued(out, pieces, json=json, log_json=log_json)
+    with continued, shown_progress(log_json=log_json) as progress:
         result = run(
             recordings,
             load_spec(spec),
@@ -61,6 +63,7 @@ def export(
             jobs=jobs,
             on_error=on_error.value,
             progress=progress,
+            pieces=pieces,
         )
     if json:
         export_outcome.print_json(result, report=report)
@@ -77,6 +80,7 @@ def _dry_run(
     options: ExportOptions,
     overwrite: bool,
     jobs: Optional[int],  # noqa: UP045
+    pieces: Optional[Path],  # noqa: UP045
     json: bool,
 ) -> None:
     from robocache_ros.cli.output import dry_run_output, tables
@@ -85,7 +89,7 @@ def _dry_run(
     def each(items: "Sequence[PlannedRecording]") -> "Iterable[PlannedRecording]":
         return tables.counted(items, "checking")
 
-    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each)
+    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each, pieces=pieces)
     show = dry_run_output.print_dry_run_json if json else dry_run_output.print_dry_run
     show(found, out, options)
     if len(found.accepted) < len(found.expected):

@@ -113,6 +113,12 @@ Jobs = Annotated[
     Optional[int],  # noqa: UP045 - typer reads it at run time
     typer.Option("--jobs", "-j", help="Processes that convert recordings; the number of cores by default."),
 ]
+Pieces = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--pieces", help="Keep the converted recordings in this folder, for other exports with the same options."
+    ),
+]
 AtError = Annotated[
     OnError,
     typer.Option(

@@ -69,11 +69,13 @@ def export(
     jobs: int | None = 1,
     on_error: str = "fail",
     progress: Progress | None = None,
+    pieces: str | Path | None = None,
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
-    Each recording becomes a piece in a hidden folder of `out`. A stopped export keeps the complete pieces. The same
-    call continues it. With several formats, each dataset is in a folder of `out` with the format's name.
+    Each recording becomes a piece, in `pieces` or in a hidden folder of `out`. A stopped export keeps the complete
+    pieces. The same call continues it. With several formats, each dataset is in a folder of `out` with the format's
+    name.
 
     Args:
         bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
@@ -88,6 +90,8 @@ def export(
         on_error: `fail`: if a recording cannot be converted, convert the others, keep their pieces for the next call,
             then raise an error that names the recording. `skip`: make the dataset from the other recordings.
         progress: called with the events of the export, in this process.
+        pieces: a folder outside of `out` in which the pieces stay: exports of the same recordings, spec and options
+            reuse them, also at the same time. None: they are removed when the dataset is complete.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
@@ -105,11 +109,12 @@ def export(
             tell(Failed(recording, reason))
         kept = tuple(recording for recording in recordings if recording.frames_of not in failed)
         plan = Plan(kept, spec, options, needed_encodings(formats, spec, options))
-        with new_dataset(target, formats[-1].entry, overwrite=overwrite) as new:
-            outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
+        with new_dataset(target, formats[-1].entry, overwrite=overwrite, pieces=pieces) as new:
+            with file_errors(new.pieces.folder if pieces else target):
+                outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
             failed |= {each: outcomes[each].error for each in plan.distinct if outcomes[each].error}
             losses = [_loss(recording, reason, outcomes) for recording, reason in failed.items()]
-            _check_failed(losses, len({recording.frames_of for recording in recordings}), on_error, Path(out))
+            _check_failed(losses, len({recording.frames_of for recording in recordings}), on_error, Path(out), pieces)
             made = [replace(outcomes[each.frames_of], recording=each) for each in kept if each.frames_of not in failed]
             tell(Merging(options.formats, len(made)))
             merged = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
@@ -159,7 +164,9 @@ def _loss(recording: PlannedRecording, reason: str, outcomes: Mapping[PlannedRec
     return FailedRecording(recording.path, reason, dropped=recording in outcomes and outcomes[recording].dropped)
 
 
-def _check_failed(losses: Sequence[FailedRecording], total: int, on_error: str, out: Path) -> None:
+def _check_failed(
+    losses: Sequence[FailedRecording], total: int, on_error: str, out: Path, pieces: str | Path | None
+) -> None:
     """Raise an error that names the failed recordings, unless the dataset is made from the others."""
     if len(losses) == total:
         raise SeveralErrors(_lines([loss.reason for loss in losses]))
@@ -167,7 +174,8 @@ def _check_failed(losses: Sequence[FailedRecording], total: int, on_error: str, 
     if failed and on_error == "fail":
         raise SeveralErrors(
             f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; "
-            "the others are kept in it: run the same command again after fixing these, or with --on-error skip"
+            f"the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same command again after "
+            "fixing these, or with --on-error skip"
         )
 
 

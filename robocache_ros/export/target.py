@@ -4,7 +4,8 @@ During an export, the target folder contains a lock file, the piece of each reco
 the dataset is written:
 
     <out>/.robocache-lock                    locked with flock by the active export
-    <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete
+    <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete. With a shared
+                                             folder of pieces, they are there
     <out>/.robocache-partial-<id>/dataset    the new dataset
                                  /replaced   the entries of the old dataset, after they are moved
                                  /moves.json the list of moves, written when the new dataset is complete
@@ -55,28 +56,44 @@ class NewDataset:
     notes: list[str] = field(default_factory=list)  # notes for the user about files of earlier exports
 
 
-def finished_pieces(out: Path) -> int:
-    """Return the number of converted recordings in `out` that the next export can reuse."""
-    return PieceStore(out / PIECES).count()
+def piece_store(out: Path, pieces: str | Path | None = None) -> PieceStore:
+    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
+
+    Errors:
+        RoboCacheError: `pieces` is not a folder, or is in `out`.
+    """
+    if pieces is None:
+        return PieceStore(out / PIECES)
+    pieces = Path(os.path.abspath(pieces))
+    if pieces.exists() and not pieces.is_dir():
+        raise RoboCacheError(f"pieces: {printable(pieces)} is a file; give a folder")
+    if pieces.resolve().is_relative_to(out.resolve()):
+        raise RoboCacheError(f"pieces: {printable(pieces)} is in the folder of the dataset; give another folder")
+    return PieceStore(pieces, shared=True)
 
 
 @contextmanager
-def new_dataset(out: Path, last: str = "meta", *, overwrite: bool = False) -> Iterator[NewDataset]:
+def new_dataset(
+    out: Path, last: str = "meta", *, overwrite: bool = False, pieces: str | Path | None = None
+) -> Iterator[NewDataset]:
     """Yield a folder for a new dataset. On exit its contents move to `out`; on an exception it is removed.
 
     A dataset that is replaced stays readable until the new one is complete. A killed process leaves its partial folder
     in `out`. The next export to `out` removes this folder, or completes the moves if they had started. Complete pieces
-    stay after an exception. When a dataset is complete, all pieces are removed, also those of other recordings.
+    stay after an exception. When a dataset is complete, all pieces in `out` are removed, also those of others.
 
     Args:
         out: the dataset's folder: new, empty, or with `overwrite` an existing dataset.
         last: the file or folder by which readers recognize the dataset; it is moved to `out` after the others.
         overwrite: replace the dataset in `out`; other files in `out` are kept.
+        pieces: a folder of pieces that are kept, and that other exports use as well; None: in `out`.
 
     Errors:
-        RoboCacheError: `out` is in use or not empty, is not a dataset to overwrite, or cannot be written.
+        RoboCacheError: `out` is in use or not empty, is not a dataset to overwrite, or cannot be written; or `pieces`
+            cannot be written.
     """
     out = Path(os.path.abspath(out))
+    store = piece_store(out, pieces)
     with file_errors(out):
         made = _make(out, overwrite)
         try:
@@ -85,19 +102,23 @@ def new_dataset(out: Path, last: str = "meta", *, overwrite: bool = False) -> It
                 _check(out, overwrite)
                 partial = out / f"{PARTIAL}{secrets.token_hex(4)}"
                 (partial / "dataset").mkdir(parents=True)
-                # Without locks another export may be active: do not use its pieces, do not keep new ones.
-                pieces = PieceStore(out / PIECES if exclusive else partial / "pieces")
-                pieces.tidy()
-                new = NewDataset(partial / "dataset", pieces, notes)
+                if not exclusive and not store.shared:
+                    # Without locks another export may be active: do not use its pieces, do not keep new ones.
+                    store = PieceStore(partial / "pieces")
+                store.tidy()
+                new = NewDataset(partial / "dataset", store, notes)
                 try:
+                    if store.shared:
+                        store.check()
                     yield new
                     list_entries(new.folder)
                     sync_all(new.folder)
                     _check(out, overwrite)  # check again: files may have been added during the export
                     publish(out, partial, last)
-                    shutil.rmtree(pieces.folder, ignore_errors=True)
+                    if exclusive:
+                        shutil.rmtree(out / PIECES, ignore_errors=True)
                 finally:
-                    pieces.tidy()
+                    store.tidy()
                     shutil.rmtree(partial, ignore_errors=True)
                 if partial.exists():
                     notes.append(f"{partial.name} in {out}: cannot be removed; remove it by hand")

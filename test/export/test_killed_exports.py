@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.target import finished_pieces, new_dataset
+from robocache_ros.export.target import new_dataset, piece_store
 
 from .test_target import NEW, WRITE, contents, dataset
 
@@ -96,7 +96,7 @@ PIECE = """
 def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed(out, inside=f"{PIECE}    {KILL}")
-    assert finished_pieces(out) == 1
+    assert piece_store(out).count() == 1
     with new_dataset(out) as new:
         assert new.pieces.find("key")
         dataset(new.folder, "new")
@@ -107,7 +107,7 @@ def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path: 
 def test_an_export_killed_while_it_moves_is_completed_without_its_pieces(tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     killed(out, prepare=KILL_AT_MOVE.format(number=number), inside=PIECE)
-    assert finished_pieces(out) == 1
+    assert piece_store(out).count() == 1
     with pytest.raises(RoboCacheError, match="exists"):
         new_dataset(out).__enter__()
     assert contents(out) == NEW

@@ -12,7 +12,7 @@ from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
 from robocache_ros.errors import printable
 from robocache_ros.export.report.exported_facts import recording_facts
-from robocache_ros.export.target import finished_pieces
+from robocache_ros.export.target import piece_store
 
 if TYPE_CHECKING:
     from robocache_ros.export.job import ExportResult
@@ -52,14 +52,15 @@ def print_json(result: ExportResult, *, report: bool) -> None:
 
 
 @contextmanager
-def continued(out: Path, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
+def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        kept = finished_pieces(out)
+        kept = piece_store(out, pieces).count()
         if kept:
-            text = f"stopped; {kept} converted recordings are kept in {printable(out, 60)}: run the same command again"
+            where = printable(pieces or out, 60)
+            text = f"stopped; {kept} converted recordings are kept in {where}: run the same command again"
         else:
             text = "stopped; nothing is kept: run the same command to start again"
         # typer 0.9 would exit with 1 after Ctrl-C

@@ -1,14 +1,19 @@
-"""The folder of the pieces of an unfinished export. A piece is either complete or does not exist.
+"""A folder of pieces: of one unfinished export, or shared by exports. A piece is either complete or does not exist.
 
 <folder>/<key>/            a complete piece, renamed from its draft
               /done.json   the names and sizes of its files, written last
-<folder>/draft-<id>/       a piece during the conversion
+<folder>/draft-<id>/       a piece during the conversion, locked with flock by the process that writes it
+
+Exports that share a folder need no lock of the folder: the name of a draft is unique, a rename is atomic, and two
+pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -19,7 +24,7 @@ from pathlib import Path
 from robocache_ros.export.publish import sync, sync_all
 
 DONE = "done.json"
-_DRAFT = "draft-"
+_DRAFT = re.compile(r"draft-[0-9a-f]{16}")
 
 
 class PieceStore:
@@ -27,10 +32,12 @@ class PieceStore:
 
     Args:
         folder: created with the first draft.
+        shared: other exports may use the folder at the same time, and it may contain other files.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
+        self.shared = shared
 
     def find(self, key: str) -> Path | None:
         """Return a complete piece, None if there is none."""
@@ -44,38 +51,81 @@ class PieceStore:
 
     def count(self) -> int:
         """Return the number of complete pieces."""
-        return sum(1 for done in self.folder.glob(f"*/{DONE}") if not done.parent.name.startswith(_DRAFT))
+        return sum(1 for done in self.folder.glob(f"*/{DONE}") if not _DRAFT.fullmatch(done.parent.name))
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
         """Yield a new folder for a piece. It is removed on exit unless it was committed."""
-        folder = self.folder / f"{_DRAFT}{secrets.token_hex(8)}"
-        folder.mkdir(parents=True)
+        while True:
+            folder = self.folder / f"draft-{secrets.token_hex(8)}"
+            folder.mkdir(parents=True)
+            lock = _locked(folder, wait=True)
+            if folder.exists():
+                break
+            _unlock(lock)  # another export removed it before it was locked
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            _unlock(lock)
+
+    def check(self) -> None:
+        """Raise an OSError, with the name of a folder, if a draft cannot be made."""
+        with self.draft():
+            pass
 
     def commit(self, draft: Path, key: str) -> Path:
         """Commit a draft as the piece of a key, unless another process has committed the same piece."""
         piece = self.folder / key
-        if not self.find(key):
-            shutil.rmtree(piece, ignore_errors=True)  # its files do not match its done.json
         files = {str(f.relative_to(draft)): f.stat().st_size for f in sorted(draft.rglob("*")) if f.is_file()}
         sync_all(draft)
         (draft / DONE).write_text(json.dumps(files), encoding="utf-8")
         sync(draft / DONE)
-        try:
-            draft.rename(piece)
-        except OSError as error:
-            if error.errno not in (EEXIST, ENOTEMPTY):
-                raise
+        if not _moved(draft, piece) and not self.find(key):  # the files of the piece do not match its done.json
+            shutil.rmtree(piece, ignore_errors=True)
+            _moved(draft, piece)
         sync(self.folder)
         return piece
 
     def tidy(self) -> None:
-        """Remove the drafts of stopped processes, and the folder if it contains no piece."""
-        for draft in self.folder.glob(f"{_DRAFT}*"):
-            shutil.rmtree(draft, ignore_errors=True)
-        with suppress(OSError):
-            os.rmdir(self.folder)
+        """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""
+        for draft in self.folder.glob("draft-*"):
+            if not _DRAFT.fullmatch(draft.name):
+                continue
+            lock = _locked(draft, wait=False)
+            if lock is not None or not self.shared:
+                shutil.rmtree(draft, ignore_errors=True)
+            _unlock(lock)
+        if not self.shared:
+            with suppress(OSError):
+                os.rmdir(self.folder)
+
+
+def _moved(draft: Path, piece: Path) -> bool:
+    """Rename a draft to a piece; return false if there is one."""
+    try:
+        draft.rename(piece)
+    except OSError as error:
+        if error.errno not in (EEXIST, ENOTEMPTY):
+            raise
+        return False
+    return True
+
+
+def _locked(folder: Path, *, wait: bool) -> int | None:
+    """Lock a draft; return the handle of the lock, None if it has none: no locks, in use, or removed."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process has the lock, or the file system has no locks of folders
+        os.close(handle)
+        return None
+    return handle
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)

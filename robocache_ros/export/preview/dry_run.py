@@ -23,7 +23,7 @@ from robocache_ros.export.pieces.workers import available_cores
 from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
-from robocache_ros.export.target import PIECES, check_target
+from robocache_ros.export.target import check_target, piece_store
 from robocache_ros.spec import FusionSpec
 from robocache_ros.units import NS_PER_S
 
@@ -88,6 +88,7 @@ def dry_run(
     *,
     overwrite: bool = False,
     jobs: int | None = None,
+    pieces: str | Path | None = None,
     each: Callable[[Sequence[PlannedRecording]], Iterable[PlannedRecording]] = iter,
 ) -> DryRun:
     """Find what `export` with the same arguments would make. Nothing is written to `out`.
@@ -102,6 +103,7 @@ def dry_run(
         options: of the export.
         overwrite: whether a dataset in `out` would be replaced.
         jobs: number of processes.
+        pieces: the folder of pieces, as for `export`.
         each: passes the recordings on one by one; a progress bar.
 
     Errors:
@@ -112,10 +114,11 @@ def dry_run(
     formats = load_formats(Labels(resolved, options).spec, options)
     with file_errors(out):
         check_target(out, overwrite=overwrite)
+        store = piece_store(out, pieces)
     run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
     accepted = tuple(expected.recording for expected in run.accepted)
     plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options))
-    run = replace(run, converted=frozenset(_converted(plan, PieceStore(out / PIECES))))
+    run = replace(run, converted=frozenset(_converted(plan, store)))
     return replace(run, estimate=_estimate(run, spec, options, jobs))
 
 

@@ -15,7 +15,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.target import PIECES, finished_pieces
+from robocache_ros.export.target import PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 
 from ..conftest import by_share
@@ -65,7 +65,7 @@ def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
     assert f"{file.name}: {expected}" in first
     assert "no dataset, because 1 of 4 recordings failed; the others are kept in it: run the same command" in last
     assert [entry.name for entry in out.iterdir()] == [PIECES]
-    assert finished_pieces(out) == 3
+    assert piece_store(out).count() == 3
 
     result = export(recordings, spec, out, NO_MEDIA)
     assert contents(out) == undisturbed("none")

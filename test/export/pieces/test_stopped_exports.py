@@ -16,7 +16,7 @@ import pytest
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.target import PIECES, finished_pieces
+from robocache_ros.export.target import PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 
 from .conftest import Contents, contents
@@ -75,7 +75,7 @@ def test_export_killed_at_a_random_moment_is_continued_to_the_same_bytes(
         _, errors = killed.communicate(timeout=120)  # which ends when the processes of the group have closed stderr
     assert killed.returncode == -signal.SIGKILL, errors
     assert not (out / "meta").exists()
-    kept = finished_pieces(out)
+    kept = piece_store(out).count()
 
     result = export(recordings, spec, out, ExportOptions(media=media))
 
@@ -90,7 +90,7 @@ def test_an_export_killed_while_it_merges_keeps_every_piece(
     prepare = "JoinedVideo.append = lambda *_: os.kill(os.getpid(), KILL)"
     with started(recordings, out, "video", 1, prepare=prepare) as killed:
         killed.communicate(timeout=120)
-    assert finished_pieces(out) == 4
+    assert piece_store(out).count() == 4
 
     result = export(recordings, spec, out, ExportOptions(media="video"))
 
@@ -113,7 +113,7 @@ def test_a_process_that_is_killed_is_one_line_and_the_pieces_stay(
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_finished_pieces_and_says_how_to_go_on(
+def test_a_signal_leaves_piece_store_and_says_how_to_go_on(
     recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, number: int,
     jobs: int,
 ) -> None:  # fmt: skip
@@ -124,12 +124,12 @@ def test_a_signal_leaves_finished_pieces_and_says_how_to_go_on(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True,
         start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    while process.poll() is None and not finished_pieces(out):
+    while process.poll() is None and not piece_store(out).count():
         os.sched_yield()
     os.killpg(process.pid, number)  # as a terminal does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    kept = finished_pieces(out)
+    kept = piece_store(out).count()
     assert f"{kept} converted recordings are kept" in errors
     assert "run the same command again" in errors
     assert "Traceback" not in errors

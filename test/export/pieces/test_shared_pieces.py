@@ -1,0 +1,187 @@
+"""A folder of pieces that several exports use: what it saves, and what may be in it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import ExportResult, export
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.preview.dry_run import dry_run
+from robocache_ros.export.recordings.manifest import load_manifest
+from robocache_ros.export.recordings.planned_recording import planned
+from robocache_ros.spec import FusionSpec
+
+from ..conftest import ROOT, named
+from .conftest import Contents, contents
+
+NO_MEDIA = ExportOptions(media="none")
+SPEC = ROOT / "config" / "panda_lift.yaml"
+
+
+def command(bags: list[Path], out: Path, pieces: Path) -> list[str]:
+    told = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
+    return [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), *told]
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    return tmp_path / "pieces"
+
+
+@pytest.fixture
+def exported(spec: FusionSpec, tmp_path: Path, pieces: Path) -> Callable[..., tuple[ExportResult, list[str]]]:
+    """Exports with the shared folder; the result, and the recordings that were converted."""
+
+    def run(
+        bags: list[Path], name: str, options: ExportOptions = NO_MEDIA, **more: bool
+    ) -> tuple[ExportResult, list[str]]:
+        seen: list[str] = []
+        done = export(bags, spec, tmp_path / name / "set", options, pieces=pieces, progress=named(seen), **more)
+        return done, list(dict.fromkeys(seen))
+
+    return run
+
+
+def test_an_appended_recording_costs_one_piece_and_gives_the_bytes_of_a_fresh_export(
+    recordings: list[Path],
+    exported: Callable[..., tuple[ExportResult, list[str]]],
+    undisturbed: Callable[[str], Contents],
+    pieces: Path,
+) -> None:
+    exported(recordings[:3], "a")
+    done, converted = exported(recordings, "a", overwrite=True)
+    assert converted == [recordings[3].name]
+    assert done.notes[0] == "3 of 4 recordings were converted by an earlier export and reused"
+    assert contents(done.out) == undisturbed("none")
+    assert PieceStore(pieces).count() == 4
+
+
+def test_another_format_with_the_same_encodings_converts_nothing(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    exported(bags, "a")
+    zarr = replace(NO_MEDIA, formats=("diffusion_policy",))
+    done, converted = exported(bags, "b", zarr)
+    assert converted == []
+    assert contents(done.out) == contents(export(bags, spec, tmp_path / "fresh" / "set", zarr).out)
+
+
+def test_a_dataset_is_split_without_a_conversion(
+    recordings: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    exported(recordings, "all")
+    for name, part in (("train", recordings[:3]), ("test", recordings[3:])):
+        manifest = tmp_path / f"{name}.yaml"
+        manifest.write_text("".join(f"- {{recording: {bag}, task: {name}}}\n" for bag in part))
+        listed = load_manifest(manifest)
+        done, converted = exported(list(listed), name)
+        assert converted == []
+        assert contents(done.out) == contents(export(listed, spec, tmp_path / "fresh" / name / "set", NO_MEDIA).out)
+
+
+def test_a_dry_run_counts_the_pieces_of_the_folder(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], spec: FusionSpec, tmp_path: Path
+) -> None:
+    _, _ = exported(bags[:1], "a")
+    run = dry_run(planned(bags), spec, tmp_path / "b", NO_MEDIA, pieces=tmp_path / "pieces")
+    assert run.converted == frozenset(planned(bags[:1]))
+
+
+def test_other_files_in_the_folder_stay(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    for name in ("notes.txt", "draft-of-a-letter/text", "mine/done.json"):
+        (pieces / name).parent.mkdir(parents=True, exist_ok=True)
+        (pieces / name).write_text("[]")
+    exported(bags, "a")
+    assert {entry.name for entry in pieces.iterdir() if len(entry.name) < 64} == {
+        "notes.txt",
+        "draft-of-a-letter",
+        "mine",
+    }
+    assert exported(bags, "b")[1] == []
+
+
+def test_the_draft_of_a_dead_process_is_removed_and_that_of_a_live_one_stays(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    dead = pieces / f"draft-{'0' * 16}"
+    dead.mkdir(parents=True)
+    with PieceStore(pieces, shared=True).draft() as draft:
+        (draft / "rows").touch()
+        exported(bags, "a")
+        assert (draft / "rows").exists()
+    assert not dead.exists()
+    assert not draft.exists()
+
+
+def test_two_exports_share_the_folder_at_once(
+    recordings: list[Path],
+    exported: Callable[..., tuple[ExportResult, list[str]]],
+    undisturbed: Callable[[str], Contents],
+    pieces: Path,
+    tmp_path: Path,
+) -> None:
+    both = [threading.Thread(target=exported, args=(recordings, name)) for name in ("a", "b")]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert contents(tmp_path / "a" / "set") == contents(tmp_path / "b" / "set") == undisturbed("none")
+    assert len(list(pieces.iterdir())) == 4
+
+
+@pytest.mark.parametrize(("place", "reason"), [("file", "is a file"), ("out/set/p", "is in the folder of the dataset")])
+def test_a_place_that_cannot_be_used_is_one_line(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, place: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RoboCacheError, match=reason):
+        export(bags, spec, tmp_path / "out" / "set", NO_MEDIA, pieces=tmp_path / place)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pieces_on_another_file_system_give_the_same_dataset(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    out = tmp_path / "set"
+    code, text, errors = small_disk(pieces, "100m", command(bags, out, pieces), f"ls {pieces} | wc -l")
+    assert (code, errors) == (0, "")
+    assert text.splitlines()[-1] == "2"
+    assert contents(out) == contents(export(sorted(bags), spec, tmp_path / "fresh" / "set", NO_MEDIA).out)
+
+
+def test_a_read_only_folder_is_one_line(
+    bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    run = command(bags, tmp_path / "set", pieces)
+    read_only = ["sh", "-c", f'mount -o remount,ro none {pieces} && exec "$@"', "sh", *run]
+    code, _, errors = small_disk(pieces, "1m", read_only)
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert "Read-only file system; choose a folder that can be written" in errors
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_full_disk_is_one_line_and_finished_pieces_stay(
+    bags: list[Path], tmp_path: Path, pieces: Path, small_disk: Callable[..., tuple[int, str, str]]
+) -> None:
+    pieces.mkdir()
+    run = command(bags, tmp_path / "set", pieces)
+    again = f"mount -o remount,size=100m none {pieces} && {' '.join(run)}"
+    code, text, errors = small_disk(pieces, "800k", run, again)
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert str(pieces)[:30] in errors
+    assert "No space left on device; free some space" in errors
+    assert "recordings were converted by an earlier export and reused" in text
