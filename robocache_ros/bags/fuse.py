@@ -44,7 +44,7 @@ class BagRun:
             or `TAIL_BYTES` of images and voxels).
         start_ns, stop_ns: range of log times of the ticks; None: from the first message, to the last one. The ticks are
             the same as in a run over the complete recording: messages outside of the range are read as far as needed.
-        channels_last: of the images; see FusionEngine.
+        device, jpeg, channels_last: how images and clouds are converted; see FusionEngine.
         timeline: the timeline of the recording, if it is known.
         media: convert images and clouds. Otherwise the frames have their states and ages, but not their tensors.
 
@@ -68,6 +68,8 @@ class BagRun:
         trim: bool = True,
         start_ns: int | None = None,
         stop_ns: int | None = None,
+        device: str = "cpu",
+        jpeg: str = "cpu",
         channels_last: bool = False,
         timeline: Timeline | None = None,
         media: bool = True,
@@ -95,13 +97,13 @@ class BagRun:
         ]
         self.leading = self.trailing = 0
         self._trim = trim
-        engine = FusionEngine(spec, unbounded=True, channels_last=channels_last, media=media)
+        engine = FusionEngine(spec, device, unbounded=True, jpeg=jpeg, channels_last=channels_last, media=media)
         self._ingest = Ingest(spec, engine, bag.definitions)
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
                 self._ingest.static_transforms(bytes(message.data))
-        topics = {feed.topic for feed in bag.feeds(spec)}
-        self._recorder = Recorder([bag.topics[name] for name in sorted(topics)], bag.definitions)
+        topics = sorted({feed.topic for feed in bag.feeds(spec)})
+        self._recorder = Recorder([bag.topics[name] for name in topics], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
 
@@ -184,9 +186,8 @@ class BagRun:
         for span in self._spans:
             if span is not self._spans[0]:
                 engine.reset("the time of the recording jumps")
-            messages = self._messages(span)
             for part in offline.run(
-                messages, self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
+                self._messages(span), self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
             ):
                 self._ticks.append(part.ticks_ns)
                 self._valid.append(part.valid)

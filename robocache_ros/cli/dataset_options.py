@@ -45,6 +45,9 @@ OPTIONS: dict[str, Any] = {
         Optional[int],  # noqa: UP045
         typer.Option(help="Frames from one key frame to the next: as many are decoded to read one.", show_default="2"),
     ],
+    "jpeg": Annotated[
+        given.Jpeg, typer.Option(help="With a GPU, decode jpeg with nvJPEG (gpu), whose pixels differ a little.")
+    ],
     "depth": Annotated[
         given.Depth, typer.Option(help="Store depth images as arrays, or in the format lerobot as 12-bit video.")
     ],
@@ -94,6 +97,7 @@ _KINDS: dict[str, type[Enum]] = {
     "visibility": given.Visibility,
     "media": given.Media,
     "codec": given.Codec,
+    "jpeg": given.Jpeg,
     "depth": given.Depth,
     "voxels": given.Voxels,
     "on_invalid": given.OnInvalid,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
 
 
+# More than 50 lines, because of its options.
 @with_export_options
 def export(
     spec: given.SpecFile,
@@ -34,6 +35,7 @@ def export(
         bool, typer.Option("--dry-run", help="Print what would be made, how large and how long; write nothing to DIR.")
     ] = False,
     pieces: given.Pieces = None,
+    device: given.Device = "cpu",
     json: given.AsJson = False,
     log_json: given.LogJson = False,
 ) -> None:
@@ -49,7 +51,7 @@ def export(
     recordings = given_recordings(bags, manifest, but=out)
     return_freed_memory()
     if dry_run:
-        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, pieces, json)
+        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, pieces, device, json)
         return
     continued = export_outcome.continued(out, pieces, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
@@ -64,6 +66,7 @@ def export(
             on_error=on_error.value,
             progress=progress,
             pieces=pieces,
+            device=device,
         )
     if json:
         export_outcome.print_json(result, report=report)
@@ -81,6 +84,7 @@ def _dry_run(
     overwrite: bool,
     jobs: Optional[int],  # noqa: UP045
     pieces: Optional[Path],  # noqa: UP045
+    device: str,
     json: bool,
 ) -> None:
     from robocache_ros.cli.output import dry_run_output, tables
@@ -89,7 +93,7 @@ def _dry_run(
     def each(items: "Sequence[PlannedRecording]") -> "Iterable[PlannedRecording]":
         return tables.counted(items, "checking")
 
-    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each, pieces=pieces)
+    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each, pieces=pieces, device=device)
     show = dry_run_output.print_dry_run_json if json else dry_run_output.print_dry_run
     show(found, out, options)
     if len(found.accepted) < len(found.expected):

@@ -31,6 +31,13 @@ class Depth(str, Enum):
     video = "video"
 
 
+class Jpeg(str, Enum):
+    """The decoder of jpeg images."""
+
+    cpu = "cpu"
+    gpu = "gpu"
+
+
 class Voxels(str, Enum):
     """How voxel grids are stored in a dataset."""
 
@@ -112,6 +119,10 @@ AtInvalid = Annotated[
 Jobs = Annotated[
     Optional[int],  # noqa: UP045 - typer reads it at run time
     typer.Option("--jobs", "-j", help="Processes that convert recordings; the number of cores by default."),
+]
+Device = Annotated[
+    str,
+    typer.Option("--device", help="Convert images and clouds on the CPU, or on a GPU: auto, cpu, cuda or cuda:1."),
 ]
 Pieces = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads it at run time

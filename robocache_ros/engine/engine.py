@@ -48,7 +48,8 @@ class FusionEngine:
     Args:
         spec: the streams and the timeline.
         device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU (logged). Results are the same.
-        unbounded: keep every sample until `prune` (recordings, on the CPU) instead of a fixed number (robots).
+        unbounded: keep every sample until `prune` (recordings) instead of a fixed number (robots). Samples and frames
+            are on the CPU; `device` converts the images and clouds.
         normalized: return images as float32, normalised as the spec declares; else 8-bit images are uint8.
         jpeg: where jpeg images are decoded: `cpu` uses the same decoder as recordings; `gpu` uses nvJPEG (needs
             torchvision), which is faster and differs by a few counts.

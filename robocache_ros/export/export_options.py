@@ -10,6 +10,7 @@ from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSett
 from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
+JPEG = ("cpu", "gpu")
 DEPTH = ("arrays", "video")
 VOXELS = ("dense", "sparse")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
@@ -28,6 +29,7 @@ class ExportOptions(EpisodeOptions):
     crf: int | None = None  # quality, speed and distance of key frames of videos; see VideoSettings
     preset: str | None = None
     gop: int | None = None
+    jpeg: str = "cpu"  # decoder of jpeg images: cpu, or gpu, which is nvJPEG and differs by a few counts
     depth: str = "arrays"  # store depth images as lossless arrays, or in the format lerobot as 12-bit video
     voxels: str = "dense"  # of the format lerobot: store whole voxel grids, or the voxels that are not empty
     points: int = 0  # voxels with the features x, y, z become clouds of so many points; 0: they stay grids
@@ -49,6 +51,7 @@ class ExportOptions(EpisodeOptions):
         for name, choices in (
             ("media", MEDIA),
             ("codec", ("auto", *CODECS)),
+            ("jpeg", JPEG),
             ("depth", DEPTH),
             ("voxels", VOXELS),
             ("visibility", ("ideal", "deployed")),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robocache_ros.bags.reader import Bag, check_recordings
+from robocache_ros.engine.backends.factory import resolve_device
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
 from robocache_ros.export.episodes.idle import check_motion
 from robocache_ros.export.episodes.labels import Labels
@@ -25,6 +26,7 @@ from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import new_dataset
+from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.spec import FusionSpec
 
 ON_ERROR = ("fail", "skip")
@@ -70,6 +72,7 @@ def export(
     on_error: str = "fail",
     progress: Progress | None = None,
     pieces: str | Path | None = None,
+    device: str = "cpu",
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
@@ -92,6 +95,8 @@ def export(
         progress: called with the events of the export, in this process.
         pieces: a folder outside of `out` in which the pieces stay: exports of the same recordings, spec and options
             reuse them, also at the same time. None: they are removed when the dataset is complete.
+        device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
+            dataset has the same data, unless the option `jpeg` is `gpu`.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
@@ -100,6 +105,7 @@ def export(
     recordings, options = _planned(bags), options or ExportOptions()
     _check_arguments(jobs, on_error)
     spec = resolved_spec(spec, options)
+    selected = device_of(device, options)
     formats = load_formats(Labels(spec, options).spec, options)
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
     tell = progress or (lambda _event: None)
@@ -108,7 +114,7 @@ def export(
         for recording, reason in failed.items():
             tell(Failed(recording, reason))
         kept = tuple(recording for recording in recordings if recording.frames_of not in failed)
-        plan = Plan(kept, spec, options, needed_encodings(formats, spec, options))
+        plan = Plan(kept, spec, options, needed_encodings(formats, spec, options), selected)
         with new_dataset(target, formats[-1].entry, overwrite=overwrite, pieces=pieces) as new:
             with file_errors(new.pieces.folder if pieces else target):
                 outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
@@ -121,6 +127,16 @@ def export(
     result = ExportResult(Path(out), merged, time.perf_counter() - begun, tuple(losses), (*_reused(made), *new.notes))
     tell(Ended(result.out, result.episodes, result.frames, result.seconds))
     return result
+
+
+def device_of(device: str, options: ExportOptions) -> str:
+    """Return the device that converts images and clouds: `cpu` or `cuda:<index>`; refuse one that is not available."""
+    selected = str(resolve_device(device))
+    if options.jpeg == "gpu":
+        if selected == "cpu":
+            raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device {printable(device, 20)!r} is the CPU; use cuda")
+        require_jpeg()
+    return selected
 
 
 def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:

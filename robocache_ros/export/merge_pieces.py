@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import robocache_ros
 from robocache_ros.errors import printable
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset, Piece
@@ -76,6 +78,14 @@ def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[
     return stored
 
 
+def _device(plan: Plan) -> str:
+    """Describe the device of an export, and what it changes."""
+    if plan.device == "cpu":
+        return "cpu"
+    told = f"{plan.device} ({torch.cuda.get_device_name(plan.device)})"
+    return f"{told}; jpeg decoded by {plan.jpeg_decoder}, whose pixels may differ" if plan.jpeg_decoder else told
+
+
 def _provenance(
     plan: Plan,
     recordings: Sequence[ExportedRecording],
@@ -86,6 +96,7 @@ def _provenance(
     return {
         "robocache_ros": robocache_ros.__version__,
         "options": asdict(plan.options),
+        "device": _device(plan),
         "spec": plan.spec.to_dict(),
         "layout": plan.layout.to_dict(),
         "recordings": [

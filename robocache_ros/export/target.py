@@ -72,6 +72,7 @@ def piece_store(out: Path, pieces: str | Path | None = None) -> PieceStore:
     return PieceStore(pieces, shared=True)
 
 
+# More than 50 lines, because of its docstring.
 @contextmanager
 def new_dataset(
     out: Path, last: str = "meta", *, overwrite: bool = False, pieces: str | Path | None = None

@@ -6,6 +6,7 @@ peers     a recording with two cameras and one of joints: an export, forge-robot
 reading   all messages of a recording, for each compression, beside `rosbags`
 jobs      short recordings with one process and with two
 formats   each format alone, and all in one pass
+devices   an export with the CPU and with a GPU; only if it is named
 commands  `robocache info` and `robocache export` as processes, and the quality of the video
 
 forge is left out unless --forge or ROBOCACHE_FORGE_PYTHON names the Python of an environment with
@@ -37,11 +38,13 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forge", default=os.environ.get("ROBOCACHE_FORGE_PYTHON"), help="Python that has forge.")
-    parser.add_argument("--part", action="append", choices=PARTS, help="Measure this part; all by default.")
+    parser.add_argument("--part", action="append", choices=(*PARTS, "devices"), help="Measure this part.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs of each peer and of each command.")
     parser.add_argument("--seconds", type=float, default=20, help="Length of the recording with cameras.")
     parser.add_argument("--minutes", type=float, default=10, help="Length of the recording of joints.")
-    parser.add_argument("--bag", type=Path, default=ROOT / "test" / "data" / "panda_lift", help="For the commands.")
+    parser.add_argument(
+        "--bag", type=Path, default=ROOT / "test" / "data" / "panda_lift", help="For the commands and devices."
+    )
     parser.add_argument("--spec", type=Path, default=ROOT / "config" / "panda_lift.yaml", help="For the commands.")
     parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
@@ -57,6 +60,7 @@ def main() -> None:
         "reading": lambda folder: parts.reading(folder, given.seconds / 4, given.rounds + 1),
         "jobs": lambda folder: parts.processes(folder, 6, given.seconds / 4),
         "formats": lambda folder: parts.one_pass(folder, given.seconds / 2),
+        "devices": lambda folder: parts.devices(folder, given.bag, given.spec, given.seconds, given.rounds),
         "commands": lambda folder: commands(given.bag, given.spec, given.rounds),
     }
     result: dict[str, Any] = {"machine": machine()}

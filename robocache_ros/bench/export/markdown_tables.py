@@ -86,6 +86,19 @@ def _formats(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _devices(found: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            case,
+            *(one[device][key] for key in ("seconds", "cpu_seconds") for device in ("cpu", "cuda")),
+            one["times_faster"],
+        ]
+        for case, one in found.items()
+    ]
+    head = ["recording", "CPU, s", "GPU, s", "CPU, CPU s", "GPU, CPU s", "x faster"]
+    return ["## Images and clouds converted on a GPU, video", "", *_table(head, rows)]
+
+
 def _commands(found: dict[str, Any]) -> list[str]:
     rows = [[name, one["process_s"], one.get("conversion_s", "-")] for name, one in found["jobs"].items()]
     quality = [f"{key}: {one['all_frames']} dB ({one['codec']})" for key, one in found["video_psnr_db"].items()]
@@ -103,5 +116,6 @@ TEXTS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "reading": _reading,
     "jobs": _jobs,
     "formats": _formats,
+    "devices": _devices,
     "commands": _commands,
 }

@@ -65,6 +65,28 @@ def one_pass(folder: Path, seconds: float, codec: str = "h264") -> dict[str, Any
     }
 
 
+def devices(folder: Path, bag: Path, spec: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """Seconds of an export with the CPU and with a GPU: of a recording, and of two raw cameras that are resized."""
+    cameras = camera_recording.spec(2)
+    for name in ("camera0", "camera1"):
+        cameras["streams"][name]["image"] = {"size": [224, 224], "resize": "area"}
+    cases = {bag.name: (bag, str(spec)), "two cameras": (camera_recording.write(folder / "raw", seconds, 2), cameras)}
+    found: dict[str, Any] = {}
+    for case, (recording, its_spec) in cases.items():
+        runs: dict[str, list[dict[str, Any]]] = {"cpu": [], "cuda": []}
+        for number in range(rounds):
+            for device, done in runs.items():
+                wanted = {"bags": [str(recording)], "spec": its_spec, "jobs": 1, "options": {}, "device": device}
+                wanted["out"] = str(folder / f"{case}-{device}-{number}")
+                done.append(told(sys.executable, f"{MODULES}.run_export", json.dumps(wanted)))
+        found[case] = {
+            device: {key: middle([one[key] for one in done]) for key in ("seconds", "cpu_seconds")}
+            for device, done in runs.items()
+        }
+        found[case]["times_faster"] = round(found[case]["cpu"]["seconds"] / found[case]["cuda"]["seconds"], 2)
+    return found
+
+
 def _exported(bags: list[Path], cameras: int, out: Path, options: dict[str, Any], jobs: int = 1) -> dict[str, Any]:
     wanted = {
         "bags": [str(bag) for bag in bags],

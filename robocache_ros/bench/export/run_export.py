@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Export; the argument is a JSON object: bags, spec, out, jobs, and the options of the export."""
+    """Export; the argument is a JSON object: bags, spec, out, jobs, the options of the export, and device."""
     from robocache_ros.export.export_options import ExportOptions
     from robocache_ros.export.formats import load_format
     from robocache_ros.export.freed_memory import return_freed_memory
@@ -24,7 +24,8 @@ def main() -> None:
     return_freed_memory()
     before = cpu_seconds()
     spec = load_spec(wanted["spec"])
-    done = export([Path(bag) for bag in wanted["bags"]], spec, wanted["out"], options, jobs=wanted["jobs"])
+    more = {"jobs": wanted["jobs"], "device": wanted.get("device", "cpu")}
+    done = export([Path(bag) for bag in wanted["bags"]], spec, wanted["out"], options, **more)
     told = {"seconds": done.seconds, "cpu_seconds": cpu_seconds() - before, "rows": done.frames}
     print(json.dumps(told))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
 from robocache_ros.engine.backends.cpu.backend import CpuBackend
 from robocache_ros.engine.backends.interface import Backend, Options
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.ops.installation import missing_for_cuda
 from robocache_ros.spec.layout import Layout
 
@@ -33,9 +35,9 @@ def make_backend(
             raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device: {device!r} is the CPU; use jpeg: cpu")
         return CpuBackend(layout, capacities, options, live=not unbounded)
     if unbounded:
-        raise RoboCacheError(
-            f"device: {device!r} holds a fixed number of samples; recordings are fused with device: cpu"
-        )
+        if options.jpeg == "gpu":
+            require_jpeg()
+        return CpuBackend(layout, capacities, replace(options, converts=selected), live=False)
     from robocache_ros.engine.backends.gpu.backend import GpuBackend
 
     return GpuBackend(layout, capacities, selected, options)

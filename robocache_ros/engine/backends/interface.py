@@ -68,6 +68,9 @@ class Selections:
         self.age_ns[0, stream] = selected.age_ns
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class Options:
     """How frames are computed; see FusionEngine."""
@@ -77,6 +80,7 @@ class Options:
     payload_bytes: Mapping[str, int] = field(default_factory=dict)
     channels_last: bool = False
     media: bool = True
+    converts: torch.device = CPU  # of the CPU backend: where images and clouds are converted
 
 
 class TensorFormat:

@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.decode import decode_compressed
+from robocache_ros.decode.compressed import first_picture
 from robocache_ros.decode.payloads import (
     CloudPayload,
     DepthPayload,
     ImagePayload,
     Matrix,
 )
-from robocache_ros.engine.backends.interface import TensorFormat
+from robocache_ros.engine.backends.interface import CPU, TensorFormat
 from robocache_ros.ops.image.conversion import ImageOptions
 from robocache_ros.ops.image.convert import channels_last_layout, convert_layout
+from robocache_ros.ops.image.formats import ImageLayout
+from robocache_ros.ops.image.nvjpeg import decode_jpeg
 from robocache_ros.ops.voxel.depth import voxelize_depth_layout
 from robocache_ros.ops.voxel.depth_layout import DepthImageLayout
 from robocache_ros.ops.voxel.grid import Output, Voxelization, checked_voxelization
@@ -35,6 +38,38 @@ def converter(stream: StreamSpec, normalized: bool = False, channels_last: bool 
     if stream.kind == "image":
         return lambda payload: image_tensor(payload, stream, normalized, channels_last)
     return lambda payload: voxel_tensor(payload, stream)
+
+
+def converter_on(
+    device: torch.device, stream: StreamSpec, normalized: bool = False, channels_last: bool = False, jpeg: str = "cpu"
+) -> Callable[[Any], Tensor]:
+    """The function from payload to tensor on the CPU that uploads each payload and converts it on a CUDA device.
+
+    The bits are those of `converter`, except with `jpeg: gpu`: nvJPEG decodes jpeg images.
+    """
+
+    def image(payload: ImagePayload) -> Tensor:
+        if jpeg == "gpu" and payload.encoding == "jpeg":
+            data, layout = decode_on_gpu(payload, device)
+        else:
+            raw = decode_compressed(payload)
+            data, layout = borrow(raw.data).to(device), raw.layout
+        tensor = convert_layout(data, layout, image_options(stream, normalized))
+        if channels_last and tensor.dtype == torch.uint8:
+            return tensor.permute(1, 2, 0).contiguous().cpu().permute(2, 0, 1)
+        return tensor.cpu()
+
+    if stream.kind == "image":
+        return image
+    return lambda payload: voxel_tensor(payload, stream, device).cpu()
+
+
+def decode_on_gpu(image: ImagePayload, device: torch.device) -> tuple[Tensor, ImageLayout]:
+    """The (nbytes,) uint8 pixels of a jpeg on a CUDA device, decoded by nvJPEG; RoboCacheError if it is corrupt."""
+    pixels = decode_jpeg(np.frombuffer(first_picture(image), np.uint8), device)
+    height, width, channels = pixels.shape
+    encoding = "rgb8" if channels == 3 else "mono8"
+    return pixels.view(-1), ImageLayout(encoding, width, height, channels * width, False)
 
 
 def tensor_format(stream: StreamSpec, normalized: bool = False) -> TensorFormat:
@@ -68,9 +103,9 @@ def image_options(stream: StreamSpec, normalized: bool) -> ImageOptions:
     return ImageOptions(image.size, image.crop, image.resize, normalize, dtype)
 
 
-def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec) -> Tensor:
-    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 for reduced features."""
-    data, placed = borrow(payload.data), payload.layout
+def voxel_tensor(payload: CloudPayload | DepthPayload, stream: StreamSpec, device: torch.device = CPU) -> Tensor:
+    """(X, Y, Z) uint8 occupancy or int32 count; (F, X, Y, Z) float32 for reduced features; on the device."""
+    data, placed = borrow(payload.data).to(device), payload.layout
     pose, voxelization = sensor_pose(placed.transform, stream), voxelization_of(stream)
     if isinstance(placed.layout, DepthImageLayout):
         color = data if placed.layout.color else None

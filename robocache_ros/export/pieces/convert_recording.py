@@ -39,6 +39,7 @@ def convert(
     writer: PieceWriter | None,
     progress: Progress | None,
     without: Collection[int] = (),
+    device: str = "cpu",
 ) -> ExportedRecording:
     """Run a recording through the engine; write the rows of its episodes to `writer`.
 
@@ -49,12 +50,13 @@ def convert(
         writer: receives the rows; None: only the result is needed, also of a recording that an export refuses.
         progress: called with the progress.
         without: parts of the recording to leave out.
+        device: converts images and clouds.
 
     Errors:
         RoboCacheError: the recording cannot be read, or an export refuses it.
         PartsDropped: rows of other parts were written that have to be left out.
     """
-    converted, refused = _converted(recording, spec, options, writer, progress, without)
+    converted, refused = _converted(recording, spec, options, writer, progress, without, device)
     if refused and writer:
         raise refused
     return converted
@@ -89,6 +91,7 @@ def _converted(
     writer: PieceWriter | None,
     progress: Progress | None,
     without: Collection[int] = (),
+    device: str = "cpu",
     *,
     media: bool = True,
 ) -> tuple[ExportedRecording, RoboCacheError | None]:
@@ -102,6 +105,8 @@ def _converted(
             trim=options.trim and masks_all(spec),
             start_ns=start_ns,
             stop_ns=stop_ns,
+            device=device,
+            jpeg=options.jpeg if device != "cpu" else "cpu",
             channels_last=True,
             media=media,
         )

@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import robocache_ros
 from robocache_ros.export.episodes.episode_file import episode_file, episode_text
 from robocache_ros.export.episodes.labels import Labels
@@ -36,12 +38,14 @@ class Plan:
         spec: the resolved spec, with the changes from the options.
         options: of the export.
         encodings: of each image stream, sorted; the pieces contain images in these encodings.
+        device: converts images and clouds: `cpu` or `cuda:<index>`. Its results are the same, except with `jpeg: gpu`.
     """
 
     recordings: tuple[PlannedRecording, ...]
     spec: FusionSpec
     options: ExportOptions
     encodings: Encodings
+    device: str = "cpu"
 
     @property
     def distinct(self) -> tuple[PlannedRecording, ...]:
@@ -52,6 +56,14 @@ class Plan:
     def layout(self) -> Layout:
         """The columns of the pieces: those of the spec, with the actions that the options ask for."""
         return Layout(Labels(self.spec, self.options).spec)
+
+    @cached_property
+    def jpeg_decoder(self) -> str:
+        """The decoder of jpeg images with `jpeg: gpu`, whose pixels may depend on its version and on the GPU."""
+        if self.options.jpeg == "cpu":
+            return ""
+        versions = f"torchvision {_version('torchvision')}, CUDA {torch.version.cuda}"
+        return f"nvJPEG on {torch.cuda.get_device_name(self.device)} ({versions})"
 
     def key(self, recording: PlannedRecording, files: Sequence[dict[str, Any]]) -> str:
         """Return the name of the piece of a recording: a hash of all inputs that determine its bytes.
@@ -70,6 +82,7 @@ class Plan:
             "encodings": self.encodings,
             "recording": recording.path.name,
             "part": [recording.start, recording.stop],
+            "nvjpeg": self.jpeg_decoder,
             "files": list(files),
             "episodes": self._episodes_of(recording.path),
             "metadata": hashlib.sha256(metadata.read_bytes()).hexdigest() if metadata.is_file() else "",

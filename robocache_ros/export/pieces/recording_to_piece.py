@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from pathlib import Path
 
-from robocache_ros.errors import RoboCacheError
+from torch.cuda import OutOfMemoryError
+
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.episodes.boundaries import EpisodesDropped
 from robocache_ros.export.file_errors import file_errors
@@ -55,6 +57,9 @@ def make_piece(
             if found:
                 return Outcome(recording, found, reused=True)
             return Outcome(recording, _make(plan, recording, store, checksums, progress))
+    except OutOfMemoryError:
+        where = printable(recording.path)
+        return Outcome(recording, error=f"{where}: not enough GPU memory; use fewer --jobs, or --device cpu")
     except RoboCacheError as error:
         return Outcome(recording, error=str(error), dropped=isinstance(error, EpisodesDropped))
 
@@ -68,7 +73,7 @@ def _make(
         with store.draft() as folder:
             try:
                 with closing(PieceWriter(folder, plan.layout, plan.encodings, video, points)) as writer:
-                    converted = convert(recording, plan.spec, plan.options, writer, progress, without)
+                    converted = convert(recording, plan.spec, plan.options, writer, progress, without, plan.device)
                     writer.finish()
             except PartsDropped as dropped:  # after some of their rows were written
                 without = dropped.parts

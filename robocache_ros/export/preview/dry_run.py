@@ -15,7 +15,7 @@ from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import export, load_formats, resolved_spec
+from robocache_ros.export.job import device_of, export, load_formats, resolved_spec
 from robocache_ros.export.merge_pieces import needed_encodings
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.store import PieceStore
@@ -89,6 +89,7 @@ def dry_run(
     overwrite: bool = False,
     jobs: int | None = None,
     pieces: str | Path | None = None,
+    device: str = "cpu",
     each: Callable[[Sequence[PlannedRecording]], Iterable[PlannedRecording]] = iter,
 ) -> DryRun:
     """Find what `export` with the same arguments would make. Nothing is written to `out`.
@@ -104,22 +105,23 @@ def dry_run(
         overwrite: whether a dataset in `out` would be replaced.
         jobs: number of processes.
         pieces: the folder of pieces, as for `export`.
+        device: as for `export`.
         each: passes the recordings on one by one; a progress bar.
 
     Errors:
         RoboCacheError: an export would refuse the spec, the options or the target.
     """
     options, out = options or ExportOptions(), Path(os.path.abspath(out))
-    resolved = resolved_spec(spec, options)
+    resolved, selected = resolved_spec(spec, options), device_of(device, options)
     formats = load_formats(Labels(resolved, options).spec, options)
     with file_errors(out):
         check_target(out, overwrite=overwrite)
         store = piece_store(out, pieces)
     run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
     accepted = tuple(expected.recording for expected in run.accepted)
-    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options))
+    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), selected)
     run = replace(run, converted=frozenset(_converted(plan, store)))
-    return replace(run, estimate=_estimate(run, spec, options, jobs))
+    return replace(run, estimate=_estimate(run, spec, options, jobs, selected))
 
 
 def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
@@ -130,7 +132,7 @@ def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
                 yield recording
 
 
-def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None) -> Estimate | None:
+def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None, device: str) -> Estimate | None:
     """Export a part of the recording of median length, and extrapolate."""
     frames_of = {expected.recording: expected.result.frames for expected in run.accepted if expected.result}
     if not run.frames:
@@ -141,7 +143,7 @@ def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int |
     options = replace(options, min_frames=1, min_valid=0.0)
     with TemporaryDirectory(prefix="robocache-") as folder:
         made = [
-            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options)
+            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
             for length_ns in (START_NS, SAMPLE_NS)
         ]
         least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)

@@ -31,6 +31,8 @@ def decode_jpeg(data: NDArray[np.uint8], device: torch.device) -> Tensor:
     """(H, W, C) uint8 of a file's (nbytes,) uint8, C 3 or 1, contiguous; raises RoboCacheError for a bad file."""
     try:
         planes: Tensor = _decoder()(torch.from_numpy(data.copy()), device=device)
+    except torch.cuda.OutOfMemoryError:
+        raise  # the file may be good
     except RuntimeError as error:
         raise RoboCacheError(f"data: nvJPEG cannot read this jpeg: {str(error).splitlines()[0]}") from None
     return planes.permute(1, 2, 0).contiguous()

@@ -9,7 +9,9 @@ import torch
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.engine import FusionEngine
 from robocache_ros.engine.backends import factory
+from robocache_ros.engine.backends.cpu import backend
 from robocache_ros.engine.backends.gpu import media_ring
+from robocache_ros.engine.backends.media_tensors import converter_on
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
@@ -153,7 +155,14 @@ def test_a_device_of_another_kind_is_refused(device):
         factory.resolve_device(device)
 
 
-def test_an_unbounded_engine_on_a_gpu_is_refused(mixture, monkeypatch):
-    monkeypatch.setattr(factory, "resolve_device", torch.device)
-    with pytest.raises(RoboCacheError, match="fused with device: cpu"):
-        FusionEngine(mixture.spec(), "cuda", unbounded=True)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_recording_converted_on_another_device_has_the_bits_of_the_cpu(mixture, monkeypatch, normalized):
+    """With the host in place of the GPU."""
+    rng = np.random.default_rng(2)
+    options = {"unbounded": True, "normalized": normalized, "channels_last": True}
+    reference = FusionEngine(mixture.spec("mean", ("z",)), **options)
+    monkeypatch.setattr(factory, "resolve_device", lambda _name: torch.device("cuda", 0))
+    monkeypatch.setattr(backend, "converter_on", lambda _device, *given: converter_on(torch.device("cpu"), *given))
+    engine = FusionEngine(mixture.spec("mean", ("z",)), "cuda", **options)
+    assert engine.device.type == "cpu"
+    assert mixture.compare(engine, reference, mixture.messages(rng), rng) > 30

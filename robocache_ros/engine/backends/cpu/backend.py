@@ -14,7 +14,7 @@ from robocache_ros.buffer_pool import BufferPool, host_pool
 from robocache_ros.engine.backends.cpu.stores import MediaStore, UnusedStore, VectorStore
 from robocache_ros.engine.backends.decode_thread import DecodeThread, warm_up
 from robocache_ros.engine.backends.interface import Int64, MemoryRow, Options, Selections
-from robocache_ros.engine.backends.media_tensors import converter, tensor_format
+from robocache_ros.engine.backends.media_tensors import converter, converter_on, tensor_format
 from robocache_ros.engine.frames import Frames
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
@@ -23,7 +23,7 @@ FRAME_BLOCKS = 5  # for a stream: frames that are being computed, that wait to b
 
 
 class CpuBackend:
-    """Computes frames with the operations for the CPU.
+    """Computes frames with the operations for the CPU; of a recording, a GPU may convert the images and clouds.
 
     Args:
         layout: the columns; its spec names the streams.
@@ -93,7 +93,10 @@ class CpuBackend:
 
 def _media_store(stream: StreamSpec, options: Options, live: bool) -> MediaStore:
     channels_last = options.channels_last and stream.kind == "image"
-    convert = converter(stream, options.normalized, channels_last)
+    if options.converts.type == "cpu":
+        convert = converter(stream, options.normalized, channels_last)
+    else:
+        convert = converter_on(options.converts, stream, options.normalized, channels_last, options.jpeg)
     thread = None
     if live and stream.kind == "image" and stream.type.endswith("/CompressedImage"):
         warm_up(convert)

@@ -14,17 +14,14 @@ from torch import Tensor
 
 from robocache_ros.buffer_pool import BufferPool, buffer_for
 from robocache_ros.decode import decode_compressed
-from robocache_ros.decode.compressed import first_picture
 from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.engine.backends.decode_thread import DecodeThread, Job, warm_up
 from robocache_ros.engine.backends.gpu.allocation import allocate
 from robocache_ros.engine.backends.gpu.prepared_layouts import Key, PreparedLayouts
 from robocache_ros.engine.backends.gpu.upload_queue import ALIGNMENT, LARGE, UploadQueue
 from robocache_ros.engine.backends.interface import MemoryRow, Options
-from robocache_ros.engine.backends.media_tensors import Payload, tensor_format
+from robocache_ros.engine.backends.media_tensors import Payload, decode_on_gpu, tensor_format
 from robocache_ros.ops.cuda.gpu_memory import pinned
-from robocache_ros.ops.image.formats import ImageLayout
-from robocache_ros.ops.image.nvjpeg import decode_jpeg
 from robocache_ros.ops.tick.prepared import Prepared
 from robocache_ros.ops.tick.tasks import KEEP, MAKE, ZERO
 from robocache_ros.spec import StreamSpec
@@ -197,10 +194,8 @@ class MediaRing:
         packed = sample.packed
         assert packed
         if self._by_nvjpeg(packed):
-            pixels = decode_jpeg(np.frombuffer(first_picture(packed), np.uint8), self._device)
-            height, width, channels = pixels.shape
-            encoding = "rgb8" if channels == 3 else "mono8"
-            sample.key = pixels.nbytes, ImageLayout(encoding, width, height, channels * width, False)
+            pixels, layout = decode_on_gpu(packed, self._device)
+            sample.key = pixels.nbytes, layout
             self._pixels = (sample.serial, pixels)
             return
         job, sample.job = sample.job, None
