@@ -167,7 +167,8 @@ class FusionEngine:
             assert self._next is not None
         ticks = tick_grid.ticks_ns(self._next, max(0, self._candidates(now_ns) - self._next), rate_hz)
         deadlines = self.deadlines(ticks)
-        due = int(np.searchsorted(deadlines, now_ns, side="right"))
+        # With eager ticks and poses of /tf, a tick can be complete before an earlier one; it waits for that one.
+        due = int(np.searchsorted(np.maximum.accumulate(deadlines), now_ns, side="right"))
         due = due if limit is None else min(due, limit)
         if not due:
             return self.resolve(ticks[:0], deadlines[:0])

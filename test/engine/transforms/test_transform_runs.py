@@ -43,6 +43,21 @@ links = st.lists(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(links, st.sampled_from(["fixed", "eager"]), st.integers(0, 2**16))
 def test_a_live_engine_makes_the_rows_of_the_deployed_recording(tf_message, drawn, emit, seed):
+    check_live_and_deployed_rows(tf_message, drawn, emit, seed)
+
+
+def test_an_eager_tick_that_waits_for_a_transform_is_not_made_early_by_a_complete_later_tick(tf_message):
+    drawn = [
+        (0, 0, [("base", "arm")]),
+        (14, 0, [("arm", "tool")]),
+        (15, 0, [("base", "arm")]),
+        (25, 11, [("base", "arm")]),  # arrives at 261 ms; the tick at 240 ms waits for transforms until 280 ms
+        (26, 0, [("base", "tool")]),  # completes the tick at 260 ms
+    ]
+    check_live_and_deployed_rows(tf_message, drawn, "eager", seed=0)
+
+
+def check_live_and_deployed_rows(tf_message, drawn, emit, seed):
     rng = np.random.default_rng(seed)
     fusion = spec(timeline={"emit": emit}, more={"back": {**TF, "frames": ["tool", "base"]}}, max_age_ms=30)
     log = []
