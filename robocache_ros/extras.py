@@ -13,6 +13,7 @@ EXTRAS = {
     "rosbags": "bags",
     **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib", "google_crc32c"), "export"),
     "h5py": "hdf5",
+    "simplejpeg": "datasets",
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),
     **dict.fromkeys(("sensor_msgs", "std_msgs", "geometry_msgs", "diagnostic_msgs", "lifecycle_msgs"), "ros"),
 }

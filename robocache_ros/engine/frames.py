@@ -60,9 +60,11 @@ class Frames:
 def status_columns(
     valid: NDArray[np.uint8], age_ns: NDArray[np.int64], sample_age_ms: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    """(T, 2 N + W) float32 columns of a row after its values.
-
-    Each age is divided once in float64 and rounded once, so that every writer gives float32(age_ns / 1e6).
-    """
-    status = np.concatenate([valid, age_ns / NS_PER_MS], axis=1).astype(np.float32)
+    """(T, 2 N + W) float32 columns of a row after its values."""
+    status = np.concatenate([valid.astype(np.float32), age_ms(age_ns)], axis=1)
     return status if sample_age_ms is None else np.concatenate([status, sample_age_ms], axis=1)
+
+
+def age_ms(age_ns: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Ages in ms: divided once in float64 and rounded once, so that every writer gives float32(age_ns / 1e6)."""
+    return (age_ns / NS_PER_MS).astype(np.float32)

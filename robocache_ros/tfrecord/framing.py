@@ -17,12 +17,12 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
 RECORD_BYTES = (1 << 31) - 1  # limit of a record: protobuf parsers, also TensorFlow's, refuse messages of 2 GiB
-_LENGTH = struct.Struct("<Q")
-_CHECKSUM = struct.Struct("<I")
-_HEAD = _LENGTH.size + _CHECKSUM.size
-FRAME_BYTES = _HEAD + _CHECKSUM.size  # of a record, in addition to its data
+LENGTH = struct.Struct("<Q")
+CHECKSUM = struct.Struct("<I")
+HEAD_BYTES = LENGTH.size + CHECKSUM.size
+FRAME_BYTES = HEAD_BYTES + CHECKSUM.size  # of a record, in addition to its data
 _READ_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 
 
 class RecordWriter:
@@ -36,8 +36,8 @@ class RecordWriter:
 
     def write(self, nbytes: int, chunks: Iterable[bytes]) -> None:
         """Write the next record: `chunks` of `nbytes` in all."""
-        length = _LENGTH.pack(nbytes)
-        self._file.write(length + _masked(self._extend(0, length)))
+        length = LENGTH.pack(nbytes)
+        self._file.write(length + masked(self._extend(0, length)))
         checksum, written = 0, 0
         for chunk in chunks:
             checksum = self._extend(checksum, chunk)
@@ -45,7 +45,7 @@ class RecordWriter:
             self._file.write(chunk)
         if written != nbytes:
             raise ValueError(f"{self.path}: record {self.records} has {written} bytes, not {nbytes}")
-        self._file.write(_masked(checksum))
+        self._file.write(masked(checksum))
         self.records += 1
 
     @property
@@ -73,35 +73,36 @@ def read_records(path: Path, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
         for index in range(2**63):
             where = f"{printable(path)}: record {index}"
             try:
-                head = _read(file, _HEAD)
+                head = _read(file, HEAD_BYTES)
                 if not head:
                     return
-                if not _is_head(head, value):
+                if not is_head(head, value):
                     raise RoboCacheError(f"{where}: its length is damaged; get the file again")
-                (nbytes,) = _LENGTH.unpack_from(head)
+                (nbytes,) = LENGTH.unpack_from(head)
                 if nbytes > limit:
                     raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read")
                 data = _read(file, nbytes)
-                checksum = _read(file, _CHECKSUM.size)
+                checksum = _read(file, CHECKSUM.size)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise RoboCacheError(f"{where}: damaged gzip data ({error}); get the file again") from None
-            if len(data) + len(checksum) != nbytes + _CHECKSUM.size:
+            if len(data) + len(checksum) != nbytes + CHECKSUM.size:
                 raise RoboCacheError(f"{where}: the file ends within it; get the file again")
-            if checksum != _masked(value(data)):
+            if checksum != masked(value(data)):
                 raise RoboCacheError(f"{where}: its checksum is wrong; get the file again")
             yield data
 
 
 def _opened(path: Path, value: Callable[[bytes], int]) -> IO[bytes]:
     with path.open("rb") as file:
-        head = file.read(_HEAD)
-    compressed = head.startswith(_GZIP) and not _is_head(head, value)  # a length may begin with these bytes too
+        head = file.read(HEAD_BYTES)
+    compressed = head.startswith(GZIP) and not is_head(head, value)  # a length may begin with these bytes too
     opened: Any = gzip.open(path) if compressed else path.open("rb")  # noqa: SIM115 - the caller closes it
     return opened  # type: ignore[no-any-return]
 
 
-def _is_head(head: bytes, value: Callable[[bytes], int]) -> bool:
-    return len(head) == _HEAD and head[_LENGTH.size :] == _masked(value(head[: _LENGTH.size]))
+def is_head(head: bytes, value: Callable[[bytes], int]) -> bool:
+    """Whether bytes are the length of a record with its checksum, which `value` computes."""
+    return len(head) == HEAD_BYTES and head[LENGTH.size :] == masked(value(head[: LENGTH.size]))
 
 
 def _read(file: IO[bytes], nbytes: int) -> bytes:
@@ -115,5 +116,6 @@ def _read(file: IO[bytes], nbytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _masked(checksum: int) -> bytes:
-    return _CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+def masked(checksum: int) -> bytes:
+    """Return a checksum as it is stored."""
+    return CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -26,6 +26,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("ipc",),
     ("nodes", "bags"),
     ("client", "export"),
+    ("datasets",),
     ("bench",),
     ("cli",),
     ("demo",),

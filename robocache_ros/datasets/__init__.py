@@ -1,0 +1,61 @@
+"""Public datasets of robot episodes on one timeline. Nothing here needs ROS.
+
+The names below load when first used, so that importing the package does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
+    from robocache_ros.datasets.mixture import WeightedMixture
+    from robocache_ros.datasets.public_datasets import (
+        CALVINDataset,
+        LeRobotTimelineDataset,
+        RoboMimicDataset,
+        RTXDataset,
+        open_dataset,
+    )
+    from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
+
+_HOMES = {
+    "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
+    "mixture": ("WeightedMixture",),
+    "public_datasets": (
+        "CALVINDataset",
+        "LeRobotTimelineDataset",
+        "RTXDataset",
+        "RoboMimicDataset",
+        "open_dataset",
+    ),
+    "timeline_dataset": ("TimelineDataset", "Window"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CALVINDataset",
+    "DatasetError",
+    "EpisodeSource",
+    "LeRobotTimelineDataset",
+    "RTXDataset",
+    "RoboMimicDataset",
+    "SourceEpisode",
+    "Stream",
+    "TimelineDataset",
+    "WeightedMixture",
+    "Window",
+    "open_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

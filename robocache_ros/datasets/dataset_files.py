@@ -1,0 +1,68 @@
+"""Files of a dataset, and what is kept of them in each process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.text_file import read_text
+
+JSON_BYTES = 256 << 20  # of the lines that list the episodes of a large dataset
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Errors:
+        DatasetError: the file is missing, too large, or not a JSON object.
+    """
+    return parse_object(_text(path), printable(path))
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file with one JSON object per line.
+
+    Errors:
+        DatasetError: the file is missing or too large, or a line is not a JSON object.
+    """
+    lines = enumerate(_text(path).splitlines(), start=1)
+    return [parse_object(line, f"{printable(path)}: line {number}") for number, line in lines if line.strip()]
+
+
+def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Errors:
+        DatasetError: the text is not one.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{where}: not JSON ({printable(error, 60)}); get the file again") from None
+    if not isinstance(found, dict):
+        raise DatasetError(f"{where}: not a JSON object; get the file again")
+    return found
+
+
+def file_below(folder: Path, name: str) -> Path:
+    """Return a file of a dataset, by a name from the dataset's own files.
+
+    Errors:
+        DatasetError: the name leaves the folder, or there is no such file.
+    """
+    path = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise DatasetError(f"{printable(name)}: not in the folder of the dataset; check its metadata")
+    if not path.is_file():
+        raise DatasetError(f"{printable(path)}: not there; get the file")
+    return path
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, "get the file again", JSON_BYTES)
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from None

@@ -1,0 +1,169 @@
+"""What a reader of a dataset gives: episodes of streams with their stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.units import NS_PER_S
+
+MAX_EPISODES = 10_000_000
+MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
+MIN_RATE_HZ, MAX_RATE_HZ = 0.01, 100_000
+ROLES = ("observation", "action", "reward")
+
+
+class DatasetError(RoboCacheError):
+    """A file or a record of a dataset that cannot be used; the message names both."""
+
+
+class LazyFrames(Protocol):
+    """Images that are decoded when they are asked for, such as those of a video."""
+
+    def __len__(self) -> int: ...
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the (n, H, W, 3) images of rising rows.
+
+        Errors:
+            DatasetError: an image is damaged or missing.
+        """
+
+
+Values: TypeAlias = "NDArray[Any] | Sequence[bytes] | LazyFrames"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One modality of an episode: K samples.
+
+    Attributes:
+        name: `vision/<camera>` for images; `proprio`, `actions`, `rewards`, or the dataset's own name.
+        stamps_ns: (K,) int64, rising.
+        values: (K, D) numbers; images as (K, H, W, 3) uint8, as K files of jpeg or png, or as `LazyFrames`.
+        measured: whether the stamps were measured; else they are nominal, the index of the step over the rate.
+        role: observation, action or reward.
+        align: the alignment to use if the user chooses none; empty: linear for observations, hold for the others.
+        max_gap_ns, max_age_ns: limits of the alignment; None: no limit.
+        valid, age_ns: (K,) uint8 and int64, of samples that an export of this project aligned: how each was made, and
+            its age. A sample with valid 0 is absent.
+    """
+
+    name: str
+    stamps_ns: NDArray[np.int64]
+    values: Values
+    measured: bool
+    role: str = "observation"
+    align: str = ""
+    max_gap_ns: int | None = None
+    max_age_ns: int | None = None
+    valid: NDArray[np.uint8] | None = None
+    age_ns: NDArray[np.int64] | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the samples are images."""
+        return not isinstance(self.values, np.ndarray) or self.values.ndim == 4
+
+
+@dataclass(frozen=True)
+class SourceEpisode:
+    """One episode of a dataset.
+
+    Attributes:
+        streams: by name, in the order of their columns.
+        task: the instruction; empty if the dataset has none.
+        dataset: name of the dataset.
+        source: file and record, for errors.
+    """
+
+    streams: dict[str, Stream] = field(repr=False)
+    task: str
+    dataset: str
+    source: str
+
+    def span_ns(self) -> tuple[int, int]:
+        """Return the first and the last stamp."""
+        stamps = [stream.stamps_ns for stream in self.streams.values()]
+        return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
+
+
+class EpisodeSource(Protocol):
+    """The episodes of a dataset. It can be pickled: files are opened on use, in each process.
+
+    Errors:
+        DatasetError: a file or a record is missing or damaged; the message names it.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode. Images are not decoded."""
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode, without reading its images where the format allows it."""
+
+
+def nominal_stamps(count: int, rate_hz: float) -> NDArray[np.int64]:
+    """(count,) int64 stamps of steps at a nominal rate, from 0: floor(index * 1e9 / rate), as the ticks of a grid."""
+    rate = _rate(rate_hz)
+    return np.arange(count, dtype=np.int64) * (NS_PER_S * rate.denominator) // rate.numerator
+
+
+def nominal_span(count: int, rate_hz: float) -> tuple[int, int]:
+    """Return the first and the last of `nominal_stamps`."""
+    rate = _rate(rate_hz)
+    return 0, max(count - 1, 0) * NS_PER_S * rate.denominator // rate.numerator
+
+
+def _rate(rate_hz: float) -> Fraction:
+    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:  # also if it is NaN
+        raise DatasetError(
+            f"rate: {printable(rate_hz, 20)} Hz is not from {MIN_RATE_HZ} to {MAX_RATE_HZ}; give the dataset's"
+        )
+    return Fraction(rate_hz).limit_denominator(1001)  # 30000/1001 too; stamps of `MAX_STEPS` stay within int64
+
+
+def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
+    """Return (K, D) float32 numbers of (K, ...) values of any numeric dtype.
+
+    Errors:
+        DatasetError: a number is NaN or infinite, also after the conversion; the message names its row and column.
+    """
+    if values.dtype.kind not in "fiub":
+        raise DatasetError(f"{where}: {values.dtype} is not numeric; leave the feature out of the mapping")
+    with np.errstate(over="ignore"):
+        table = np.require(values.reshape(len(values), -1), np.float32, ["C", "W"])
+    finite = np.isfinite(table)
+    if not finite.all():
+        row, column = (int(each) for each in np.argwhere(~finite)[0])
+        raise DatasetError(
+            f"{where}: row {row}, column {column} is not finite; repair the file or leave the episode out"
+        )
+    return table
+
+
+def checked(episode: SourceEpisode) -> SourceEpisode:
+    """Return the episode if it is well formed.
+
+    Errors:
+        DatasetError: it has no samples, too many, or a stream whose stamps do not rise or do not match its values.
+    """
+    if not episode.streams:
+        raise DatasetError(f"{episode.source}: no stream of the chosen modalities; choose others")
+    for stream in episode.streams.values():
+        where, count = f"{episode.source}: {printable(stream.name, 40)}", len(stream.stamps_ns)
+        if not 0 < count <= MAX_STEPS:
+            raise DatasetError(f"{where}: {count:,} steps; 1 to {MAX_STEPS:,} are read")
+        if len(stream.values) != count:
+            raise DatasetError(f"{where}: {len(stream.values):,} values for {count:,} steps; check the file")
+        if count > 1 and not (np.diff(stream.stamps_ns) > 0).all():
+            raise DatasetError(f"{where}: its stamps do not rise; check the file")
+    return episode

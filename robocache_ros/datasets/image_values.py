@@ -1,0 +1,96 @@
+"""The images of a stream, decoded at the rows that are used."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.episode_source import DatasetError, Stream
+from robocache_ros.decode.compressed import decode_compressed
+from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_picture
+from robocache_ros.decode.limits import IMAGE_LIMITS
+from robocache_ros.decode.payloads import ImagePayload
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+
+_SIMPLEJPEG = find_spec("simplejpeg") is not None
+
+
+def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[np.uint8]:
+    """Return the images of a stream at rows; each distinct one is decoded once.
+
+    Args:
+        stream: a stream of images.
+        rows: (n,) int64 in any order; -1 gives a black image.
+        where: file and record, for errors.
+
+    Returns:
+        (n, H, W, 3) uint8 RGB.
+
+    Errors:
+        DatasetError: an image is damaged, is too large, or does not have the size of the others.
+    """
+    distinct, place = np.unique(rows[rows >= 0], return_inverse=True)
+    if not len(distinct):
+        distinct = np.zeros(1, np.int64)  # for the size
+    where = f"{where}: {printable(stream.name, 40)}"
+    values = stream.values
+    if isinstance(values, np.ndarray):
+        decoded: NDArray[np.uint8] = values[distinct]
+    elif hasattr(values, "frames"):
+        decoded = values.frames(distinct)
+    else:
+        decoded = _decoded(values, distinct, where)
+    if len(distinct) == len(rows) and (distinct == rows).all():
+        return decoded
+    found = np.zeros((len(rows), *decoded.shape[1:]), np.uint8)
+    found[rows >= 0] = decoded[place]
+    return found
+
+
+def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
+    """Return the (H, W, 3) uint8 RGB image of a jpeg or png file; by simplejpeg where it is installed, else by Pillow.
+
+    Errors:
+        DatasetError: it is damaged, is too large, or is not an 8-bit image.
+    """
+    head = bytes(data[: len(PNG_MAGIC)])
+    kind = "jpeg" if head.startswith(JPEG_MAGIC) else "png" if head == PNG_MAGIC else ""
+    if not kind:
+        raise DatasetError(f"{where}: neither jpeg nor png; repair the file or leave the episode out")
+    try:
+        if kind == "jpeg" and _SIMPLEJPEG:
+            picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
+            pixels: NDArray[np.uint8] = need("simplejpeg", "datasets").decode_jpeg(picture, colorspace="RGB")
+            return pixels
+        image = decode_compressed(ImagePayload(np.frombuffer(data, np.uint8), kind))
+    except (RoboCacheError, ValueError) as error:
+        raise DatasetError(f"{where}: {printable(error, 100)}; repair the file or leave the episode out") from None
+    return _rgb(image, where)
+
+
+def _rgb(image: ImagePayload, where: str) -> NDArray[np.uint8]:
+    channels = {"mono8": 1, "rgb8": 3, "rgba8": 4}.get(image.encoding)
+    if channels is None:
+        raise DatasetError(
+            f"{where}: an image of {image.encoding}, not of 8 bits; leave the feature out of the mapping"
+        )
+    pixels = image.data.reshape(image.height, image.width, channels)
+    return pixels[:, :, :3] if channels > 1 else np.repeat(pixels, 3, axis=2)
+
+
+def _decoded(files: Any, rows: NDArray[np.int64], where: str) -> NDArray[np.uint8]:
+    first = decode_image(files[int(rows[0])], f"{where}: image {rows[0]}")
+    found = np.empty((len(rows), *first.shape), np.uint8)
+    found[0] = first
+    for place, row in enumerate(rows.tolist()[1:], start=1):
+        image = decode_image(files[row], f"{where}: image {row}")
+        if image.shape != first.shape:
+            raise DatasetError(
+                f"{where}: image {row} is {image.shape[:2]}, the first {first.shape[:2]}; repair the file"
+            )
+        found[place] = image
+    return found

@@ -1,0 +1,79 @@
+"""Several datasets with weights, as one map-style dataset whose order follows from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from robocache_ros.datasets.timeline_dataset import TimelineDataset
+from robocache_ros.errors import RoboCacheError, printable
+
+MAX_SAMPLES = 100_000_000
+
+
+class WeightedMixture(Dataset[dict[str, Any]]):
+    """A mixture: each sample of an epoch is drawn from a dataset with a probability in proportion to its weight.
+
+    The samples of a dataset are used in a random order, all of them before one is used again. The order follows from
+    `seed` and the epoch.
+
+    Args:
+        datasets: by name.
+        weights: of each dataset: its probability is weight / sum of weights.
+        samples: number of samples of an epoch; None: the number of samples of all datasets.
+        seed: of the order.
+
+    Errors:
+        RoboCacheError: a weight is missing or not positive, or a dataset is empty.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, TimelineDataset],
+        weights: Mapping[str, float],
+        *,
+        samples: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, dataset in datasets.items():
+            weight = weights.get(name, 0.0)
+            if not (0 < weight < math.inf and len(dataset)):
+                raise RoboCacheError(
+                    f"{printable(name, 40)}: weight {weight!r}, {len(dataset)} samples; give a positive weight and data"
+                )
+        count = sum(len(dataset) for dataset in datasets.values()) if samples is None else samples
+        if not datasets or not 0 < count <= MAX_SAMPLES:
+            raise RoboCacheError(f"samples: {count:,} of {len(datasets)} datasets; 1 to {MAX_SAMPLES:,} are possible")
+        self.datasets, self.names = tuple(datasets.values()), tuple(datasets)
+        self._shares = np.array([weights[name] for name in self.names])
+        self._shares /= self._shares.sum()
+        self._count, self._seed = count, seed
+        self.set_epoch(0)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        dataset, sample = self.place(index)
+        return {**self.datasets[dataset][sample], "dataset": self.names[dataset]}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order of an epoch."""
+        random = np.random.default_rng((self._seed, epoch))
+        self._dataset = random.choice(len(self.datasets), self._count, p=self._shares).astype(np.int32)
+        self._sample = np.empty(self._count, np.int64)
+        for index, dataset in enumerate(self.datasets):
+            places = np.flatnonzero(self._dataset == index)
+            size = len(dataset)
+            rounds = [random.permutation(size) for _ in range(-(-len(places) // size))]
+            self._sample[places] = np.concatenate(rounds)[: len(places)] if rounds else []
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the dataset of a sample, and the index of the sample in it."""
+        if not -self._count <= index < self._count:
+            raise IndexError(f"index {index} of {self._count} samples")
+        return int(self._dataset[index]), int(self._sample[index])

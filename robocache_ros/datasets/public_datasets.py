@@ -1,0 +1,199 @@
+"""The datasets by their names: a source of one format on a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
+from robocache_ros.datasets.sources.calvin_steps import CalvinSteps
+from robocache_ros.datasets.sources.chained import ChainedEpisodes
+from robocache_ros.datasets.sources.lerobot_episodes import LeRobotEpisodes
+from robocache_ros.datasets.sources.rlds_episodes import RldsEpisodes
+from robocache_ros.datasets.sources.rlds_features import Mapped
+from robocache_ros.datasets.sources.robomimic_demos import RobomimicDemos
+from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
+from robocache_ros.errors import printable
+
+ENTRY_POINTS = "robocache_ros.datasets"
+ALL_MODALITIES = ("vision", "proprio", "language")
+MAX_DATASETS = 10_000  # in a folder
+
+
+class RTXDataset(TimelineDataset):
+    """RLDS datasets (TFDS), as those of Open X-Embodiment.
+
+    Args:
+        path: a dataset, its version, or a folder of several datasets, which follow each other by name.
+        modalities, target_hz, align, window: see `TimelineDataset`.
+        split: train, or another that dataset_info.json names.
+        rate_hz: steps per second; None: that of a known dataset of Open X. Exports of this project need none.
+        features: features that replace those found by the rules in `rlds_features`, such as
+            `{"vision": ["observation/image_0"], "proprio": ["observation/state"]}`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        modalities: Sequence[str] = ALL_MODALITIES,
+        target_hz: float = 50.0,
+        *,
+        split: str = "train",
+        rate_hz: float | None = None,
+        features: Mapped | None = None,
+        align: Mapping[str, str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        folders = _tfds_folders(Path(path))
+        sources = [RldsEpisodes(folder, split=split, rate_hz=rate_hz, features=features) for folder in folders]
+        source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+
+
+class CALVINDataset(TimelineDataset):
+    """CALVIN.
+
+    Args:
+        path: the dataset, or the folder of a split.
+        tasks, cameras, split, actions: see `CalvinSteps`.
+        target_hz, align, window: see `TimelineDataset`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        tasks: Sequence[str] = ("all",),
+        cameras: Sequence[str] = ("static", "gripper"),
+        target_hz: float = 50.0,
+        *,
+        split: str = "training",
+        actions: str = "rel_actions",
+        align: Mapping[str, str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        source = CalvinSteps(path, split=split, tasks=tasks, cameras=cameras, actions=actions)
+        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, align=align, window=window)
+
+
+class RoboMimicDataset(TimelineDataset):
+    """robomimic.
+
+    Args:
+        path: a file, or a folder with a file of each task: `<task>.hdf5`, or the only one below `<task>/` whose name
+            contains `obs_modality`.
+        tasks: the tasks; None: `path` is a file.
+        obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
+        target_hz, align, window: see `TimelineDataset`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        tasks: Sequence[str] | None = None,
+        obs_modality: str = "low_dim",
+        target_hz: float = 50.0,
+        *,
+        obs_keys: Sequence[str] | None = None,
+        mask: str | None = None,
+        rate_hz: float | None = None,
+        align: Mapping[str, str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        files = [Path(path)] if tasks is None else [_task_file(Path(path), task, obs_modality) for task in tasks]
+        sources = [
+            RobomimicDemos(file, obs_modality=obs_modality, obs_keys=obs_keys, mask=mask, rate_hz=rate_hz)
+            for file in files
+        ]
+        source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
+        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, align=align, window=window)
+
+
+class LeRobotTimelineDataset(TimelineDataset):
+    """LeRobot v3.0 and v2.1.
+
+    Args:
+        path: the folder with `meta/`.
+        cameras: see `LeRobotEpisodes`.
+        modalities, target_hz, align, window: see `TimelineDataset`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        modalities: Sequence[str] = ALL_MODALITIES,
+        target_hz: float = 50.0,
+        *,
+        cameras: Sequence[str] | None = None,
+        align: Mapping[str, str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        source = LeRobotEpisodes(path, cameras=cameras)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+
+
+def open_dataset(
+    name: str,
+    path: str | Path,
+    *,
+    target_hz: float = 50.0,
+    modalities: Sequence[str] = ALL_MODALITIES,
+    align: Mapping[str, str] | None = None,
+    window: Window | None = None,
+    **options: Any,
+) -> TimelineDataset:
+    """Open a dataset of another package's format.
+
+    Args:
+        name: an entry point of the group `robocache_ros.datasets`, which is called with `path` and `options` and
+            returns an `EpisodeSource`.
+        path: the dataset.
+        target_hz: see `TimelineDataset`, as `modalities`, `align` and `window`.
+        modalities: the parts that are read.
+        align: alignments by name or role.
+        window: the ticks of a sample.
+        options: of the format.
+
+    Errors:
+        DatasetError: there is no such format.
+    """
+    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise DatasetError(f"{printable(name, 40)}: no such format; installed packages have: {printable(known)}")
+    source: EpisodeSource = found[name].load()(path, **options)
+    return TimelineDataset(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+
+
+def _tfds_folders(path: Path) -> list[Path]:
+    """Return the folders of datasets: itself, its newest version, or those of each dataset in it."""
+    if (path / "dataset_info.json").exists():
+        return [path]
+    if versions := [folder for folder in _folders(path) if (folder / "dataset_info.json").exists()]:
+        return [max(versions, key=lambda folder: [int(n) for n in folder.name.split(".") if n.isdecimal()])]
+    found = [_tfds_folders(folder)[0] for folder in _folders(path) if any(folder.glob("*/dataset_info.json"))]
+    if not found:
+        raise DatasetError(f"{printable(path)}: no dataset_info.json; give the folder of a TFDS dataset")
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise DatasetError(f"{printable(path)}: not a folder; give the folder of a dataset")
+    folders = sorted(each for each in path.iterdir() if each.is_dir())
+    if len(folders) > MAX_DATASETS:
+        raise DatasetError(f"{printable(path)}: {len(folders):,} folders; at most {MAX_DATASETS:,} are read")
+    return folders
+
+
+def _task_file(path: Path, task: str, modality: str) -> Path:
+    if (path / f"{task}.hdf5").exists():
+        return path / f"{task}.hdf5"
+    found = sorted(file for file in (path / task).rglob("*.hdf5") if modality in file.name)
+    if len(found) != 1:
+        raise DatasetError(
+            f"{printable(path, 60)}: {len(found)} files of {printable(task, 40)} with {modality} in the name, not 1; "
+            "give the file itself"
+        )
+    return found[0]

@@ -1,0 +1,179 @@
+"""LeRobot datasets, v3.0 and v2.1, of other writers and of this project's exports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.dataset_files import file_below, read_object
+from robocache_ros.datasets.episode_source import (
+    DatasetError,
+    SourceEpisode,
+    Stream,
+    Values,
+    nominal_span,
+    nominal_stamps,
+    numbers,
+)
+from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.lerobot_layout import read_layout, read_parquet
+from robocache_ros.datasets.video_frames import VideoFrames
+from robocache_ros.errors import printable
+
+STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
+TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"
+WINDOW, IMAGES = "observation.window.", "observation.images."
+OPEN_TABLES = 2
+_FLOATS = ("float32", "float64")
+
+
+class LeRobotEpisodes:
+    """The episodes of a dataset.
+
+    Stamps are frame_index / fps, as LeRobot defines them; those of exports of this project were measured.
+    `observation.state` is the proprioception; without it, all vectors `observation.*`.
+
+    Args:
+        path: the folder with `meta/`.
+        cameras: names of images, such as front of `observation.images.front`; None: all. Depth is left out.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or has no such camera.
+    """
+
+    def __init__(self, path: str | Path, *, cameras: Sequence[str] | None = None) -> None:
+        self.folder = Path(path)
+        self.name = self.folder.name
+        self._layout = read_layout(self.folder)
+        features = self._layout.features
+        images = {
+            _camera(name): name
+            for name, about in features.items()
+            if about.get("dtype") == "image" or name in self._layout.videos
+        }
+        if missing := [camera for camera in cameras or () if camera not in images]:
+            known = ", ".join(images) or "none"
+            raise DatasetError(f"cameras: no {printable(missing[0], 40)}; there are {printable(known)}")
+        self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
+        provenance = self.folder / "meta" / "robocache.json"
+        self._export: ExportColumns | None = None
+        if TICK in features and provenance.exists():
+            self._export = export_columns(read_object(provenance), printable(provenance))
+        vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
+        self._proprio = [STATE] if STATE in features else vectors
+        windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
+        others = [name for name in (ACTION, REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features]
+        self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
+
+    def __len__(self) -> int:
+        return len(self._layout.episodes)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode. Images are not decoded."""
+        place = self._layout.episodes[index]
+        path = file_below(self.folder, place.rows)
+        where = f"{printable(path)}: episode {place.index}"
+        table, first = _rows(path, self._columns, place.index, os.getpid())
+        if table.num_rows != place.length:
+            raise DatasetError(f"{where}: {table.num_rows:,} rows, not {place.length:,}; get the file again")
+        columns = {name: _values(table.column(name), f"{where}: {name}") for name in table.column_names}
+        images: dict[str, Values] = {}
+        for camera, name in self._cameras.items():
+            if name in place.videos:
+                file, start_s = place.videos[name]
+                images[camera] = VideoFrames(self.folder / file, start_s, self._layout.fps, place.length)
+            else:
+                images[camera] = _image_files(path, name, first, place.length, where)
+        streams = self._exported(columns, images, where) if self._export else self._nominal(columns, images, where)
+        task = self._layout.tasks.get(int(columns["task_index"].reshape(-1)[0]), "") if place.length else ""
+        return SourceEpisode(streams, task, self.name, where)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode."""
+        place = self._layout.episodes[index]
+        if self._export is None:
+            return nominal_span(place.length, self._layout.fps)
+        ticks = self.read(index).span_ns()
+        return ticks[0], ticks[1]
+
+    def _nominal(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
+        stamps = nominal_stamps(len(columns["task_index"]), self._layout.fps)
+        streams: dict[str, Stream] = {}
+        named = [(name, "observation", "proprio" if name == STATE else name) for name in self._proprio]
+        for name, role, label in (*named, (ACTION, "action", "actions"), (REWARD, "reward", "rewards")):
+            if name in columns:
+                streams[label] = Stream(label, stamps, numbers(columns[name], f"{where}: {name}"), False, role)
+        for camera, values in images.items():
+            streams[f"vision/{camera}"] = Stream(f"vision/{camera}", stamps, values, False)
+        return streams
+
+    def _exported(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
+        about = self._export
+        assert about is not None
+        ticks = columns[TICK].reshape(-1)
+        marks = read_marks(about, columns[VALID], columns[AGE], where)
+        found: dict[str, Any] = dict(images)
+        for name, role in ((STATE, "observation"), (ACTION, "action")):
+            if name in columns:
+                found.update(about.split(numbers(columns[name], f"{where}: {name}"), role, f"{where}: {name}"))
+        for name, values in columns.items():
+            if name.startswith(WINDOW):
+                found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
+        streams = [about.stream(name, ticks, marks, found[name]) for name in about.names if name in found]
+        return {stream.name: stream for stream in streams}
+
+
+def _camera(name: str) -> str:
+    return name.removeprefix(IMAGES).removeprefix("observation.")
+
+
+@lru_cache(maxsize=OPEN_TABLES)
+def _table(path: Path, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
+    table = read_parquet(path, list(columns))
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise DatasetError(f"{printable(path)}: has no column {printable(missing[0], 40)}; get the file again")
+    return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
+
+
+def _rows(path: Path, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
+    """Return the rows of an episode, and the place of the first in the file."""
+    table, episodes = _table(path, columns, process)
+    rows = np.flatnonzero(episodes == episode)
+    if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
+        raise DatasetError(f"{printable(path)}: episode {episode} is not in adjacent rows; get the file again")
+    return table.slice(int(rows[0]), len(rows)), int(rows[0])
+
+
+def _values(column: Any, where: str) -> NDArray[Any]:
+    """Return (T,) or (T, ...) numbers of a column of numbers, or of lists of one length."""
+    column = column.combine_chunks()
+    shape: list[int] = [len(column)]
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        count, inner = len(column), column.flatten()
+        if column.null_count or (count and len(inner) % count):
+            raise DatasetError(f"{where}: its rows are not of one length; get the file again")
+        shape.append(len(inner) // count if count else 0)
+        column = inner
+    if column.null_count:
+        raise DatasetError(
+            f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
+        )
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
+    return values
+
+
+def _image_files(path: Path, name: str, first: int, count: int, where: str) -> list[bytes]:
+    """Return the files of jpeg or png in a column of structs with the field bytes."""
+    column = read_parquet(path, [name]).column(name).slice(first, count).combine_chunks()
+    if not hasattr(column, "field"):
+        raise DatasetError(f"{where}: {printable(name, 40)} is not a column of images; get the file again")
+    files: list[Any] = column.field("bytes").to_pylist()
+    if None in files:
+        raise DatasetError(f"{where}: {printable(name, 40)}: image {files.index(None)} is missing; repair the file")
+    return files

@@ -1,0 +1,136 @@
+"""Where the rows, the videos and the tasks of the episodes of a LeRobot dataset are: v3.0 and v2.1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.datasets.dataset_files import file_below, read_object, read_objects
+from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
+from robocache_ros.errors import printable
+from robocache_ros.extras import need
+
+VERSIONS = ("v3.0", "v2.1", "v2.0")
+META_BYTES = 4 << 30  # of the tables of episodes
+
+
+@dataclass(frozen=True)
+class EpisodePlace:
+    """An episode: the file of its rows, and of each video the file and the time of its first frame in s."""
+
+    index: int
+    length: int
+    rows: str
+    videos: dict[str, tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class LeRobotLayout:
+    """The contents of `meta/`."""
+
+    fps: float
+    features: dict[str, dict[str, Any]]
+    episodes: list[EpisodePlace]
+    tasks: dict[int, str]
+
+    @property
+    def videos(self) -> list[str]:
+        """The features that are videos of colour images."""
+        return [name for name, about in self.features.items() if about.get("dtype") == "video" and not _is_depth(about)]
+
+
+def read_layout(folder: Path) -> LeRobotLayout:
+    """Read the metadata of a dataset.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or the version is not known.
+    """
+    path = folder / "meta" / "info.json"
+    if not path.exists():
+        raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
+    info = read_object(path)
+    where = printable(path)
+    try:
+        version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
+        if version not in VERSIONS:
+            raise DatasetError(
+                f"{where}: version {printable(version, 20)}, not {', '.join(VERSIONS)}; convert it with lerobot"
+            )
+        videos = LeRobotLayout(fps, features, [], {}).videos
+        read = _episodes_v3 if version == "v3.0" else _episodes_v2
+        episodes = read(folder, info, videos)
+        tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the folder meta again") from None
+    if len(episodes) > MAX_EPISODES:
+        raise DatasetError(f"{where}: {len(episodes):,} episodes; at most {MAX_EPISODES:,} are read")
+    return LeRobotLayout(fps, features, episodes, tasks)
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
+    """Return a table of a parquet file.
+
+    Errors:
+        DatasetError: the file is missing or damaged.
+    """
+    arrow, parquet = need("pyarrow", "datasets"), need("pyarrow.parquet", "datasets")
+    try:
+        return parquet.read_table(path, columns=columns, partitioning=None)
+    except (OSError, arrow.ArrowException) as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
+        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+
+
+def _is_depth(about: Mapping[str, Any]) -> bool:
+    info = about.get("info") or about.get("video_info") or {}
+    return bool(info.get("video.is_depth_map"))
+
+
+def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
+    paths = sorted((folder / "meta" / "episodes").glob("*/*.parquet"))
+    if not paths:
+        raise DatasetError(f"{printable(folder)}: no files in meta/episodes; get the folder meta again")
+    if sum(path.stat().st_size for path in paths) > META_BYTES:
+        raise DatasetError(
+            f"{printable(folder)}: meta/episodes is larger than {META_BYTES >> 30} GiB; check the dataset"
+        )
+    places = ["chunk_index", "file_index"]
+    columns = ["episode_index", "length", *(f"data/{place}" for place in places)]
+    columns += [f"videos/{name}/{part}" for name in videos for part in (*places, "from_timestamp")]
+    found = []
+    for path in paths:
+        for row in read_parquet(path, columns).to_pylist():
+            data = {place: row[f"data/{place}"] for place in places}
+            files = {
+                name: (
+                    str(info["video_path"]).format(video_key=name, **{p: row[f"videos/{name}/{p}"] for p in places}),
+                    float(row[f"videos/{name}/from_timestamp"]),
+                )
+                for name in videos
+            }
+            rows = str(info["data_path"]).format(**data)
+            found.append(EpisodePlace(int(row["episode_index"]), int(row["length"]), rows, files))
+    return sorted(found, key=lambda place: place.index)
+
+
+def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
+    found = []
+    for row in read_objects(folder / "meta" / "episodes.jsonl"):
+        index = int(row["episode_index"])
+        values = {"episode_index": index, "episode_chunk": index // int(info.get("chunks_size", 1000))}
+        files = {name: (str(info["video_path"]).format(video_key=name, **values), 0.0) for name in videos}
+        found.append(EpisodePlace(index, int(row["length"]), str(info["data_path"]).format(**values), files))
+    return sorted(found, key=lambda place: place.index)
+
+
+def _tasks_v3(folder: Path) -> dict[int, str]:
+    rows = read_parquet(file_below(folder, "meta/tasks.parquet")).to_pylist()
+    return {int(row["task_index"]): str(row.get("__index_level_0__", row.get("task", ""))) for row in rows}
+
+
+def _tasks_v2(folder: Path) -> dict[int, str]:
+    return {int(row["task_index"]): str(row["task"]) for row in read_objects(folder / "meta" / "tasks.jsonl")}

@@ -1,0 +1,175 @@
+"""RLDS datasets in TFRecord files (TFDS), as those of Open X-Embodiment and those that this project exports."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.dataset_files import read_object
+from robocache_ros.datasets.episode_source import (
+    MAX_EPISODES,
+    DatasetError,
+    SourceEpisode,
+    Stream,
+    nominal_span,
+    nominal_stamps,
+    numbers,
+)
+from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.open_x import rate_of
+from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.tfrecord.record_file import RecordFile
+from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
+from robocache_ros.tfrecord.tfds_features import read_example
+
+RECORD_BYTES = 1 << 30  # of an episode
+OPEN_FILES = 64  # whose offsets are kept
+_MARKS = ("tick_ns", "valid", "age_ns")
+_STATE, _ACTION = "steps/observation/state", "steps/action"
+
+
+class RldsEpisodes:
+    """The episodes of one split of a dataset.
+
+    Args:
+        folder: with dataset_info.json and features.json.
+        split: its name.
+        rate_hz: steps per second, which RLDS does not store; None: the published rate of a dataset of Open X, found by
+            the name of the dataset. Exports of this project have measured stamps and need none.
+        features: paths of features that replace those found by `rlds_features`.
+
+    Errors:
+        RoboCacheError: the folder is not such a dataset. DatasetError: the rate is not known; reading an episode:
+            its file is missing, or its record is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        split: str = "train",
+        rate_hz: float | None = None,
+        features: Mapped | None = None,
+    ) -> None:
+        dataset = TfdsDataset(folder)
+        where = printable(folder, 60)
+        if split not in dataset.splits:
+            raise DatasetError(f"{where}: no split {printable(split, 40)}; there are {', '.join(dataset.splits)}")
+        self.name, self._files = dataset.name, dataset.splits[split].files
+        self._lengths = dataset.splits[split].lengths
+        self._ends = list(accumulate(self._lengths))
+        if self._ends and self._ends[-1] > MAX_EPISODES:
+            raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
+        self._export = _read_export(Path(folder))
+        self._paths = find_features(dataset.features, features or {}, where)
+        self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
+        wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}
+        wanted |= {f.path for f in dataset.features if f.path.startswith("episode_metadata/has_")}
+        if self._export:
+            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION)}
+        # Only what is used is parsed further. `is_first` counts the steps.
+        first = {"steps/is_first", "steps/robocache/tick_ns"}
+        self._features = tuple(f for f in dataset.features if f.path in wanted)
+        self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode."""
+        where, values = self._values(index, self._features)
+        task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
+        if not values.get("episode_metadata/has_language", True):
+            task = ""
+        streams = self._exported(values, where) if self._export else self._nominal(values, where)
+        return SourceEpisode(streams, task, self.name, where)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode. Its record is read, but its images are not."""
+        where, values = self._values(index, self._counting)
+        if "steps/robocache/tick_ns" in values:
+            ticks = values["steps/robocache/tick_ns"]
+            if not len(ticks):
+                raise DatasetError(f"{where}: no steps; leave the episode out")
+            return int(ticks[0]), int(ticks[-1])
+        return nominal_span(max(len(each) for path, each in values.items() if path.startswith(STEPS)), self._rate_hz)
+
+    def _values(self, index: int, features: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+        file = bisect_right(self._ends, index)
+        record = index - (self._ends[file - 1] if file else 0)
+        where = f"{printable(self._files[file])}: record {record}"
+        try:
+            opened = _record_file(self._files[file], os.getpid())
+            if opened.records is not None and opened.records > self._lengths[file]:
+                raise DatasetError(
+                    f"{where}: the file has {opened.records:,} records, not {self._lengths[file]:,}; get it again"
+                )
+            data = opened.read(record)
+        except RoboCacheError as error:
+            raise DatasetError(str(error)) from None
+        try:
+            return where, read_example(data, features)
+        except RoboCacheError as error:
+            raise DatasetError(f"{where}: {error}") from None
+
+    def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
+        streams: dict[str, Stream] = {}
+        alone = {"observation": len(self._paths.proprio) == 1, "action": len(self._paths.actions) == 1}
+        for role, paths, name in (
+            ("observation", self._paths.proprio, "proprio"),
+            ("action", self._paths.actions, "actions"),
+            ("reward", self._paths.reward, "rewards"),
+        ):
+            for path in paths:
+                label = name if alone.get(role, True) else path.removeprefix(STEPS)
+                table = numbers(np.asarray(values[path]), f"{where}: {path}")
+                streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
+        for path in self._paths.vision:
+            camera = path.removeprefix(OBSERVATION)
+            stamps = self._stamps(len(values[path]))
+            there = values.get(f"episode_metadata/has_{camera}", True)  # of Bridge: without a camera, images are black
+            marks = (None, None) if there else (np.zeros(len(stamps), np.uint8), np.zeros(len(stamps), np.int64))
+            label = f"vision/{camera}"
+            streams[label] = Stream(label, stamps, values[path], False, valid=marks[0], age_ns=marks[1])
+        return streams
+
+    def _stamps(self, count: int) -> NDArray[np.int64]:
+        return nominal_stamps(count, self._rate_hz)
+
+    def _exported(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
+        columns = self._export
+        assert columns is not None
+        ticks, valid, age_ns = (values[f"steps/robocache/{name}"] for name in _MARKS)
+        marks = read_marks(columns, valid, age_ns, where)
+        found: dict[str, Any] = {}
+        for path, role in ((_STATE, "observation"), (_ACTION, "action")):
+            if path in values:
+                table = numbers(values[path], f"{where}: {path}")
+                found.update(columns.split(table, role, f"{where}: {path}"))
+        for name, about in columns.streams.items():
+            path = OBSERVATION + name
+            if path in values and about.kind == "image" and path in self._paths.vision:
+                found[name] = values[path]
+            elif path in values and about.kind == "vector":  # a window
+                found[name] = numbers(values[path], f"{where}: {path}")
+        streams = [columns.stream(name, ticks, marks, found[name]) for name in columns.names if name in found]
+        return {stream.name: stream for stream in streams}
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _record_file(path: Path, process: int) -> RecordFile:
+    return RecordFile(path, limit=RECORD_BYTES)  # in each process, because processes would share the place in a file
+
+
+def _read_export(folder: Path) -> ExportColumns | None:
+    path = folder / "robocache.json"
+    return export_columns(read_object(path), printable(path)) if path.exists() else None

@@ -1,0 +1,212 @@
+"""robomimic: demonstrations in one HDF5 file per task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.dataset_files import parse_object
+from robocache_ros.datasets.episode_source import (
+    MAX_EPISODES,
+    DatasetError,
+    SourceEpisode,
+    Stream,
+    nominal_span,
+    nominal_stamps,
+    numbers,
+)
+from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.errors import printable
+from robocache_ros.extras import need
+
+RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
+OPEN_FILES = 8
+MODALITIES = ("low_dim", "image")
+
+
+class RobomimicDemos:
+    """The demonstrations of a file.
+
+    Args:
+        path: the file.
+        obs_modality: low_dim: vectors; image: images too.
+        obs_keys: the observations to read; None: all of the modality, in alphabetical order.
+        mask: a filter key of the file, such as train; None: all demonstrations.
+        rate_hz: steps per second; None: `control_freq` of the file's env_args, else 20. Exports of this project have
+            measured stamps and need none.
+
+    Errors:
+        DatasetError: the file is missing or damaged, or has no such mask or observation.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        obs_modality: str = "low_dim",
+        obs_keys: Sequence[str] | None = None,
+        mask: str | None = None,
+        rate_hz: float | None = None,
+    ) -> None:
+        if obs_modality not in MODALITIES:
+            raise DatasetError(
+                f"obs_modality: {printable(obs_modality, 40)} is not low_dim or image; choose one of them"
+            )
+        self.path, self._images, self._keys = Path(path), obs_modality == "image", obs_keys
+        self.name = self.path.stem
+        file = _file(self.path, os.getpid())
+        try:
+            self._demos = _demos(file, mask)
+            env = parse_object(file["data"].attrs.get("env_args", "{}"), f"{printable(self.path)}: env_args")
+            stored = (
+                env["env_kwargs"].get("control_freq", RATE_HZ) if isinstance(env.get("env_kwargs"), dict) else RATE_HZ
+            )
+            self._rate_hz = float(rate_hz if rate_hz is not None else stored)
+            self._export: ExportColumns | None = None
+            if "robocache/provenance" in file:
+                where = f"{printable(self.path)}: provenance"
+                self._export = export_columns(parse_object(file["robocache/provenance"][()], where), where)
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise _refusal(self.path, "", error) from None
+
+    def __len__(self) -> int:
+        return len(self._demos)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return a demonstration. Images are read when they are asked for."""
+        name = self._demos[index]
+        where = f"{printable(self.path)}: {printable(name, 40)}"
+        try:
+            demo = _file(self.path, os.getpid())[f"data/{name}"]
+            streams = self._exported(demo, where) if self._export else self._nominal(demo, where)
+            meta = parse_object(demo.attrs.get("ep_meta", "{}"), f"{where}: ep_meta")
+            return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where)
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise _refusal(self.path, name, error) from None
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of a demonstration."""
+        name = self._demos[index]
+        try:
+            demo = _file(self.path, os.getpid())[f"data/{name}"]
+            if self._export:
+                ticks = demo["robocache/tick_ns"]
+                return int(ticks[0]), int(ticks[-1])
+            return nominal_span(len(demo["actions"]), self._rate_hz)
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise _refusal(self.path, name, error) from None
+
+    def _nominal(self, demo: Any, where: str) -> dict[str, Stream]:
+        streams: dict[str, Stream] = {}
+        stamps = nominal_stamps(len(demo["actions"]), self._rate_hz)
+        for key, stored in self._observations(demo, where):
+            if stored.ndim == 4:
+                name = f"vision/{key.removesuffix('_image')}"
+                streams[name] = Stream(name, stamps, _Frames(self.path, stored.name, len(stored)), False)
+            else:
+                table = numbers(stored[()], f"{where}: {key}")
+                align = "slerp" if key.endswith("quat") and table.shape[1] == 4 else ""
+                streams[key] = Stream(key, stamps, table, False, align=align)
+        for name, role in (("actions", "action"), ("rewards", "reward")):
+            if name in demo:
+                streams[name] = Stream(name, stamps, numbers(demo[name][()], f"{where}: {name}"), False, role)
+        return streams
+
+    def _exported(self, demo: Any, where: str) -> dict[str, Stream]:
+        columns = self._export
+        assert columns is not None
+        ticks: NDArray[np.int64] = demo["robocache/tick_ns"][()]
+        marks = read_marks(columns, demo["robocache/valid"][()], demo["robocache/age_ns"][()], where)
+        streams = {}
+        for name, about in columns.streams.items():
+            group = "action_dict" if about.role == "action" else "obs"  # as recorded; `actions` are scaled
+            if name not in demo.get(group, {}) or (
+                self._keys is not None and group == "obs" and name not in self._keys
+            ):
+                continue
+            stored = demo[f"{group}/{name}"]
+            if about.kind == "vector":
+                stream = columns.stream(name, ticks, marks, numbers(stored[()], f"{where}: {name}"))
+            elif about.kind == "image" and self._images and _is_image(stored):
+                stream = columns.stream(name, ticks, marks, _Frames(self.path, stored.name, len(stored)))
+            else:
+                continue
+            streams[stream.name] = stream
+        return streams
+
+    def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
+        obs = demo["obs"]
+        if self._keys is not None:
+            missing = [key for key in self._keys if key not in obs]
+            if missing:
+                raise DatasetError(
+                    f"{where}: has no observation {printable(missing[0], 40)}; choose from obs of the file"
+                )
+            return [(key, obs[key]) for key in self._keys]
+        stored = ((key, obs[key]) for key in sorted(obs))
+        return [(key, each) for key, each in stored if each.ndim <= 2 or (self._images and _is_image(each))]
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """The images of a demonstration."""
+
+    path: Path
+    name: str
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        first, last = int(rows[0]), int(rows[-1])
+        try:
+            read: NDArray[np.uint8] = _file(self.path, os.getpid())[self.name][first : last + 1]
+        except (KeyError, OSError, RuntimeError) as error:
+            raise _refusal(self.path, self.name, error) from None
+        return read[rows - first]
+
+
+def _is_image(stored: Any) -> bool:
+    return bool(stored.ndim == 4 and stored.shape[3] == 3 and stored.dtype == np.uint8)
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _file(path: Path, process: int) -> Any:
+    try:
+        return need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
+    except OSError as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
+        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+
+
+def _demos(file: Any, mask: str | None) -> list[str]:
+    data = file["data"]
+    if len(data) > MAX_EPISODES:
+        raise DatasetError(f"{printable(file.filename)}: more than {MAX_EPISODES:,} demonstrations; split the file")
+    if mask is None:
+        names = [name for name in data if name.startswith("demo_")]
+    elif f"mask/{mask}" in file:
+        names = [bytes(name).decode() for name in file[f"mask/{mask}"][()]]
+    else:
+        known = ", ".join(file["mask"]) if "mask" in file else "none"
+        raise DatasetError(
+            f"mask: no {printable(mask, 40)} in {printable(file.filename, 60)}; there are: {printable(known)}"
+        )
+    if missing := [name for name in names if name not in data]:
+        raise DatasetError(f"{printable(file.filename)}: has no {printable(missing[0], 40)}; get the file again")
+    return sorted(names, key=lambda name: (int(name[5:]) if name[5:].isdecimal() else 0, name))
+
+
+def _refusal(path: Path, record: str, error: Exception) -> DatasetError:
+    if isinstance(error, DatasetError):
+        return error
+    where = f"{printable(path)}: {printable(record, 40)}" if record else printable(path)
+    return DatasetError(f"{where}: damaged, or not robomimic's ({printable(error, 60)}); get the file again")

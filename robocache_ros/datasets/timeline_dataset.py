@@ -1,0 +1,222 @@
+"""Episodes of any dataset on one timeline, as a map-style dataset of torch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from robocache_ros.alignments import NAMES
+from robocache_ros.datasets.aligned import Aligned, align_images, align_vectors, method_of
+from robocache_ros.datasets.episode_source import (
+    DatasetError,
+    EpisodeSource,
+    SourceEpisode,
+    Stream,
+    checked,
+)
+from robocache_ros.engine import tick_grid
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.units import NS_PER_S
+
+MAX_TICKS = 10_000_000  # of an episode
+
+
+@dataclass(frozen=True)
+class Window:
+    """A training sample: some ticks of observations, and a chunk of actions.
+
+    Attributes:
+        n_obs: ticks of observations, up to the tick of the sample.
+        horizon: ticks of actions.
+        action_offset: ticks from the tick of the sample to the first action.
+    """
+
+    n_obs: int = 1
+    horizon: int = 1
+    action_offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
+            raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
+
+
+class TimelineDataset(Dataset[dict[str, Any]]):
+    """Episodes, or windows of them, aligned to ticks of one rate by the operations that align recordings.
+
+    Args:
+        source: the episodes.
+        target_hz: ticks per second, a whole number from 1 to 1000. The grid is anchored to the epoch, or for nominal
+            stamps to the first step.
+        modalities: the parts that are read: vision, proprio, language. Actions are always read.
+        align: an alignment for some streams, by name or role: `{"vision": "nearest", "actions": "next"}`. Without one,
+            observations are linear, images and actions are held.
+        window: samples are windows around each tick; None: whole episodes.
+
+    A sample has, for T ticks:
+        proprio: (T, P) float32, the vectors of role observation; actions: (T, A) float32; rewards: (T,) float32.
+        vision: (T, C, H, W, 3) uint8 if all C cameras have one size; else `vision/<camera>`, (T, H, W, 3), for each.
+        fused: (T, D) float32, all observations and actions in the order of the dataset's streams.
+        valid: (T, N) uint8: 0 none, 1 aligned, 2 held; age_ms: (T, N) float32; measured: (N,) bool, whether the stamps
+            of the stream were measured. The names of the N streams are `stream_names(index)`.
+        tick_ns: (T,) int64; language: str; length: T.
+        In a window, T is `n_obs`, actions and rewards have `horizon` ticks; ticks before the first and after the last
+        of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
+
+    Errors:
+        RoboCacheError: an argument is wrong. DatasetError: a file or a record is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        source: EpisodeSource,
+        *,
+        target_hz: float = 50.0,
+        modalities: Sequence[str] = ("vision", "proprio", "language"),
+        align: Mapping[str, str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        if not (1 <= target_hz <= 1000 and target_hz == int(target_hz)):
+            raise RoboCacheError(f"target_hz: {target_hz!r} is not a whole number from 1 to 1000; choose one")
+        self.source = source
+        self.rate_hz = int(target_hz)
+        self.modalities = _known("modalities", modalities, ("vision", "proprio", "language"))
+        self.align = dict(align or {})
+        _known("align", list(self.align.values()), NAMES)
+        self.window = window
+        self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
+
+    def __len__(self) -> int:
+        if self.window is None:
+            return len(self.source)
+        ends = self._window_ends()
+        return ends[-1] if ends else 0
+
+    def __repr__(self) -> str:
+        what = f"{len(self.source):,} episodes" if self.window is None else f"{len(self):,} windows, {self.window}"
+        return f"{type(self).__name__}({what}, target_hz={self.rate_hz})"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} of {size} samples")
+        episode_index, tick = self.place(index % size)
+        episode = self.streams_of(episode_index)
+        first, count = self.ticks(episode.span_ns(), episode.source)
+        if self.window is None:
+            rows = np.arange(count)
+            sample = self._sample(episode, self._times(first, rows), None)
+            return {**sample, "length": count}
+        observed = tick + np.arange(1 - self.window.n_obs, 1)
+        acted = tick + self.window.action_offset + np.arange(self.window.horizon)
+        times = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]
+        sample = self._sample(episode, times[0], times[1])
+        outside = [torch.from_numpy((rows < 0) | (rows >= count)) for rows in (observed, acted)]
+        return {**sample, "is_pad": outside[0], "action_is_pad": outside[1], "length": self.window.n_obs}
+
+    def streams_of(self, index: int) -> SourceEpisode:
+        """Return the streams of an episode that the modalities select, before they are aligned."""
+        episode = checked(self.source.read(index))
+        return SourceEpisode(self._selected(episode), episode.task, episode.dataset, episode.source)
+
+    def stream_names(self, index: int = 0) -> tuple[str, ...]:
+        """Return the names of an episode's streams, in the order of `valid`, `age_ms` and `measured`."""
+        return tuple(self.streams_of(index).streams)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the episode of a sample, and its tick in it (0 for a whole episode)."""
+        if self.window is None:
+            return index, 0
+        ends = self._window_ends()
+        episode = bisect_right(ends, index)
+        return episode, index - (ends[episode - 1] if episode else 0)
+
+    def ticks(self, span_ns: tuple[int, int], where: str) -> tuple[int, int]:
+        """Return the index of the first tick on the grid, and the number of ticks, of an episode's span."""
+        first = tick_grid.first_at_or_after(span_ns[0], self.rate_hz)
+        count = tick_grid.last_at_or_before(span_ns[1], self.rate_hz) - first + 1
+        if not 0 < count <= MAX_TICKS:
+            seconds = (span_ns[1] - span_ns[0]) / NS_PER_S
+            raise DatasetError(f"{where}: {seconds:g} s have {count:,} ticks at {self.rate_hz} Hz; leave it out")
+        return first, count
+
+    def method(self, stream: Stream) -> str:
+        """Return the alignment of a stream."""
+        return method_of(stream, self.align)
+
+    def _times(self, first: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        low = int(rows.min())
+        times = tick_grid.ticks_ns(first + low, int(rows.max()) - low + 1, self.rate_hz)
+        return times[rows - low]
+
+    def _selected(self, episode: SourceEpisode) -> dict[str, Stream]:
+        streams = {name: stream for name, stream in episode.streams.items() if self._selects(stream)}
+        if not streams:
+            raise DatasetError(f"{episode.source}: has none of {', '.join(self.modalities)}; choose other modalities")
+        return streams
+
+    def _selects(self, stream: Stream) -> bool:
+        if stream.is_image:
+            return "vision" in self.modalities
+        return stream.role != "observation" or "proprio" in self.modalities
+
+    def _sample(
+        self, episode: SourceEpisode, ticks: NDArray[np.int64], action_ticks: NDArray[np.int64] | None
+    ) -> dict[str, Any]:
+        streams = list(episode.streams.values())
+        vectors = [stream for stream in streams if not stream.is_image]
+        methods = {stream.name: self.method(stream) for stream in streams}
+        aligned = align_vectors(vectors, ticks, methods)
+        sample: dict[str, Any] = {}
+        pictures: dict[str, Tensor] = {}
+        for stream in (stream for stream in streams if stream.is_image):
+            aligned[stream.name] = align_images(stream, ticks, methods[stream.name], episode.source)
+            pictures[stream.name] = aligned[stream.name].values
+        chunk = aligned if action_ticks is None else align_vectors(vectors, action_ticks, methods)
+        of_role = {role: [s.name for s in vectors if s.role == role] for role in ("observation", "action", "reward")}
+        if of_role["observation"]:
+            sample["proprio"] = _columns(aligned, of_role["observation"])
+        if of_role["action"]:
+            sample["actions"] = _columns(chunk, of_role["action"])
+        if of_role["reward"]:
+            sample["rewards"] = _columns(chunk, of_role["reward"])[:, 0]
+        if len({tuple(images.shape) for images in pictures.values()}) == 1:
+            sample["vision"] = torch.stack(list(pictures.values()), dim=1)
+        else:
+            sample.update(pictures)
+        fused = [stream.name for stream in vectors if stream.role != "reward"]
+        sample["fused"] = _columns(aligned, fused) if fused else torch.zeros((len(ticks), 0))
+        sample["valid"] = torch.stack([aligned[stream.name].valid for stream in streams], dim=1)
+        sample["age_ms"] = torch.stack([aligned[stream.name].age_ms for stream in streams], dim=1)
+        sample["measured"] = torch.tensor([stream.measured for stream in streams])
+        sample["tick_ns"] = torch.from_numpy(ticks)
+        if "language" in self.modalities:
+            sample["language"] = episode.task
+        return sample
+
+    def _window_ends(self) -> list[int]:
+        if self._ends is None:
+            counts = (
+                self.ticks(self.source.span_ns(index), f"episode {index}")[1] for index in range(len(self.source))
+            )
+            self._ends = list(accumulate(counts))
+        return self._ends
+
+
+def _columns(aligned: Mapping[str, Aligned], names: Sequence[str]) -> Tensor:
+    return torch.cat([aligned[name].values for name in names], dim=1)
+
+
+def _known(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    for name in given:
+        if name not in known:
+            raise RoboCacheError(f"{where}: {printable(name, 40)} is not one of {', '.join(known)}; choose one of them")
+    return tuple(given)

@@ -1,0 +1,90 @@
+"""Frames of a video file, read in runs: a seek, and then frame after frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.decode.limits import IMAGE_LIMITS
+from robocache_ros.errors import printable
+from robocache_ros.extras import need
+
+SKIP_FRAMES = 32  # frames that are decoded without need rather than sought over
+TOLERANCE = 0.25  # of a frame's time, in frames
+
+
+@dataclass(frozen=True)
+class VideoFrames:
+    """The frames of an episode in a video.
+
+    Args:
+        path: the file.
+        start_s: time of the first frame of the episode in the file.
+        fps: frames per second.
+        count: number of frames of the episode.
+    """
+
+    path: Path
+    start_s: float
+    fps: float
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the (n, H, W, 3) uint8 images of rising rows.
+
+        Errors:
+            DatasetError: the file is missing or damaged, or has no frame at the time of a row.
+        """
+        av = need("av", "datasets")
+        if not self.path.is_file():
+            raise DatasetError(f"{printable(self.path)}: not there; get the file")
+        try:
+            with av.open(str(self.path)) as container:
+                if not container.streams.video:
+                    raise DatasetError(f"{printable(self.path)}: no video in it; get the file again")
+                stream = container.streams.video[0]
+                size = (stream.codec_context.height, stream.codec_context.width)
+                if not 0 < size[0] * size[1] <= IMAGE_LIMITS.pixels:
+                    raise DatasetError(f"{printable(self.path)}: frames of {size[0]}x{size[1]}; check the file")
+                found = np.empty((len(rows), *size, 3), np.uint8)
+                for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > SKIP_FRAMES) + 1):
+                    self._read_run(container, stream, rows[run], found[run[0] : run[-1] + 1])
+        except (av.FFmpegError, ValueError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            raise DatasetError(
+                f"{printable(self.path)}: damaged ({printable(error, 60)}); get the file again"
+            ) from None
+        return found
+
+    def _read_run(self, container: Any, stream: Any, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Read rows from the key frame before the first of them on."""
+        times = self.start_s + rows / self.fps
+        container.seek(max(0, int((times[0] - TOLERANCE / self.fps) / stream.time_base)), stream=stream, backward=True)
+        place = 0
+        for frame in container.decode(stream):
+            if frame.pts is None:
+                continue
+            time = float(frame.pts * stream.time_base)
+            if time < times[place] - TOLERANCE / self.fps:
+                continue
+            if time > times[place] + TOLERANCE / self.fps:
+                break
+            image = frame.to_ndarray(format="rgb24")
+            if image.shape != out.shape[1:]:
+                raise DatasetError(f"{printable(self.path)}: its frames differ in size; get the file again")
+            out[place] = image
+            place += 1
+            if place == len(rows):
+                return
+        raise DatasetError(
+            f"{printable(self.path)}: no frame at {times[place]:.3f} s, row {rows[place]}; get the file again"
+        )
