@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.datasets.episode_source import DatasetError, Stream
-from robocache_ros.datasets.image_values import images_at
+from robocache_ros.datasets.image_decoding import images_at
 from robocache_ros.engine.frames import age_ms
 from robocache_ros.errors import printable
 from robocache_ros.ops.resample.selection import HELD, Rule, select

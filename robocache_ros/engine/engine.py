@@ -55,8 +55,7 @@ class FusionEngine:
             torchvision), which is faster and differs by a few counts.
         payload_bytes: size of the largest image or cloud of a stream, to allocate GPU memory before the first one
             arrives and shows its size.
-        channels_last: return uint8 images in torch's channels_last memory format (recordings, on the CPU), which saves
-            a transposition of most images.
+        channels_last: return uint8 images in torch's channels_last memory format (recordings), which saves time.
         media: convert images and clouds (False, on the CPU: frames have their states and ages, and no tensors of them).
 
     Raises:

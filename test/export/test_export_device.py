@@ -11,10 +11,11 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.job import device_of, export
+from robocache_ros.export.job import export
 from robocache_ros.export.pieces import recording_to_piece
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.resolved_arguments import device_of
 from robocache_ros.spec import FusionSpec
 
 from .conftest import ROOT, named

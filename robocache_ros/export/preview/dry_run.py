@@ -15,7 +15,7 @@ from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import device_of, export, load_formats, resolved_spec
+from robocache_ros.export.job import export
 from robocache_ros.export.merge_pieces import needed_encodings
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.store import PieceStore
@@ -23,6 +23,7 @@ from robocache_ros.export.pieces.workers import available_cores
 from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
 from robocache_ros.export.target import check_target, piece_store
 from robocache_ros.spec import FusionSpec
 from robocache_ros.units import NS_PER_S
