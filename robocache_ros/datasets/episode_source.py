@@ -137,6 +137,8 @@ def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
     Errors:
         DatasetError: a number is NaN or infinite, also after the conversion; the message names its row and column.
     """
+    if not len(values):
+        raise DatasetError(f"{where}: 0 steps; leave the episode out")
     if values.dtype.kind not in "fiub":
         raise DatasetError(f"{where}: {values.dtype} is not numeric; leave the feature out of the mapping")
     with np.errstate(over="ignore"):

@@ -173,7 +173,7 @@ def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
 def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     path = folder / f"episode_{step:07d}.npz"
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in keys}
     except FileNotFoundError:
         raise DatasetError(f"{printable(path)}: not there; get the file") from None

@@ -14,12 +14,24 @@ from robocache_ros.errors import printable
 
 PICKLE_BYTES = 1 << 30
 _RECONSTRUCT = np.empty(0).__reduce__()[0]  # how NumPy of this version pickles an array, and a number
+_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 # The names under which versions of NumPy pickle them.
 _ADMITTED: dict[tuple[str, str], Any] = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
 for _module in ("numpy.core", "numpy._core"):
     _ADMITTED[f"{_module}.multiarray", "_reconstruct"] = _RECONSTRUCT
     _ADMITTED[f"{_module}.multiarray", "scalar"] = _SCALAR
+    _ADMITTED[f"{_module}.numeric", "_frombuffer"] = _FROM_BUFFER
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Bytes in pickles of protocol 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it contains text in {encoding}")
+    return text.encode("latin1")
+
+
+_ADMITTED["_codecs", "encode"] = _encoded
 
 
 class _Unpickler(pickle.Unpickler):

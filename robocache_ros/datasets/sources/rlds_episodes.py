@@ -73,7 +73,6 @@ class RldsEpisodes:
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
         wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}
-        wanted |= {f.path for f in dataset.features if f.path.startswith("episode_metadata/has_")}
         if self._export:
             wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION)}
         # Only what is used is parsed further. `is_first` counts the steps.
@@ -88,8 +87,6 @@ class RldsEpisodes:
         """Return an episode."""
         where, values = self._values(index, self._features)
         task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
-        if not values.get("episode_metadata/has_language", True):
-            task = ""
         streams = self._exported(values, where) if self._export else self._nominal(values, where)
         return SourceEpisode(streams, task, self.name, where)
 
@@ -135,11 +132,8 @@ class RldsEpisodes:
                 streams[label] = Stream(label, self._stamps(len(table)), table, False, role)
         for path in self._paths.vision:
             camera = path.removeprefix(OBSERVATION)
-            stamps = self._stamps(len(values[path]))
-            there = values.get(f"episode_metadata/has_{camera}", True)  # of Bridge: without a camera, images are black
-            marks = (None, None) if there else (np.zeros(len(stamps), np.uint8), np.zeros(len(stamps), np.int64))
             label = f"vision/{camera}"
-            streams[label] = Stream(label, stamps, values[path], False, valid=marks[0], age_ns=marks[1])
+            streams[label] = Stream(label, self._stamps(len(values[path])), values[path], False)
         return streams
 
     def _stamps(self, count: int) -> NDArray[np.int64]:

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.datasets import CALVINDataset, DatasetError
+from robocache_ros.datasets.sources.restricted_pickle import load_arrays
+from test.datasets.conftest import write_calvin
+
+ANNOTATIONS = {
+    "language": {
+        "ann": ["open the drawer", "push the block"],
+        "task": ["open_drawer", "push_block"],
+        "emb": np.zeros((2, 1, 384), np.float32),
+    },
+    "info": {"episodes": [], "indx": [(101, 103), (107, 111)]},
+}
+
+
+class RunsCode:
+    """A pickle that creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_steps_are_those_of_the_npz_files(tmp_path: Path) -> None:
+    folder = write_calvin(tmp_path / "training")
+
+    sample = CALVINDataset(tmp_path, target_hz=30)[1]
+
+    for row in range(6):
+        with np.load(folder / f"episode_{106 + row:07d}.npz") as step:
+            assert np.array_equal(sample["proprio"][row], step["robot_obs"].astype(np.float32))
+            assert np.array_equal(sample["actions"][row], step["rel_actions"].astype(np.float32))
+            assert np.array_equal(sample["vision/static"][row], step["rgb_static"])
+            assert np.array_equal(sample["vision/gripper"][row], step["rgb_gripper"])
+    assert not sample["measured"].any()
+
+
+def test_states_are_blended_and_images_held_at_50_hz(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+
+    sample = CALVINDataset(tmp_path)[0]
+
+    assert sample["length"] == 9  # 5 / 30 s
+    assert sample["proprio"][1, 0].item() == pytest.approx(0.6)  # 20 ms of 33.3 ms
+    assert sample["vision/static"][:4, 0, 0, 0].tolist() == [0, 0, 1, 1]
+
+
+def test_annotated_ranges_are_episodes_with_their_instruction(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+
+    dataset = CALVINDataset(tmp_path, target_hz=30)
+
+    assert [dataset[k]["language"] for k in range(len(dataset))] == ["open the drawer", "push the block"]
+    assert [dataset[k]["length"] for k in range(len(dataset))] == [3, 5]
+
+
+def test_tasks_select_annotations(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+
+    dataset = CALVINDataset(tmp_path, tasks=["push_block"])
+
+    assert [dataset[k]["language"] for k in range(len(dataset))] == ["push the block"]
+
+
+def test_without_tasks_whole_recordings_are_episodes(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+
+    assert [s["length"] for s in map(CALVINDataset(tmp_path, tasks=[], target_hz=30).__getitem__, range(2))] == [6, 6]
+
+
+def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+
+    with pytest.raises(DatasetError, match=r"no fly .*; there are open_drawer, push_block"):
+        CALVINDataset(tmp_path, tasks=["fly"])
+
+
+def test_annotations_that_would_run_code_are_refused(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=np.array({"language": RunsCode(tmp_path / "ran")}, object))
+
+    with pytest.raises(
+        DatasetError, match=r"refused: it contains pathlib.*touch|refused: it contains builtins.getattr"
+    ):
+        CALVINDataset(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_pickles_of_arrays_are_read(protocol: int, tmp_path: Path) -> None:
+    value = {"a": np.arange(3), "b": [np.float32(1.5), "text", None, (1, 2.5, b"bytes")]}
+    (tmp_path / "p").write_bytes(pickle.dumps(value, protocol=protocol))
+
+    read = load_arrays(tmp_path / "p")
+
+    assert np.array_equal(read["a"], value["a"])
+    assert read["b"] == value["b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04", b"cos\nsystem\n(S'true'\ntR.", b"\x93NUMPY\x01\x00\xff\xff"])
+def test_damaged_and_hostile_pickles_are_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(data)
+
+    with pytest.raises(DatasetError, match="refused"):
+        load_arrays(tmp_path / "p")
+
+
+def test_a_missing_step_is_named(tmp_path: Path) -> None:
+    folder = write_calvin(tmp_path / "training")
+    (folder / "episode_0000103.npz").unlink()
+
+    with pytest.raises(DatasetError, match=r"episode_0000103.npz: not there"):
+        CALVINDataset(tmp_path)[0]
+
+
+def test_a_damaged_step_is_named(tmp_path: Path) -> None:
+    folder = write_calvin(tmp_path / "training")
+    (folder / "episode_0000103.npz").write_bytes(b"PK\x03\x04damaged")
+
+    with pytest.raises(DatasetError, match=r"episode_0000103.npz: damaged"):
+        CALVINDataset(tmp_path)[0]
+
+
+def test_a_camera_that_is_not_rgb_is_refused(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+
+    with pytest.raises(DatasetError, match=r"rgb_tactile: .*not an 8-bit RGB image"):
+        CALVINDataset(tmp_path, cameras=["tactile"])[0]
+
+
+def test_cameras_of_one_size_are_one_tensor(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+
+    sample = CALVINDataset(tmp_path / "training", cameras=["static"], target_hz=30)[0]
+
+    assert sample["vision"].shape == (6, 1, 20, 20, 3)
+    assert torch.equal(sample["vision"][:, 0, 0, 0, 0], torch.arange(6, dtype=torch.uint8))

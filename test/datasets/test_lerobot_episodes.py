@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, Window
+
+SO101 = "lerobot_v30_so101"
+
+
+def write_v21(folder: Path, lengths: tuple[int, ...] = (4, 1), state: Any = None) -> Path:
+    """Write a LeRobot v2.1 dataset of one number."""
+    (folder / "meta").mkdir(parents=True)
+    (folder / "data" / "chunk-000").mkdir(parents=True)
+    features = {name: {"dtype": "float32", "shape": [1]} for name in ("observation.state", "action")}
+    info = {
+        "codebase_version": "v2.1",
+        "fps": 50,
+        "features": features,
+        "chunks_size": 1000,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    }
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    rows = [{"episode_index": k, "tasks": ["push"], "length": n} for k, n in enumerate(lengths)]
+    (folder / "meta" / "episodes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "push"}\n')
+    for index, length in enumerate(lengths):
+        values = np.arange(length, dtype=np.float32) if state is None else np.asarray(state, np.float32)
+        vectors = pa.FixedSizeListArray.from_arrays(values, 1)
+        numbers = pa.array(np.full(length, index))
+        table = {"observation.state": vectors, "action": vectors, "episode_index": numbers}
+        table["task_index"] = pa.array(np.zeros(length, np.int64))
+        parquet.write_table(pa.table(table), folder / f"data/chunk-000/episode_{index:06d}.parquet")
+    return folder
+
+
+def test_values_are_those_of_the_real_files(real: Path) -> None:
+    dataset = LeRobotTimelineDataset(real / SO101, ["proprio"], target_hz=30)
+    rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
+
+    for index in range(len(dataset)):
+        of_it = [row for row, episode in enumerate(rows["episode_index"]) if episode == index]
+        sample = dataset[index]
+        for name, stored in (("proprio", "observation.state"), ("actions", "action")):
+            assert np.array_equal(sample[name], np.array([rows[stored][row] for row in of_it], np.float32))
+
+
+def test_tasks_and_lengths_are_those_of_the_real_files(real: Path) -> None:
+    dataset = LeRobotTimelineDataset(real / SO101, ["language"], target_hz=30)
+    episodes = parquet.read_table(real / SO101 / "meta/episodes/chunk-000/file-000.parquet").to_pydict()
+
+    assert [dataset[k]["length"] for k in range(len(dataset))] == episodes["length"]
+    assert {dataset[k]["language"] for k in range(len(dataset))} == {"pick and place"}
+
+
+def test_frames_of_a_window_are_those_of_the_real_video(real: Path) -> None:
+    dataset = LeRobotTimelineDataset(real / SO101, target_hz=30, window=Window(n_obs=3))
+    first = 383  # frames of the first episode
+    with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
+        frames = video.decode(video.streams.video[0])
+        wanted = [
+            f.to_ndarray(format="rgb24") for k, f in zip(range(first + 13), frames, strict=False) if k > first + 9
+        ]
+
+    sample = dataset[first + 12]
+
+    assert np.array_equal(sample["vision"][:, 0], np.stack(wanted))
+
+
+def test_stamps_are_nominal(tmp_path: Path) -> None:
+    sample = LeRobotTimelineDataset(write_v21(tmp_path / "d"))[0]
+
+    assert sample["tick_ns"].tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
+    assert not sample["measured"].any()
+
+
+def test_version_2_1_has_a_file_per_episode(tmp_path: Path) -> None:
+    dataset = LeRobotTimelineDataset(write_v21(tmp_path / "d"))
+
+    assert [dataset[k]["proprio"][:, 0].tolist() for k in range(2)] == [[0, 1, 2, 3], [0]]
+    assert dataset[1]["language"] == "push"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d")
+    (folder / "data/chunk-000/episode_000001.parquet").unlink()
+
+    with pytest.raises(DatasetError, match=r"episode_000001.parquet: not there"):
+        LeRobotTimelineDataset(folder)[1]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d")
+    path = folder / "data/chunk-000/episode_000000.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+
+    with pytest.raises(DatasetError, match=r"episode_000000.parquet: damaged"):
+        LeRobotTimelineDataset(folder)[0]
+
+
+def test_nan_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d", (3,), [0, np.nan, 1])
+
+    with pytest.raises(DatasetError, match=r"episode 0: observation.state: row 1, column 0 is not finite"):
+        LeRobotTimelineDataset(folder)[0]
+
+
+def test_an_episode_of_another_length_than_stated_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d", (3,))
+    path = folder / "data/chunk-000/episode_000000.parquet"
+    parquet.write_table(parquet.read_table(path).slice(0, 2), path)
+
+    with pytest.raises(DatasetError, match="episode 0: 2 rows, not 3"):
+        LeRobotTimelineDataset(folder)[0]
+
+
+def test_a_path_out_of_the_dataset_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d")
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (folder / "meta" / "info.json").write_text(json.dumps({**info, "data_path": "../{episode_index}.parquet"}))
+
+    with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+        LeRobotTimelineDataset(folder)[0]
+
+
+def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d")
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (folder / "meta" / "info.json").write_text(json.dumps({**info, "codebase_version": "v1.6"}))
+
+    with pytest.raises(DatasetError, match=r"version v1.6"):
+        LeRobotTimelineDataset(folder)
+
+
+def test_a_missing_video_is_named(real: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    shutil.copytree(real / SO101, folder, ignore=shutil.ignore_patterns("videos"), copy_function=shutil.copyfile)
+
+    with pytest.raises(DatasetError, match=r"file-000.mp4: not there"):
+        LeRobotTimelineDataset(folder)[0]
+
+
+def test_a_camera_that_is_not_there_is_refused(real: Path) -> None:
+    with pytest.raises(DatasetError, match="no front; there are wrist"):
+        LeRobotTimelineDataset(real / SO101, cameras=["front"])
+
+
+def test_without_vision_no_video_is_read(real: Path) -> None:
+    sample = LeRobotTimelineDataset(real / SO101, ["proprio"])[0]
+
+    assert "vision" not in sample
+    assert torch.equal(sample["fused"], torch.cat([sample["proprio"], sample["actions"]], dim=1))
