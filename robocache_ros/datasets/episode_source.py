@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,7 +17,8 @@ from robocache_ros.units import NS_PER_S
 MAX_EPISODES = 10_000_000
 MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
 MIN_RATE_HZ, MAX_RATE_HZ = 0.01, 100_000
-ROLES = ("observation", "action", "reward")
+MAX_VECTOR_BYTES = 1 << 30  # of the numbers of a stream of an episode
+MAX_IMAGE_BYTES = 8 << 30  # of the images of a stream in a sample
 
 
 class DatasetError(RoboCacheError):
@@ -150,6 +152,18 @@ def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
             f"{where}: row {row}, column {column} is not finite; repair the file or leave the episode out"
         )
     return table
+
+
+def check_image_bytes(count: int, shape: tuple[int, ...], where: str) -> None:
+    """Refuse images that would take too much memory.
+
+    Errors:
+        DatasetError: `count` images of a shape are more than `MAX_IMAGE_BYTES`.
+    """
+    if count * math.prod(shape) > MAX_IMAGE_BYTES:
+        size = "x".join(map(str, shape[:2]))
+        limit = MAX_IMAGE_BYTES >> 30
+        raise DatasetError(f"{where}: {count:,} images of {size} are more than {limit} GiB; choose windows")
 
 
 def checked(episode: SourceEpisode) -> SourceEpisode:

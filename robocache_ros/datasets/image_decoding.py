@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.episode_source import DatasetError, Stream
+from robocache_ros.datasets.episode_source import DatasetError, Stream, check_image_bytes
 from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_picture
 from robocache_ros.decode.limits import IMAGE_LIMITS
@@ -46,6 +46,7 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[np
         decoded = _decoded(values, distinct, where)
     if len(distinct) == len(rows) and (distinct == rows).all():
         return decoded
+    check_image_bytes(len(rows), decoded.shape[1:], where)
     found = np.zeros((len(rows), *decoded.shape[1:]), np.uint8)
     found[rows >= 0] = decoded[place]
     return found
@@ -84,6 +85,7 @@ def _rgb(image: ImagePayload, where: str) -> NDArray[np.uint8]:
 
 def _decoded(files: Any, rows: NDArray[np.int64], where: str) -> NDArray[np.uint8]:
     first = decode_image(files[int(rows[0])], f"{where}: image {rows[0]}")
+    check_image_bytes(len(rows), first.shape, where)
     found = np.empty((len(rows), *first.shape), np.uint8)
     found[0] = first
     for place, row in enumerate(rows.tolist()[1:], start=1):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.episode_source import DatasetError, check_image_bytes
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
@@ -54,6 +54,7 @@ class VideoFrames:
                 size = (stream.codec_context.height, stream.codec_context.width)
                 if not 0 < size[0] * size[1] <= IMAGE_LIMITS.pixels:
                     raise DatasetError(f"{printable(self.path)}: frames of {size[0]}x{size[1]}; check the file")
+                check_image_bytes(len(rows), (*size, 3), printable(self.path))
                 found = np.empty((len(rows), *size, 3), np.uint8)
                 for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > SKIP_FRAMES) + 1):
                     self._read_run(container, stream, rows[run], found[run[0] : run[-1] + 1])

@@ -160,3 +160,12 @@ def test_without_vision_no_video_is_read(real: Path) -> None:
 
     assert "vision" not in sample
     assert torch.equal(sample["fused"], torch.cat([sample["proprio"], sample["actions"]], dim=1))
+
+
+def test_a_path_that_would_fill_the_memory_is_not_formatted(tmp_path: Path) -> None:
+    folder = write_v21(tmp_path / "d")
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (folder / "meta" / "info.json").write_text(json.dumps({**info, "data_path": "{episode_index:0999999999d}.parquet"}))
+
+    with pytest.raises(DatasetError, match="not there"):
+        LeRobotTimelineDataset(folder)[0]

@@ -121,3 +121,12 @@ def test_it_can_be_pickled_after_use(tmp_path: Path) -> None:
     before = dataset[0]["fused"]
 
     assert torch.equal(pickle.loads(pickle.dumps(dataset))[0]["fused"], before)
+
+
+def test_an_array_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = write_demos(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:  # takes no space in the file
+        file["data/demo_0/obs"].create_dataset("huge", (5, 10**11), "f8", chunks=(1, 1024))
+
+    with pytest.raises(DatasetError, match="demo_0: huge: 4,000,000,000,000 bytes"):
+        RoboMimicDataset(path)[0]

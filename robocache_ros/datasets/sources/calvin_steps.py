@@ -20,6 +20,7 @@ from robocache_ros.datasets.episode_source import (
     DatasetError,
     SourceEpisode,
     Stream,
+    check_image_bytes,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -153,6 +154,9 @@ class _Frames:
         return self.count
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        if len(rows):
+            shape = _read_step(self.folder, self.first + int(rows[0]), (self.key,))[self.key].shape
+            check_image_bytes(len(rows), shape, f"{printable(self.folder, 60)}: {self.key}")
         images = [_read_step(self.folder, self.first + row, (self.key,))[self.key] for row in rows.tolist()]
         where = f"{printable(self.folder, 60)}: step {self.first + int(rows[0])}: {self.key}"
         if images[0].ndim != 3 or images[0].shape[2] != 3 or images[0].dtype != np.uint8:
@@ -181,7 +185,7 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
         raise DatasetError(
             f"{printable(path)}: {printable(error, 60)}; choose another camera or get the file again"
         ) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
 
 

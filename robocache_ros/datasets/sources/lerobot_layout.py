@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from robocache_ros.errors import printable
 from robocache_ros.extras import need
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")
+MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
 
 
@@ -107,12 +109,12 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
             data = {place: row[f"data/{place}"] for place in places}
             files = {
                 name: (
-                    str(info["video_path"]).format(video_key=name, **{p: row[f"videos/{name}/{p}"] for p in places}),
-                    float(row[f"videos/{name}/from_timestamp"]),
+                    _path(info["video_path"], video_key=name, **{p: row[f"videos/{name}/{p}"] for p in places}),
+                    _seconds(row[f"videos/{name}/from_timestamp"]),
                 )
                 for name in videos
             }
-            rows = str(info["data_path"]).format(**data)
+            rows = _path(info["data_path"], **data)
             found.append(EpisodePlace(int(row["episode_index"]), int(row["length"]), rows, files))
     return sorted(found, key=lambda place: place.index)
 
@@ -122,9 +124,25 @@ def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
     for row in read_objects(folder / "meta" / "episodes.jsonl"):
         index = int(row["episode_index"])
         values = {"episode_index": index, "episode_chunk": index // int(info.get("chunks_size", 1000))}
-        files = {name: (str(info["video_path"]).format(video_key=name, **values), 0.0) for name in videos}
-        found.append(EpisodePlace(index, int(row["length"]), str(info["data_path"]).format(**values), files))
+        files = {name: (_path(info["video_path"], video_key=name, **values), 0.0) for name in videos}
+        found.append(EpisodePlace(index, int(row["length"]), _path(info["data_path"], **values), files))
     return sorted(found, key=lambda place: place.index)
+
+
+def _path(template: Any, **values: Any) -> str:
+    """Return a path by its template. Only names and widths of two digits are filled in, because it is from outside."""
+
+    def value(match: re.Match[str]) -> str:
+        found = values[match[1]]
+        return str(found) if match[2] is None else f"{int(found):0{int(match[2])}d}"
+
+    return re.sub(r"\{(\w+)(?::0(\d{1,2})d)?\}", value, str(template))
+
+
+def _seconds(value: Any) -> float:
+    if not 0 <= float(value) < MAX_SECONDS:
+        raise ValueError(f"a video begins at {value} s")
+    return float(value)
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.dataset_files import parse_object
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
+    MAX_VECTOR_BYTES,
     DatasetError,
     SourceEpisode,
     Stream,
+    check_image_bytes,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -111,12 +113,12 @@ class RobomimicDemos:
                 name = f"vision/{key.removesuffix('_image')}"
                 streams[name] = Stream(name, stamps, _Frames(self.path, stored.name, len(stored)), False)
             else:
-                table = numbers(stored[()], f"{where}: {key}")
+                table = _numbers(stored, f"{where}: {key}")
                 align = "slerp" if key.endswith("quat") and table.shape[1] == 4 else ""
                 streams[key] = Stream(key, stamps, table, False, align=align)
         for name, role in (("actions", "action"), ("rewards", "reward")):
             if name in demo:
-                streams[name] = Stream(name, stamps, numbers(demo[name][()], f"{where}: {name}"), False, role)
+                streams[name] = Stream(name, stamps, _numbers(demo[name], f"{where}: {name}"), False, role)
         return streams
 
     def _exported(self, demo: Any, where: str) -> dict[str, Stream]:
@@ -133,7 +135,7 @@ class RobomimicDemos:
                 continue
             stored = demo[f"{group}/{name}"]
             if about.kind == "vector":
-                stream = columns.stream(name, ticks, marks, numbers(stored[()], f"{where}: {name}"))
+                stream = columns.stream(name, ticks, marks, _numbers(stored, f"{where}: {name}"))
             elif about.kind == "image" and self._images and _is_image(stored):
                 stream = columns.stream(name, ticks, marks, _Frames(self.path, stored.name, len(stored)))
             else:
@@ -168,10 +170,18 @@ class _Frames:
     def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         first, last = int(rows[0]), int(rows[-1])
         try:
-            read: NDArray[np.uint8] = _file(self.path, os.getpid())[self.name][first : last + 1]
+            stored = _file(self.path, os.getpid())[self.name]
+            check_image_bytes(last + 1 - first, stored.shape[1:], printable(self.path))
+            read: NDArray[np.uint8] = stored[first : last + 1]
         except (KeyError, OSError, RuntimeError) as error:
             raise _refusal(self.path, self.name, error) from None
         return read[rows - first]
+
+
+def _numbers(stored: Any, where: str) -> NDArray[np.float32]:
+    if stored.nbytes > MAX_VECTOR_BYTES:
+        raise DatasetError(f"{where}: {stored.nbytes:,} bytes; at most {MAX_VECTOR_BYTES:,} are read; check the file")
+    return numbers(stored[()], where)
 
 
 def _is_image(stored: Any) -> bool:
