@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from robocache_ros.datasets.dataset_statistics import dataset_statistics
     from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
     from robocache_ros.datasets.mixture import WeightedMixture
     from robocache_ros.datasets.public_datasets import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
 
 _HOMES = {
+    "dataset_statistics": ("dataset_statistics",),
     "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
@@ -46,6 +48,7 @@ __all__ = [
     "TimelineDataset",
     "WeightedMixture",
     "Window",
+    "dataset_statistics",
     "open_dataset",
 ]
 

@@ -110,17 +110,20 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             raise IndexError(f"index {index} of {size} samples")
         episode_index, tick = self.place(index % size)
         episode = self.streams_of(episode_index)
-        first, count = self.ticks(episode.span_ns(), episode.source)
         if self.window is None:
-            rows = np.arange(count)
-            sample = self._sample(episode, self._times(first, rows), None)
-            return {**sample, "length": count}
+            return self.align_episode(episode)
+        first, count = self.ticks(episode.span_ns(), episode.source)
         observed = tick + np.arange(1 - self.window.n_obs, 1)
         acted = tick + self.window.action_offset + np.arange(self.window.horizon)
         times = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]
         sample = self._sample(episode, times[0], times[1])
         outside = [torch.from_numpy((rows < 0) | (rows >= count)) for rows in (observed, acted)]
         return {**sample, "is_pad": outside[0], "action_is_pad": outside[1], "length": self.window.n_obs}
+
+    def align_episode(self, episode: SourceEpisode) -> dict[str, Any]:
+        """Return the sample of a whole episode that `streams_of` has returned."""
+        first, count = self.ticks(episode.span_ns(), episode.source)
+        return {**self._sample(episode, self._times(first, np.arange(count)), None), "length": count}
 
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""

@@ -81,6 +81,11 @@ class CalvinSteps:
         if self._episodes is None:
             self._episodes = [_Steps(first, last) for first, last in recordings]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (self.folder / RANGES, self.folder / LANGUAGE)
+
     def __len__(self) -> int:
         assert self._episodes is not None
         return len(self._episodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 
 from robocache_ros.datasets.episode_source import EpisodeSource, SourceEpisode
 
@@ -15,6 +16,11 @@ class ChainedEpisodes:
     def __init__(self, sources: Sequence[EpisodeSource]) -> None:
         self.sources = tuple(sources)
         self._ends = list(accumulate(len(source) for source in self.sources))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return tuple(file for source in self.sources for file in getattr(source, "files", ()))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -71,6 +71,14 @@ class LeRobotEpisodes:
         others = [name for name in (ACTION, REWARD, *((TICK, VALID, AGE) if self._export else ())) if name in features]
         self._columns = tuple(dict.fromkeys((*self._proprio, *windows, *others, "episode_index", "task_index")))
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (
+            self.folder / "meta" / "info.json",
+            *sorted({self.folder / place.rows for place in self._layout.episodes}),
+        )
+
     def __len__(self) -> int:
         return len(self._layout.episodes)
 

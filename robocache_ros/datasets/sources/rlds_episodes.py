@@ -80,6 +80,11 @@ class RldsEpisodes:
         self._features = tuple(f for f in dataset.features if f.path in wanted)
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return self._files
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 

@@ -78,6 +78,11 @@ class RobomimicDemos:
         except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(self.path, "", error) from None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (self.path,)
+
     def __len__(self) -> int:
         return len(self._demos)
 
