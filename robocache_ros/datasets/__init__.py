@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from robocache_ros.datasets.dataset_statistics import dataset_statistics
     from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
+    from robocache_ros.datasets.loader.augmentation import Augmentation
+    from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
+    from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
     from robocache_ros.datasets.mixture import WeightedMixture
     from robocache_ros.datasets.public_datasets import (
         CALVINDataset,
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "dataset_statistics": ("dataset_statistics",),
     "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
+    "loader.augmentation": ("Augmentation",),
+    "loader.rtx_dataloader": ("create_rtx_dataloader",),
+    "loader.timeline_loader": ("TimelineLoader",),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
         "CALVINDataset",
@@ -37,6 +43,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Augmentation",
     "CALVINDataset",
     "DatasetError",
     "EpisodeSource",
@@ -46,8 +53,10 @@ __all__ = [
     "SourceEpisode",
     "Stream",
     "TimelineDataset",
+    "TimelineLoader",
     "WeightedMixture",
     "Window",
+    "create_rtx_dataloader",
     "dataset_statistics",
     "open_dataset",
 ]

@@ -1,0 +1,156 @@
+"""Normalisation and augmentation of a batch.
+
+Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, philox
+from robocache_ros.errors import RoboCacheError
+
+_GREY = (0.299, 0.587, 0.114)  # share of red, green and blue in the brightness of a pixel (ITU-R BT.601)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of each sample. A sample has the same ones in an epoch, whatever batch, worker or rank it is in.
+
+    Attributes:
+        noise: standard deviation of normal noise by key, such as `{"proprio": 0.01}`, in the unit of the normalised
+            values; on valid values only.
+        dropout: the probability that a sample loses a stream: its columns of `fused` become 0, its `valid` 0.
+        crop: (height, width) of a random part of the images; the same part in all ticks and cameras.
+        brightness, contrast, saturation: images are changed by a factor in [1 - x, 1 + x]; contrast is around mid-grey.
+    """
+
+    noise: Mapping[str, float] = field(default_factory=dict)
+    dropout: float = 0.0
+    crop: tuple[int, int] | None = None
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout <= 1:
+            raise RoboCacheError(f"dropout: {self.dropout:g} is not in [0, 1]; give a probability")
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RoboCacheError(f"{name}: {getattr(self, name):g} is not in [0, 1]; give the range of the factor")
+
+    def apply(self, batch: Batch, seed: int, epoch: int) -> None:
+        """Change a batch in place."""
+        for key, deviation in self.noise.items():
+            if deviation and key in batch.tensors:
+                self._add_noise(batch, key, deviation, seed, epoch)
+        if self.dropout and "valid" in batch.tensors:
+            self._drop_streams(batch, seed, epoch)
+        images = [key for key in batch.tensors if key.partition("/")[0] == "vision"]
+        for key in images:
+            if self.crop:
+                batch.tensors[key] = self._cropped(batch, key, seed, epoch)
+            if self.brightness or self.contrast or self.saturation:
+                batch.tensors[key] = self._jittered(batch, key, seed, epoch)
+
+    def _add_noise(self, batch: Batch, key: str, deviation: float, seed: int, epoch: int) -> None:
+        values = batch.tensors[key]
+        noise = np.zeros(values.shape, np.float32)
+        for row, sample in zip(noise, batch.samples, strict=True):
+            generator = np.random.Generator(philox(seed, epoch, NOISE, sample))
+            # Drawn for the sample's own ticks, so that it does not depend on the padding.
+            shape = (batch.length_of(sample), *row.shape[1:]) if key in batch.per_tick else row.shape
+            row[: shape[0]] = generator.standard_normal(shape, np.float32) * np.float32(deviation)
+        there = batch.columns_valid(key)
+        added = torch.from_numpy(noise).to(values.device)
+        batch.tensors[key] = values + (added if there is None else added.masked_fill_(~there, 0))
+
+    def _drop_streams(self, batch: Batch, seed: int, epoch: int) -> None:
+        valid = batch.tensors["valid"]
+        kept = np.ones((len(batch.samples), valid.shape[-1]), bool)
+        for row, sample in zip(kept, batch.samples, strict=True):
+            row[:] = _uniform(seed, epoch, DROPOUT, sample, len(row)) >= self.dropout
+        keep = torch.from_numpy(kept).to(valid.device)[:, None, :]
+        batch.tensors["valid"] = valid * keep
+        for key in batch.widths:
+            there = batch.columns_valid(key)
+            if there is not None:
+                batch.tensors[key] = batch.tensors[key].masked_fill(~there, 0)
+
+    def _cropped(self, batch: Batch, key: str, seed: int, epoch: int) -> Tensor:
+        assert self.crop
+        images, (height, width) = batch.tensors[key], self.crop
+        rows, columns = images.shape[-3:-1]
+        if height > rows or width > columns:
+            raise RoboCacheError(f"crop: {self.crop} of images of {(rows, columns)}; choose a smaller part")
+        parts = []
+        for image, sample in zip(images, batch.samples, strict=True):
+            u, v = _uniform(seed, epoch, CROP, sample, 2)
+            top, left = int(u * (rows - height + 1)), int(v * (columns - width + 1))
+            parts.append(image[..., top : top + height, left : left + width, :])
+        return torch.stack(parts)
+
+    def _jittered(self, batch: Batch, key: str, seed: int, epoch: int) -> Tensor:
+        """Each step is one float32 operation, which CPUs and GPUs round alike."""
+        images = batch.tensors[key]
+        ranges = np.array([self.brightness, self.contrast, self.saturation])
+        factors = np.stack([1 + ranges * (2 * _uniform(seed, epoch, COLOUR, s, 3) - 1) for s in batch.samples])
+        shape = (3, len(images), *(1,) * (images.ndim - 1))
+        bright, contrast, saturation = (
+            torch.from_numpy(factors.astype(np.float32).T.copy()).to(images.device).view(shape)
+        )
+        pixels = images.float() * bright
+        pixels = (pixels - 127.5) * contrast + 127.5
+        red, green, blue = (pixels[..., i : i + 1] * share for i, share in enumerate(_GREY))
+        grey = red + green + blue
+        pixels = (pixels - grey) * saturation + grey
+        changed: Tensor = pixels.round_().clamp_(0, 255).to(torch.uint8)
+        return changed
+
+
+def _uniform(seed: int, epoch: int, purpose: int, sample: int, count: int) -> Any:
+    """(count,) float64 numbers in [0, 1) of a sample."""
+    return (philox(seed, epoch, purpose, sample).random_raw(count) >> np.uint64(11)) * 2.0**-53
+
+
+class Normalisation:
+    """Subtracts the mean and divides by the standard deviation, where values are valid; the others stay 0.
+
+    Args:
+        statistics: by key, such as `{"proprio": {"mean": (P,), "std": (P,)}}`. A deviation of 0 counts as 1.
+    """
+
+    def __init__(self, statistics: Mapping[str, Mapping[str, Any]]) -> None:
+        self._statistics = {}
+        for key, given in statistics.items():
+            try:
+                mean, std = (np.asarray(given[name], np.float32) for name in ("mean", "std"))
+            except (KeyError, TypeError, ValueError) as error:
+                raise RoboCacheError(f"statistics: {key}: {error}; give mean and std of each column") from None
+            finite = np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
+            if mean.shape != std.shape or not finite:
+                raise RoboCacheError(
+                    f"statistics: {key}: mean and std are not finite, or differ in shape; compute them again"
+                )
+            self._statistics[key] = torch.from_numpy(mean), torch.from_numpy(np.where(std == 0, np.float32(1), std))
+
+    def apply(self, batch: Batch) -> None:
+        """Change a batch in place."""
+        for key, (mean, std) in self._statistics.items():
+            values = batch.tensors.get(key)
+            if values is None or values.shape[-1:] != mean.shape[-1:]:
+                shape = None if values is None else tuple(values.shape)
+                raise RoboCacheError(f"statistics: {key}: {tuple(mean.shape)} for a batch of {shape}; check the keys")
+            if mean.device != values.device:
+                mean, std = mean.to(values.device), std.to(values.device)
+                self._statistics[key] = mean, std
+            there = batch.columns_valid(key)
+            scaled = (values - mean) / std
+            batch.tensors[key] = scaled if there is None else scaled.masked_fill_(~there, 0)

@@ -1,0 +1,96 @@
+"""A batch on its device, from its block of memory to what the training loop receives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robocache_ros.datasets.loader.packing import Description, tensors
+from robocache_ros.errors import RoboCacheError
+
+RAGGED = ("pad", "concat")
+
+
+@dataclass
+class Batch:
+    """B samples of up to T ticks."""
+
+    tensors: dict[str, Tensor]  # (B, ...), those of `per_tick` (B, T, ...)
+    samples: tuple[int, ...]  # (B,) their numbers
+    lengths: tuple[int, ...]  # (B,) ticks of each
+    per_tick: frozenset[str]
+    texts: dict[str, tuple[str, ...]]
+    # The columns of each stream in a tensor, in the order of `valid`: 0 where it has none.
+    widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of_block(cls, description: Description, block: Tensor, widths: Mapping[str, tuple[int, ...]]) -> Batch:
+        """Return the batch of a block, (N,) uint8 on the batch's device, whose memory it shares."""
+        found = tensors(description.entries, block)
+        return cls(
+            found,
+            description.samples,
+            description.lengths,
+            description.per_tick,
+            description.texts,
+            {key: each for key, each in widths.items() if key in found},
+        )
+
+    def length_of(self, sample: int) -> int:
+        """Return the ticks of a sample."""
+        return self.lengths[self.samples.index(sample)]
+
+    def columns_valid(self, key: str) -> Tensor | None:
+        """(B, T, D) bool, whether each value of a tensor is valid: its stream, and not padding; None if all are.
+
+        Where the columns of the streams are unknown, all values of the sample's ticks count as valid.
+        """
+        if key not in self.per_tick:
+            return None
+        values = self.tensors[key]
+        widths = self.widths.get(key)
+        valid = self.tensors.get("valid")
+        if widths and valid is not None and valid.shape[1] == values.shape[1] and sum(widths) == values.shape[-1]:
+            repeats = torch.tensor(widths).to(values.device)
+            return torch.repeat_interleave(valid > 0, repeats, dim=2, output_size=sum(widths))
+        there = ~self.padding()
+        return there.view(*there.shape, *(1,) * (values.ndim - 2)).expand_as(values)
+
+    def padding(self) -> Tensor:
+        """(B, T) bool, whether a tick is past the end of its sample."""
+        lengths = self.tensors["length"]
+        return torch.arange(max(self.lengths), device=lengths.device)[None, :] >= lengths[:, None]
+
+    def output(self, ragged: str) -> dict[str, Any]:
+        """Return what the training loop receives.
+
+        Args:
+            ragged: pad: (B, T, ...) with `padding`, (B, T) bool; concat: (sum of lengths, ...) with `offsets`, (B + 1,)
+                int64.
+        """
+        found: dict[str, Any] = dict(self.tensors)
+        if ragged == "concat":
+            # Their number is known on the host, so that nothing waits for the device.
+            rows = torch.cat([torch.arange(n) + i * max(self.lengths) for i, n in enumerate(self.lengths)])
+            rows = rows.to(found["length"].device)
+            for key in self.per_tick:
+                found[key] = found[key].flatten(0, 1).index_select(0, rows)
+            found["offsets"] = torch.nn.functional.pad(found["length"].cumsum(0), (1, 0))
+        else:
+            found["padding"] = self.padding()
+        return {**found, **{key: list(words) for key, words in self.texts.items()}}
+
+
+def check_ragged(ragged: str) -> str:
+    """Return a known form of ragged batches.
+
+    Errors:
+        RoboCacheError: it is unknown.
+    """
+    if ragged not in RAGGED:
+        raise RoboCacheError(f"ragged: {ragged!r} is not one of {', '.join(RAGGED)}; choose one of them")
+    return ragged

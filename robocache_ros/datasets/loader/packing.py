@@ -1,0 +1,98 @@
+"""The arrays of a batch side by side in one block of memory, so that one copy moves all of them to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError, printable
+
+ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
+NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
+Arrays = dict[str, NDArray]  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an array is in the block."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int  # bytes
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a block contains; a worker sends it through a pipe, and the arrays stay in shared memory."""
+
+    entries: tuple[Entry, ...]
+    nbytes: int
+    samples: tuple[int, ...]  # their numbers, in the order of the batch, without those that were skipped
+    lengths: tuple[int, ...]  # ticks of each
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # such as the language of each sample
+    per_tick: frozenset[str] = frozenset()  # arrays whose second axis is that of the ticks
+    skipped: tuple[tuple[int, str], ...] = ()  # samples that could not be read, and why
+
+
+def plan(samples: Sequence[Arrays]) -> tuple[tuple[Entry, ...], int]:
+    """Place the arrays of some samples in a block: each is padded along its first axis to the longest of the batch.
+
+    Returns:
+        the places, and the bytes of the block.
+
+    Raises:
+        RoboCacheError: samples have different arrays.
+    """
+    entries, offset = [], 0
+    for key, first in samples[0].items() if samples else ():
+        arrays = [sample[key] for sample in samples if key in sample]
+        kinds = {(array.dtype.str, array.ndim, array.shape[1:]) for array in arrays}
+        if len(arrays) != len(samples) or len(kinds) > 1:
+            found = printable(sorted(kinds, key=str), 90)
+            raise RoboCacheError(f"{printable(key, 40)}: its samples differ in {found}; map them to one layout")
+        rows = (max(len(array) for array in arrays),) if first.ndim else ()
+        shape = (len(samples), *rows, *first.shape[1:])
+        entries.append(Entry(key, first.dtype.str, shape, offset))
+        offset += -(-int(np.prod(shape, dtype=np.int64)) * first.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return tuple(entries), offset
+
+
+def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np.uint8]) -> None:
+    """Copy the arrays into their places. The padding is zeros, and `NEVER` for stamps and ticks in ns."""
+    for entry in entries:
+        out = view(entry, block)
+        for row, sample in enumerate(samples):
+            array = sample[entry.key]
+            if array.ndim:
+                out[row, : len(array)] = array
+                out[row, len(array) :] = NEVER if is_time(entry.key) else 0
+            else:
+                out[row] = array
+
+
+def is_time(key: str) -> bool:
+    """Whether an array has times in int64 ns."""
+    return key.endswith("_ns")
+
+
+def view(entry: Entry, block: NDArray[np.uint8]) -> NDArray:  # type: ignore[type-arg]
+    """An array in a block in host memory, without a copy."""
+    dtype = np.dtype(entry.dtype)
+    count = int(np.prod(entry.shape, dtype=np.int64))
+    return block[entry.offset : entry.offset + count * dtype.itemsize].view(dtype).reshape(entry.shape)
+
+
+def tensors(entries: Sequence[Entry], block: Tensor) -> dict[str, Tensor]:
+    """The arrays of a block, (N,) uint8 on any device, as tensors that share its memory."""
+    found = {}
+    for entry in entries:
+        dtype = torch.from_numpy(np.empty(0, np.dtype(entry.dtype))).dtype
+        nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
+        found[entry.key] = block[entry.offset : entry.offset + nbytes].view(dtype).view(entry.shape)
+    return found

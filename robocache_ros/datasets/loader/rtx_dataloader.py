@@ -1,0 +1,48 @@
+"""A loader of RT-X data in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
+from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
+from robocache_ros.datasets.timeline_dataset import Window
+
+
+def create_rtx_dataloader(
+    data_dir: str | Path,
+    batch_size: int = 16,
+    target_hz: float = 50.0,
+    *,
+    use_robocache: bool = True,
+    device: str = "auto",
+    modalities: Sequence[str] = ALL_MODALITIES,
+    split: str = "train",
+    window: Window | None = None,
+    shuffle: bool = True,
+    workers: int = 2,
+    **options: Any,
+) -> TimelineLoader:
+    """Create a loader of the RLDS datasets in a folder.
+
+    Args:
+        data_dir: see `RTXDataset`, as `target_hz`, `modalities`, `split` and `window`.
+        batch_size: samples of a batch: episodes, or windows.
+        target_hz: ticks per second.
+        use_robocache: keep the aligned samples where they fit: `cache="auto"`; else `cache="none"`.
+        device: of the batches.
+        modalities: the parts that are read.
+        split: of the datasets.
+        window: the ticks of a sample.
+        shuffle: in a random order.
+        workers: processes that read.
+        options: of `TimelineLoader`.
+
+    Errors:
+        RoboCacheError: an argument is wrong, or the folder has no dataset.
+    """
+    dataset = RTXDataset(data_dir, modalities, target_hz, split=split, window=window)
+    options.setdefault("cache", "auto" if use_robocache else "none")
+    return TimelineLoader(dataset, batch_size, shuffle=shuffle, workers=workers, device=device, **options)

@@ -1,0 +1,95 @@
+"""The samples of a dataset: its items, or windows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.loader.reading import Sample
+from robocache_ros.errors import RoboCacheError, printable
+
+
+class Samples:
+    """Numbers the samples of a dataset.
+
+    Args:
+        dataset: an item is an episode, or what the dataset itself makes of one.
+        windows: (ticks, stride) of the windows that items are cut into, those that are complete; None: whole items.
+            Items shorter than a window have none.
+        skip: count items whose length cannot be read in `unreadable`, instead of raising.
+    """
+
+    def __init__(self, dataset: Any, windows: tuple[int, int] | None, *, skip: bool = False) -> None:
+        self.windows = windows
+        self.unreadable: dict[int, str] = {}
+        if windows is None:
+            self._ends = np.arange(1, len(dataset) + 1, dtype=np.int64)
+            return
+        ticks, stride = windows
+        if ticks < 1 or stride < 1:
+            raise RoboCacheError(f"windows: {windows}: the ticks and the stride are at least 1; give (ticks, stride)")
+        lengths = self._lengths(dataset, skip)
+        self._ends = np.cumsum(np.maximum(0, (lengths - ticks) // stride + 1))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, number: int) -> Sample:
+        """Return a sample by its number."""
+        if self.windows is None:
+            return Sample(number, number)
+        item = int(np.searchsorted(self._ends, number, "right"))
+        before = int(self._ends[item - 1]) if item else 0
+        ticks, stride = self.windows
+        return Sample(number, item, (number - before) * stride, ticks)
+
+    def of(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[Sample]:
+        """Return samples by their numbers."""
+        return [self[int(number)] for number in numbers]
+
+    def _lengths(self, dataset: Any, skip: bool) -> NDArray[np.int64]:
+        """(N,) ticks of each item."""
+        if hasattr(dataset, "lengths"):
+            return np.asarray(dataset.lengths, np.int64)
+        if getattr(dataset, "window", None) is not None:
+            raise RoboCacheError("windows: the dataset makes windows of its own; give one of the two")
+        if not (hasattr(dataset, "ticks") and hasattr(dataset, "source")):
+            raise RoboCacheError("windows: the dataset does not know its lengths; give it an attribute `lengths`")
+        lengths = np.zeros(len(dataset), np.int64)
+        for item in range(len(dataset)):
+            try:
+                lengths[item] = dataset.ticks(dataset.source.span_ns(item), f"episode {item}")[1]
+            except (RoboCacheError, OSError) as error:
+                if not skip:
+                    raise
+                self.unreadable[item] = printable(error, 160)
+        return lengths
+
+
+def stream_widths(dataset: Any) -> dict[str, tuple[int, ...]]:
+    """The columns that each stream has in `fused`, `proprio`, `actions` and `rewards`, in the order of `valid`.
+
+    They are empty for a dataset that does not know its streams, and for one without a readable episode.
+    """
+    if not hasattr(dataset, "streams_of"):
+        return {}
+    for index in range(len(dataset)):
+        try:
+            streams = dataset.streams_of(index if getattr(dataset, "window", None) is None else dataset.place(index)[0])
+        except (RoboCacheError, OSError):
+            continue
+        columns = [
+            ("" if stream.is_image else stream.role, 0 if stream.is_image else stream.values.shape[1])
+            for stream in streams.streams.values()
+        ]
+        roles = {
+            "fused": ("observation", "action"),
+            "proprio": ("observation",),
+            "actions": ("action",),
+            "rewards": ("reward",),
+        }
+        return {key: tuple(width if role in wanted else 0 for role, width in columns) for key, wanted in roles.items()}
+    return {}

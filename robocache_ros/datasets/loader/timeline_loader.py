@@ -1,0 +1,231 @@
+"""The loader: batches of a dataset in a reproducible order, read by worker processes, on the device of the training."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.loader.augmentation import Augmentation, Normalisation
+from robocache_ros.datasets.loader.batch import Batch, check_ragged
+from robocache_ros.datasets.loader.loader_arguments import (
+    CACHES,
+    ON_ERROR,
+    check_choice,
+    check_workers,
+    find_device,
+    ranks,
+)
+from robocache_ros.datasets.loader.order import BatchOrder
+from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
+from robocache_ros.datasets.loader.sample_cache import SampleCache, fill
+from robocache_ros.datasets.loader.samples import Samples, stream_widths
+from robocache_ros.datasets.loader.workers.prefetch import Prefetcher
+from robocache_ros.errors import RoboCacheError
+
+MAX_NAMED = 1000  # skipped samples whose reason is kept
+MAX_BATCH_BYTES = 2**30
+Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
+_LOG = logging.getLogger(__name__)
+
+
+class TimelineLoader:
+    """Batches of a map-style dataset. Iterating once is one epoch; iterating again is the next one.
+
+    The order and the augmentations are a pure function of the seed, the epoch, the length of the dataset and the rank.
+    The number of workers, a worker that dies and a resume change nothing.
+
+    Args:
+        dataset: such as a `TimelineDataset`; picklable if there are workers.
+        batch_size: samples of a batch.
+        shuffle: in a random order, a different one in each epoch.
+        seed: of the order and the augmentations.
+        workers: processes that read; 0: this process does.
+        prefetch: batches that are read ahead; None: two per worker.
+        device: of the batches: cpu, cuda, cuda:<index>, or auto.
+        cache: keep the aligned samples: on the `device`, on the `host`, wherever they fit (`auto`), or `none`. One pass
+            over the dataset fills it before the first epoch.
+        on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
+            `skipped_samples` has the reasons.
+        drop_last: leave out the last samples if they do not fill a batch of each rank.
+        rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
+        windows: (ticks, stride): cut episodes into windows; None: whole items.
+        ragged: `pad` samples of different lengths to the longest, or `concat` them.
+        statistics: mean and std by key; the batch is normalised by them, where values are valid.
+        augmentation: random changes of the samples.
+        max_batch_bytes: limit of a batch in host memory. The loader has `prefetch` such blocks, two more with a GPU; a
+            worker has another one while it reads.
+
+    A batch has the keys of the dataset's items with B samples in front, texts as lists, and
+        length: (B,) int64 ticks; index: (B,) int64, the number of each sample;
+        padding: (B, T) bool for `pad`; offsets: (B + 1,) int64 for `concat`, which joins the ticks of all samples.
+
+    Errors:
+        RoboCacheError: an argument is wrong; while iterating, a sample that cannot be read.
+    """
+
+    # More than 50 lines because of the number of arguments.
+    def __init__(
+        self,
+        dataset: IndexedEpisodes,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        workers: int = 0,
+        prefetch: int | None = None,
+        device: str | torch.device = "cpu",
+        cache: str = "none",
+        on_error: str = "raise",
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        windows: tuple[int, int] | None = None,
+        ragged: str = "pad",
+        statistics: Mapping[str, Mapping[str, Any]] | None = None,
+        augmentation: Augmentation | None = None,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        check_choice("on_error", on_error, ON_ERROR)
+        prefetch = check_workers(workers, prefetch)
+        rank, world_size = ranks(rank, world_size)
+        self.dataset, self.batch_size, self.device = dataset, batch_size, find_device(device)
+        self.cache, self.ragged = check_choice("cache", cache, CACHES), check_ragged(ragged)
+        if depends_on_epoch(dataset) and cache != "none":
+            raise RoboCacheError("cache: the dataset has other items in each epoch; use cache='none'")
+        self.skipped = 0  # samples that were left out, in all epochs
+        self.skipped_samples: dict[int, str] = {}  # their numbers, and why; the first 1,000
+        self._samples = Samples(dataset, windows, skip=on_error == "skip")
+        for item, reason in self._samples.unreadable.items():
+            self._skip(item, reason)
+        self._order = BatchOrder(len(self._samples), batch_size, shuffle, seed, drop_last, rank, world_size)
+        self._normalisation = Normalisation(statistics or {})
+        self._augmentation = augmentation
+        self._widths = stream_widths(dataset) if statistics or augmentation else {}
+        self._epoch, self._position = 0, 0  # of the next batch
+        self._resumed = False
+        self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
+        self._filled = False
+        self._cached: SampleCache | None = None
+        reader = BatchReader(dataset, on_error == "skip")
+        self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, max_batch_bytes)
+        self._workers, self._bound = workers, max_batch_bytes
+        self._close = weakref.finalize(self, self._prefetcher.close)
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch of this rank."""
+        return len(self._order)
+
+    def __repr__(self) -> str:
+        slots = self._prefetcher.slots
+        now = sum(slot.nbytes for slot in slots) / 2**20
+        return (
+            f"TimelineLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self._order.shuffle}, "
+            f"seed={self._order.seed}, workers={self._workers}, device={self.device}, cache={self.cache}, "
+            f"rank {self._order.rank} of {self._order.world_size}, {len(self)} batches, "
+            f"host memory {now:.1f} MiB in {len(slots)} blocks of at most {self._bound / 2**20:g} MiB)"
+        )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over the batches of the next epoch, or over the rest of the one that was resumed."""
+        running = self._iterating()
+        if running is not None:
+            running.close()
+        if self._position and not self._resumed:  # the last epoch was left before its end
+            self._epoch, self._position = self._epoch + 1, 0
+        self._resumed = False
+        iterator = self._iterate()
+        self._iterating = weakref.ref(iterator)
+        return iterator
+
+    def _iterate(self) -> Iterator[dict[str, Any]]:
+        epoch, first = self._epoch, self._position
+        batches = self._order.batches(epoch)[first:]
+        delivered = first > 0
+        for position, (batch, skipped) in enumerate(self._found(batches), start=first + 1):
+            self._position = position
+            for number, reason in skipped:
+                self._skip(number, reason)
+            if batch is not None:
+                delivered = True
+                yield batch.output(self.ragged)
+        self._epoch, self._position = epoch + 1, 0
+        if batches and not delivered:
+            number, reason = next(iter(self.skipped_samples.items()))
+            raise RoboCacheError(f"epoch {epoch}: no sample can be read, the first because sample {number}: {reason}")
+
+    def _found(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield each batch, None if it has no sample that can be read, and the samples that it lacks."""
+        if self.cache != "none" and not self._filled:
+            self._cached = fill(self.cache, len(self.dataset), self._prefetcher, self._widths, self.device)
+            self._filled = True
+        wanted = (self._samples.of(each) for each in batches)
+        if self._cached is None:
+            for item in self._prefetcher.batches(wanted, self._widths, self._finish, self._epoch):
+                yield item.batch, item.description.skipped
+            return
+        for samples in wanted:
+            batch, skipped = self._cached.batch(samples)
+            yield batch and self._finish(batch), skipped
+
+    def _finish(self, batch: Batch) -> Batch:
+        """Normalise and augment a batch, on its device."""
+        self._normalisation.apply(batch)
+        if self._augmentation is not None:
+            self._augmentation.apply(batch, self._order.seed, self._epoch)
+        return batch
+
+    def _skip(self, number: int, reason: str) -> None:
+        self.skipped += 1
+        if number not in self.skipped_samples and len(self.skipped_samples) < MAX_NAMED:
+            self.skipped_samples[number] = reason
+            _LOG.warning("skipped sample %d: %s", number, reason)
+
+    @property
+    def replaced_workers(self) -> int:
+        """Worker processes that died and were replaced."""
+        return self._prefetcher.replaced
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The worker processes."""
+        return list(self._prefetcher.pids)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Continue with another epoch, from its start. The epoch that is already next keeps its position."""
+        if epoch != self._epoch:
+            self._epoch, self._position, self._resumed = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the next batch in the sequence; batches that were only prefetched do not count."""
+        return {**self._identity(), "epoch": self._epoch, "position": self._position, "skipped": self.skipped}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called.
+
+        Errors:
+            RoboCacheError: the state is of a loader with another order.
+        """
+        for key, value in self._identity().items():
+            if state.get(key) != value:
+                raise RoboCacheError(f"state: {key} is {state.get(key)!r}, here {value!r}; use the same arguments")
+        position = int(state["position"])
+        if not 0 <= position <= len(self):
+            raise RoboCacheError(f"state: position {position} of {len(self)} batches; use the state of this loader")
+        self._epoch, self._position, self.skipped = int(state["epoch"]), position, int(state["skipped"])
+        self._resumed = True
+
+    def _identity(self) -> dict[str, Any]:
+        """Return all that the order depends on."""
+        order = self._order
+        names = ("length", "batch_size", "shuffle", "seed", "drop_last", "rank", "world_size")
+        return {"version": 1, **{name: getattr(order, name) for name in names}}
+
+    def close(self) -> None:
+        """End the workers and free the memory. The loader is of no use afterwards."""
+        self._close()

@@ -1,0 +1,1 @@
+"""Processes that read batches into shared memory."""

@@ -1,0 +1,154 @@
+"""Batches read ahead, copied to the device on a stream of their own, in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.packing import Description
+from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.loader.workers.local_reader import LocalReader
+from robocache_ros.datasets.loader.workers.slots import Slot
+from robocache_ros.datasets.loader.workers.worker_pool import WorkerPool
+
+COPIES = 2  # batches that are on the device, or on their way, before the training loop asks for them
+
+
+class OnDevice(NamedTuple):
+    """A batch whose copy has been started."""
+
+    description: Description
+    batch: Batch | None  # None if all of its samples were skipped
+    copied: Any  # torch.cuda.Event; None on the CPU
+
+
+class Prefetcher:
+    """Reads batches ahead of their use.
+
+    Args:
+        reader: reads a batch, in the workers.
+        workers: processes; 0: this one.
+        prefetch: batches that are read ahead.
+        device: of the batches.
+        max_batch_bytes: limit of a batch.
+    """
+
+    def __init__(
+        self, reader: BatchReader, workers: int, prefetch: int, device: torch.device, max_batch_bytes: int
+    ) -> None:
+        self._cuda = device.type == "cuda"
+        self._device, self._prefetch = device, prefetch if workers else 1
+        ahead = self._prefetch + COPIES * self._cuda
+        self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
+        self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
+        self._numbers = count()
+        self._copying: deque[tuple[Any, Slot]] = deque()  # slots that the device may still read
+        self._stream = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """The blocks of host memory."""
+        return self._slots
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The worker processes."""
+        return self._pool.pids
+
+    @property
+    def replaced(self) -> int:
+        """Workers that died and were replaced."""
+        return self._pool.replaced
+
+    def batches(
+        self,
+        wanted: Iterator[Sequence[Sample]],
+        widths: Mapping[str, tuple[int, ...]],
+        finish: Callable[[Batch], Batch],
+        epoch: int = 0,
+    ) -> Iterator[OnDevice]:
+        """Yield batches in their order.
+
+        Args:
+            wanted: the samples of each.
+            widths: the columns of each stream, see `Batch`.
+            finish: what is computed on the device, on the stream of the copy.
+            epoch: of the batches.
+
+        Errors:
+            RoboCacheError: a batch cannot be read.
+        """
+        reading: deque[int] = deque()
+        ready: deque[OnDevice] = deque()
+        try:
+            while True:
+                while len(reading) < self._prefetch and (samples := next(wanted, None)) is not None:
+                    reading.append(next(self._numbers))
+                    self._submit(reading[-1], samples, epoch)
+                # Waits for a worker only if there is nothing to hand out.
+                while reading and (not ready or (self._cuda and len(ready) < COPIES and self._pool.ready(reading[0]))):
+                    ready.append(self._on_device(reading.popleft(), widths, finish))
+                if not ready:
+                    return
+                yield self._handed_out(ready.popleft())
+        finally:
+            self._discard(reading)
+
+    def _submit(self, number: int, samples: Sequence[Sample], epoch: int) -> None:
+        while self._copying and (self._copying[0][0].query() or not self._pool.has_slot):
+            event, slot = self._copying.popleft()
+            event.synchronize()
+            self._pool.release(slot)
+        self._pool.submit(number, samples, epoch)
+
+    def _on_device(
+        self, number: int, widths: Mapping[str, tuple[int, ...]], finish: Callable[[Batch], Batch]
+    ) -> OnDevice:
+        description, slot = self._pool.result(number)
+        if not description.samples:
+            self._pool.release(slot)
+            return OnDevice(description, None, None)
+        host = slot.memory[: description.nbytes]
+        if self._stream is None:
+            block = host.clone()
+            self._pool.release(slot)
+            return OnDevice(description, finish(Batch.of_block(description, block, widths)), None)
+        with torch.cuda.stream(self._stream):
+            block = host.to(self._device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+            self._copying.append((copied, slot))
+            batch = finish(Batch.of_block(description, block, widths))
+            finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            finished.record(self._stream)
+        return OnDevice(description, batch, finished)
+
+    def _handed_out(self, item: OnDevice) -> OnDevice:
+        """Order the training loop's stream after the copy, and keep the memory until that stream is done with it."""
+        if item.batch is not None and item.copied is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(item.copied)
+            tensor: Tensor
+            for tensor in item.batch.tensors.values():
+                tensor.record_stream(current)
+        return item
+
+    def _discard(self, reading: deque[int]) -> None:
+        """Wait for batches that nobody wants any more, so that their slots are free."""
+        for number in reading:
+            self._pool.discard(number)
+
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self._pool.close()
+        for event, _ in self._copying:
+            event.synchronize()
+        self._copying.clear()
+        for slot in self._slots:
+            slot.close()

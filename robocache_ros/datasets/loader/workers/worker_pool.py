@@ -1,0 +1,222 @@
+"""Worker processes that read batches, and their replacement if one dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
+from typing import Any
+
+from robocache_ros.datasets.loader.packing import Description
+from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.loader.workers.slots import Slot
+from robocache_ros.datasets.loader.workers.worker_process import (
+    NO_JOB,
+    Done,
+    Failed,
+    Grown,
+    Job,
+    NewMemory,
+    Place,
+    TooSmall,
+    run,
+)
+from robocache_ros.errors import RoboCacheError, printable
+
+MAX_DEATHS = 3  # of workers over one batch: then its data is the reason
+
+
+class _Worker:
+    """A process, its connection, and the batches that it has to read."""
+
+    def __init__(self, reader: bytes, threads: int) -> None:
+        context: Any = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
+        self.connection, there = context.Pipe()
+        self.process = context.Process(target=run, args=(there, reader, threads), daemon=True)
+        with _blocked_interrupt():
+            self.process.start()
+        there.close()
+        self.jobs: OrderedDict[int, Job] = OrderedDict()
+        self.known: dict[int, int] = {}  # slot -> generation of its memory that the process has mapped
+
+    def send(self, job: Job, slot: Slot, message: Job | Grown) -> None:
+        """Send a job, and the memory of its slot if it is new to the process. A dead process is noticed on reading."""
+        self.jobs[job.number] = job
+        try:
+            if slot.nbytes and self.known.get(slot.number) != slot.generation:
+                self.connection.send(NewMemory(job.place))
+                send_handle(self.connection, slot.fd, self.process.pid)
+                self.known[slot.number] = slot.generation
+            self.connection.send(message)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """End the process. It has no work to complete."""
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+class WorkerPool:
+    """Reads batches in worker processes."""
+
+    def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot], threads: int = 1) -> None:
+        try:
+            self._reader = pickle.dumps(reader)
+        except Exception as error:
+            raise RoboCacheError(
+                f"dataset: cannot be sent to a worker ({printable(error)}); make it picklable, or use workers=0"
+            ) from error
+        self.replaced = 0  # workers that died
+        self._threads = threads
+        self._slots = {slot.number: slot for slot in slots}
+        self._free = deque(slots)
+        self._workers = [_Worker(self._reader, threads) for _ in range(workers)]
+        self._done: dict[int, tuple[Description, Slot] | RoboCacheError] = {}
+        self._broken: RoboCacheError | None = None  # why no worker can read anything
+        self._deaths: dict[int, int] = {}
+
+    def submit(self, number: int, samples: Sequence[Sample], epoch: int) -> None:
+        """Have a batch read. There must be a free slot.
+
+        Args:
+            number: of the batch, by which `result` asks for it.
+            samples: of the batch.
+            epoch: that the batch is of.
+        """
+        slot = self._free.popleft()
+        worker = min(self._workers, key=lambda each: len(each.jobs))
+        job = Job(number, tuple(samples), epoch, _place(slot))
+        worker.send(job, slot, job)
+
+    def result(self, number: int) -> tuple[Description, Slot]:
+        """Wait for a batch. Its slot is to be released once its memory has been read.
+
+        Errors:
+            RoboCacheError: the batch cannot be read, or its workers die again and again.
+        """
+        while number not in self._done:
+            if self._broken is not None:
+                raise self._broken
+            self._receive()
+        outcome = self._done.pop(number)
+        if isinstance(outcome, RoboCacheError):
+            raise outcome
+        return outcome
+
+    def ready(self, number: int) -> bool:
+        """Whether `result` returns at once."""
+        if number not in self._done:
+            self._receive(0)
+        return number in self._done
+
+    def discard(self, number: int) -> None:
+        """Wait for a batch that is not needed any more, and reuse its slot."""
+        try:
+            self.release(self.result(number)[1])
+        except RoboCacheError:
+            return  # nobody wants to know
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether a batch can be submitted."""
+        return bool(self._free)
+
+    def release(self, slot: Slot) -> None:
+        """Reuse a slot."""
+        self._free.append(slot)
+
+    def _receive(self, timeout_s: float | None = None) -> None:
+        """Take in what the workers report."""
+        by_connection = {worker.connection: worker for worker in self._workers}
+        for ready in wait(list(by_connection), timeout_s):
+            assert isinstance(ready, Connection)
+            worker = by_connection[ready]
+            try:
+                message = ready.recv()
+            except (EOFError, OSError):
+                self._replace(worker)
+                continue
+            if message.number == NO_JOB:
+                self._broken = RoboCacheError(message.reason)
+                return
+            job = worker.jobs[message.number]
+            slot = self._slots[job.place.slot]
+            if isinstance(message, TooSmall):
+                self._grow(worker, job, slot, message.nbytes)
+                continue
+            del worker.jobs[job.number]
+            self._deaths.pop(job.number, None)
+            if isinstance(message, Done):
+                self._done[job.number] = message.description, slot
+            elif isinstance(message, Failed):
+                self._fail(job, slot, message.reason)
+
+    def _grow(self, worker: _Worker, job: Job, slot: Slot, nbytes: int) -> None:
+        try:
+            slot.grow(nbytes)
+        except RoboCacheError as error:
+            del worker.jobs[job.number]
+            self._fail(job, slot, str(error))
+            return
+        job = job._replace(place=_place(slot))
+        worker.send(job, slot, Grown(job.number, job.place))
+
+    def _fail(self, job: Job, slot: Slot, reason: str) -> None:
+        self._done[job.number] = RoboCacheError(reason)
+        self._free.append(slot)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Start a process in the place of one that died: it reads the same samples into the same slots."""
+        place = self._workers.index(worker)
+        jobs = list(worker.jobs.values())
+        worker.end()
+        self.replaced += 1
+        if jobs:  # they are read in order, so it died over the first one
+            first = jobs[0]
+            self._deaths[first.number] = self._deaths.get(first.number, 0) + 1
+            if self._deaths[first.number] >= MAX_DEATHS:
+                numbers = ", ".join(str(sample.number) for sample in first.samples[:4])
+                self._fail(
+                    jobs.pop(0),
+                    self._slots[first.place.slot],
+                    f"samples {numbers}{', …' * (len(first.samples) > 4)}: {MAX_DEATHS} workers died; "
+                    "check the memory, or use workers=0 to see the cause",
+                )
+        self._workers[place] = fresh = _Worker(self._reader, self._threads)
+        for job in jobs:
+            slot = self._slots[job.place.slot]
+            job = job._replace(place=_place(slot))
+            fresh.send(job, slot, job)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes."""
+        return [worker.process.pid for worker in self._workers]
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+
+def _place(slot: Slot) -> Place:
+    return Place(slot.number, slot.generation, slot.nbytes)
+
+
+@contextmanager
+def _blocked_interrupt() -> Any:
+    """Ctrl-C reaches the whole process group. A process that starts here ignores it; the loader ends that process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,138 @@
+"""The program of a worker process: it reads batches into shared memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import threading
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.loader.packing import Description
+from robocache_ros.datasets.loader.reading import Loaded, Sample
+from robocache_ros.errors import RoboCacheError, printable
+
+NO_JOB = -1  # the number in the failure of a worker that cannot read any batch
+
+
+class Place(NamedTuple):
+    """The block that a worker writes a batch into."""
+
+    slot: int
+    generation: int
+    nbytes: int
+
+
+class Job(NamedTuple):
+    """A batch to be read."""
+
+    number: int
+    samples: tuple[Sample, ...]
+    epoch: int
+    place: Place
+
+
+class NewMemory(NamedTuple):
+    """The memory of a slot; its descriptor follows in the same connection."""
+
+    place: Place
+
+
+class Grown(NamedTuple):
+    """The block of a batch that did not fit is large enough now."""
+
+    number: int
+    place: Place
+
+
+class TooSmall(NamedTuple):
+    """A batch does not fit into its block."""
+
+    number: int
+    nbytes: int
+
+
+class Done(NamedTuple):
+    """A batch is in its block."""
+
+    number: int
+    description: Description
+
+
+class Failed(NamedTuple):
+    """A batch could not be read."""
+
+    number: int
+    reason: str
+
+
+def run(connection: Connection, reader: bytes, threads: int) -> None:
+    """Serve jobs until the loader closes the connection.
+
+    Args:
+        connection: to the loader.
+        reader: the pickled `BatchReader`, with its dataset.
+        threads: of torch in this process.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+    try:
+        try:
+            loaded = pickle.loads(reader)
+        except Exception as error:
+            reason = printable(f"{type(error).__name__}: {error}", 100)
+            connection.send(Failed(NO_JOB, f"dataset: a worker cannot load it ({reason}); use workers=0"))
+            return
+        _serve(connection, loaded)
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        return  # the loader is closed
+
+
+def _serve(connection: Connection, reader: Any) -> None:
+    blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}
+    waiting: dict[int, Loaded] = {}  # batches that do not fit into their blocks yet
+    while True:
+        message = connection.recv()
+        if isinstance(message, NewMemory):
+            blocks[message.place.slot] = (message.place.generation, _map(recv_handle(connection), message.place))
+            continue
+        if isinstance(message, Grown):
+            loaded = waiting.pop(message.number)
+        else:
+            try:
+                loaded = reader.load(message.samples, message.epoch)
+            except RoboCacheError as error:
+                connection.send(Failed(message.number, str(error)))
+                continue
+            except MemoryError as error:
+                connection.send(Failed(message.number, f"batch: {printable(error)}; use a smaller batch_size"))
+                continue
+        if loaded.description.nbytes > message.place.nbytes:
+            waiting[message.number] = loaded
+            connection.send(TooSmall(message.number, loaded.description.nbytes))
+            continue
+        if loaded.description.nbytes:
+            loaded.write(blocks[message.place.slot][1])
+        connection.send(Done(message.number, loaded.description))
+
+
+def _map(fd: int, place: Place) -> NDArray[np.uint8]:
+    try:
+        return np.frombuffer(mmap.mmap(fd, place.nbytes), np.uint8)
+    finally:
+        os.close(fd)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,161 @@
+"""Batches of a loader in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from counting_episodes import Counting, order_of, same
+
+from robocache_ros.datasets.loader import TimelineLoader
+from robocache_ros.errors import RoboCacheError
+
+
+def test_a_batch_has_the_values_of_its_samples_and_marks_the_padding(counting: Counting) -> None:
+    batch = next(iter(TimelineLoader(counting, 4)))
+
+    assert batch["proprio"].shape == (4, 4, 3)
+    assert batch["vision"].shape == (4, 4, 2, 8, 6, 3)
+    assert batch["length"].tolist() == [1, 2, 3, 4]
+    assert batch["language"] == ["task 0", "task 1", "task 2", "task 3"]
+    assert batch["padding"].tolist() == [[tick >= length for tick in range(4)] for length in (1, 2, 3, 4)]
+    for row in range(4):
+        item = counting[row]
+        assert np.array_equal(batch["proprio"][row, : row + 1], item["proprio"])
+        assert np.array_equal(batch["vision"][row, : row + 1], item["vision"])
+        assert not batch["proprio"][row, row + 1 :].any()
+        assert not batch["valid"][row, row + 1 :].any()
+
+
+def test_concatenated_samples_have_offsets_and_no_padding(counting: Counting) -> None:
+    padded, joined = (next(iter(TimelineLoader(counting, 5, ragged=form))) for form in ("pad", "concat"))
+
+    assert joined["offsets"].tolist() == [0, 1, 3, 6, 10, 15]
+    for key in ("proprio", "vision", "valid", "tick_ns"):
+        assert joined[key].equal(padded[key][~padded["padding"]])
+
+
+def test_windows_cut_episodes_into_complete_parts(counting: Counting) -> None:
+    batches = list(TimelineLoader(counting, 100, windows=(3, 2)))
+
+    assert len(batches) == 1
+    assert batches[0]["proprio"].shape == (9, 3, 3)
+    assert np.array_equal(batches[0]["proprio"][3], counting[4]["proprio"][2:5])
+
+
+def test_iterating_twice_gives_two_epochs_and_set_epoch_repeats_one(counting: Counting) -> None:
+    loader = TimelineLoader(counting, 4, shuffle=True)
+
+    first, second = list(loader), list(loader)
+    loader.set_epoch(0)
+
+    assert order_of(first) != order_of(second)
+    assert same(list(loader), first)
+    assert len(loader) == len(first) == 4
+
+
+def test_an_epoch_that_was_left_is_followed_by_the_next_one(counting: Counting) -> None:
+    left, complete = (TimelineLoader(counting, 4, shuffle=True, seed=1) for _ in range(2))
+
+    next(iter(left))
+    list(complete)
+
+    assert same(list(left), list(complete))
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3, 4])
+def test_a_resumed_loader_continues_with_the_very_next_sample(counting: Counting, seen: int) -> None:
+    undisturbed = TimelineLoader(counting, 4, shuffle=True, seed=2)
+    expected = [*undisturbed, *undisturbed]
+    first, resumed = (TimelineLoader(counting, 4, shuffle=True, seed=2) for _ in range(2))
+    batches = iter(first)
+    for _ in range(seen):
+        next(batches)
+
+    resumed.load_state_dict(first.state_dict())
+
+    assert same([*resumed, *resumed], expected[seen:])
+
+
+def test_a_state_of_another_order_is_refused(counting: Counting) -> None:
+    with pytest.raises(RoboCacheError, match="batch_size is 4, here 5"):
+        TimelineLoader(counting, 5).load_state_dict(TimelineLoader(counting, 4).state_dict())
+
+
+def test_a_damaged_episode_raises_with_its_number_and_file() -> None:
+    loader = TimelineLoader(Counting(broken=(5,)), 4)
+
+    with pytest.raises(RoboCacheError, match=r"sample 5: shard-5\.tfrecord: record 3 is damaged"):
+        list(loader)
+
+
+def test_a_column_with_nan_raises_with_its_name() -> None:
+    with pytest.raises(RoboCacheError, match="sample 2: proprio: row 2, column 1 is not finite"):
+        list(TimelineLoader(Counting(nan=(2,)), 4))
+
+
+@pytest.mark.parametrize("cache", ["none", "host"])
+def test_skipped_samples_are_left_out_counted_and_named(cache: str) -> None:
+    loader = TimelineLoader(Counting(broken=(5,), nan=(6,)), 4, on_error="skip", cache=cache)
+
+    assert order_of(list(loader)) == [[0, 1, 2, 3], [4, 7], [8, 9, 10, 11], [12]]
+    assert loader.skipped == 2
+    assert loader.skipped_samples[5] == "shard-5.tfrecord: record 3 is damaged"
+
+
+@pytest.mark.parametrize("cache", ["none", "host"])
+def test_an_epoch_without_a_readable_sample_raises(cache: str) -> None:
+    loader = TimelineLoader(Counting(3, broken=(0, 1, 2)), 2, on_error="skip", cache=cache)
+
+    with pytest.raises(RoboCacheError, match="no sample can be read"):
+        list(loader)
+
+
+@pytest.mark.parametrize("cache", ["host", "device", "auto"])
+@pytest.mark.parametrize("windows", [None, (2, 1)])
+def test_a_cache_changes_nothing_but_where_batches_come_from(cache: str, windows: tuple[int, int] | None) -> None:
+    dataset, read = Counting(), TimelineLoader(Counting(), 4, shuffle=True, windows=windows)
+    cached = TimelineLoader(dataset, 4, shuffle=True, windows=windows, cache=cache)
+
+    assert same([*cached, *cached], [*read, *read])
+    dataset.broken = tuple(range(13))
+    assert same(list(cached), list(read))
+
+
+def test_a_cache_states_where_it_is_and_why(counting: Counting, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        list(TimelineLoader(counting, 4, cache="auto"))
+
+    assert "cache: on cpu, because of 0.00 GiB expected of 13 items" in caplog.text
+
+
+def test_a_cache_that_does_not_fit_is_an_error_only_if_it_was_demanded(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robocache_ros.datasets.loader.sample_cache._free_bytes", lambda place: 1000)
+
+    with pytest.raises(RoboCacheError, match="use cache='auto' or 'none'"):
+        list(TimelineLoader(counting, 4, cache="host"))
+    assert same(list(TimelineLoader(counting, 4, cache="auto")), list(TimelineLoader(counting, 4)))
+
+
+def test_a_batch_over_the_limit_is_refused(counting: Counting) -> None:
+    with pytest.raises(RoboCacheError, match="use a smaller batch_size"):
+        list(TimelineLoader(counting, 4, max_batch_bytes=1000))
+
+
+def test_repr_states_the_bound_of_the_host_memory(counting: Counting) -> None:
+    assert "2 batches, host memory 0.0 MiB in 1 blocks of at most 1024 MiB" in repr(TimelineLoader(counting, 7))
+
+
+def test_ten_thousand_batches_leave_memory_flat() -> None:
+    loader = TimelineLoader(Counting(1000), 2, shuffle=True)
+    resident = []
+    for _ in range(20):
+        for batch in loader:
+            assert isinstance(batch["proprio"], torch.Tensor)
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+
+    assert max(resident[5:]) - min(resident[5:]) < 2**21

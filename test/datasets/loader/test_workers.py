@@ -1,0 +1,132 @@
+"""Worker processes: the same batches as without, also if workers die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from counting_episodes import Counting, KillsItsWorker, order_of, same
+
+from robocache_ros.datasets.loader import TimelineLoader
+from robocache_ros.errors import RoboCacheError
+
+ROOT = Path(__file__).parents[3]
+
+
+def batches_without_workers(batch_size: int = 3) -> list:
+    loader = TimelineLoader(Counting(), batch_size, shuffle=True, seed=7)
+    return [*loader, *loader]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_give_the_same_batches_for_any_number_of_them(workers: int) -> None:
+    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=workers)
+
+    assert same([*loader, *loader], batches_without_workers())
+
+
+def test_a_worker_that_is_killed_while_it_reads_is_replaced(tmp_path: Path) -> None:
+    dataset = KillsItsWorker(tmp_path, (2, 9))
+    loader = TimelineLoader(dataset, 3, shuffle=True, seed=7, workers=2)
+
+    assert same([*loader, *loader], batches_without_workers())
+    assert loader.replaced_workers == 2
+
+
+def test_all_workers_killed_between_batches_are_replaced() -> None:
+    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=2)
+    found = []
+    for batch in loader:
+        found.append(batch)
+        if len(found) == 2:
+            for pid in loader.worker_pids:
+                os.kill(pid, signal.SIGKILL)
+
+    assert same(found, batches_without_workers()[: len(found)])
+    assert len(found) == 5
+
+
+def test_a_batch_that_kills_every_worker_is_an_error_that_names_it(tmp_path: Path) -> None:
+    loader = TimelineLoader(KillsItsWorker(tmp_path, (4,), times=3), 2, workers=1)
+
+    with pytest.raises(RoboCacheError, match="samples 4, 5: 3 workers died"):
+        list(loader)
+
+
+def test_damaged_episodes_are_reported_by_workers() -> None:
+    raising = TimelineLoader(Counting(broken=(5,)), 4, workers=1)
+    skipping = TimelineLoader(Counting(broken=(5,)), 4, workers=1, on_error="skip")
+
+    with pytest.raises(RoboCacheError, match=r"sample 5: shard-5\.tfrecord: record 3 is damaged"):
+        list(raising)
+    assert order_of(list(skipping)) == [[0, 1, 2, 3], [4, 6, 7], [8, 9, 10, 11], [12]]
+    assert skipping.skipped == 1
+
+
+def test_a_batch_over_the_limit_is_refused_by_workers() -> None:
+    with pytest.raises(RoboCacheError, match="use a smaller batch_size"):
+        list(TimelineLoader(Counting(), 4, workers=1, max_batch_bytes=1000))
+
+
+def test_leaving_an_epoch_reuses_the_workers_and_their_memory() -> None:
+    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=1)
+    next(iter(loader))
+    pids = loader.worker_pids
+
+    assert same(list(loader), batches_without_workers()[5:])
+    assert loader.worker_pids == pids
+
+
+def test_a_dataset_that_cannot_be_pickled_is_refused() -> None:
+    dataset = Counting()
+    dataset.nan = (lambda: None,)
+
+    with pytest.raises(RoboCacheError, match="make it picklable, or use workers=0"):
+        TimelineLoader(dataset, 3, workers=1)
+
+
+def test_close_ends_the_workers() -> None:
+    loader = TimelineLoader(Counting(), 3, workers=1)
+    (pid,) = loader.worker_pids
+
+    loader.close()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+TRAINER = """
+import json, os, signal, sys
+from robocache_ros.datasets.loader import TimelineLoader
+from counting_episodes import Counting
+
+if __name__ == "__main__":
+    state, log, last = sys.argv[1:4]
+    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=1)
+    if os.path.exists(state):
+        loader.load_state_dict(json.load(open(state)))
+    for batch in loader:
+        with open(log, "a") as file:
+            print(batch["index"].tolist(), file=file)
+        json.dump(loader.state_dict(), open(state, "w"))
+        if last == "killed" and len(open(log).readlines()) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_trainer_that_is_killed_and_resumed_sees_the_same_sequence(tmp_path: Path) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text(TRAINER)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    arguments = [sys.executable, str(script), str(tmp_path / "state.json"), str(tmp_path / "log")]
+
+    killed = subprocess.run([*arguments, "killed"], env=environment, cwd=ROOT, check=False)
+    subprocess.run([*arguments, "finishes"], env=environment, cwd=ROOT, check=True)
+
+    assert killed.returncode == -signal.SIGKILL
+    expected = order_of(batches_without_workers()[:5])
+    assert (tmp_path / "log").read_text().splitlines() == [str(batch) for batch in expected]
