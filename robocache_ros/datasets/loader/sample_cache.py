@@ -14,7 +14,7 @@ from torch import Tensor
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import NEVER, is_time
 from robocache_ros.datasets.loader.reading import Sample
-from robocache_ros.datasets.loader.workers.prefetch import Prefetcher
+from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.errors import RoboCacheError
 
 ITEMS_PER_READ = 16

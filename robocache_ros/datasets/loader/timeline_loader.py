@@ -25,7 +25,7 @@ from robocache_ros.datasets.loader.order import BatchOrder
 from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
 from robocache_ros.datasets.loader.sample_cache import SampleCache, fill
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
-from robocache_ros.datasets.loader.workers.prefetch import Prefetcher
+from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.errors import RoboCacheError
 
 MAX_NAMED = 1000  # skipped samples whose reason is kept
