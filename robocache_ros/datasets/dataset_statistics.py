@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.dataset_files import read_object
-from robocache_ros.datasets.episode_source import DatasetError, SourceEpisode
+from robocache_ros.datasets.episode_source import DatasetError, SourceEpisode, Stream
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import printable
 from robocache_ros.export.statistics import Stats, of_columns
@@ -91,11 +91,16 @@ def _valid(episode: SourceEpisode, sample: dict[str, Any], role: str) -> NDArray
     """(T, columns) whether each value of a role is one."""
     valid = sample["valid"].numpy() > 0
     columns = [
-        np.repeat(valid[:, index, None], np.asarray(stream.values).shape[1], axis=1)
+        np.repeat(valid[:, index, None], _width(stream), axis=1)
         for index, stream in enumerate(episode.streams.values())
         if stream.role == role
     ]
     return np.concatenate(columns, axis=1)
+
+
+def _width(stream: Stream) -> int:
+    assert isinstance(stream.values, np.ndarray)
+    return int(stream.values.shape[1])
 
 
 def _store(path: Path, statistics: dict[str, Stats]) -> None:
