@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robocache_ros.datasets.dataset_statistics import dataset_statistics
     from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
     from robocache_ros.datasets.loader.augmentation import Augmentation
     from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
         RTXDataset,
         open_dataset,
     )
+    from robocache_ros.datasets.stored_statistics import dataset_statistics
     from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
 
 _HOMES = {
-    "dataset_statistics": ("dataset_statistics",),
+    "stored_statistics": ("dataset_statistics",),
     "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
