@@ -88,3 +88,10 @@ def test_a_video_of_an_export_has_a_frame_per_tick(exported: Callable[[str], Pat
 
     assert lossy.shape == exact.shape
     assert off.max() < 5  # AV1 at its default quality; a frame of another tick is further off where the arm moves
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_spans_are_those_of_the_episodes(name: str, exported: Callable[[str], Path]) -> None:
+    source = OPENED[name](exported("none"), 50.0).source
+
+    assert [source.span_ns(k) for k in range(2)] == [source.read(k).span_ns() for k in range(2)]

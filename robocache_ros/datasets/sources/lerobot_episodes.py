@@ -107,8 +107,10 @@ class LeRobotEpisodes:
         place = self._layout.episodes[index]
         if self._export is None:
             return nominal_span(place.length, self._layout.fps)
-        ticks = self.read(index).span_ns()
-        return ticks[0], ticks[1]
+        path = file_below(self.folder, place.rows)
+        table, _ = _rows(path, self._columns, place.index, os.getpid())
+        ticks = _values(table.column(TICK), f"{printable(path)}: episode {place.index}: {TICK}").reshape(-1)
+        return int(ticks[0]), int(ticks[-1])
 
     def _nominal(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
         stamps = nominal_stamps(len(columns["task_index"]), self._layout.fps)
