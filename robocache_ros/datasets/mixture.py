@@ -49,7 +49,7 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         if not datasets or not 0 < count <= MAX_SAMPLES:
             raise RoboCacheError(f"samples: {count:,} of {len(datasets)} datasets; 1 to {MAX_SAMPLES:,} are possible")
         self.datasets, self.names = tuple(datasets.values()), tuple(datasets)
-        self._shares = np.array([weights[name] for name in self.names])
+        self._shares = np.array([weights[name] for name in self.names], np.float64)
         self._shares /= self._shares.sum()
         self._count, self._seed = count, seed
         self.set_epoch(0)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError, printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
@@ -90,6 +92,8 @@ def view(entry: Entry, block: NDArray[np.uint8]) -> NDArray:  # type: ignore[typ
 
 def tensors(entries: Sequence[Entry], block: Tensor) -> dict[str, Tensor]:
     """The arrays of a block, (N,) uint8 on any device, as tensors that share its memory."""
+    import torch  # not needed in a worker
+
     found = {}
     for entry in entries:
         dtype = torch.from_numpy(np.empty(0, np.dtype(entry.dtype))).dtype

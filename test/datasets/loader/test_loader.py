@@ -9,7 +9,7 @@ import pytest
 import torch
 from counting_episodes import Counting, order_of, same
 
-from robocache_ros.datasets.loader import TimelineLoader
+from robocache_ros.datasets import TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from counting_episodes import Counting, KillsItsWorker, order_of, same
 
-from robocache_ros.datasets.loader import TimelineLoader
+from robocache_ros.datasets import TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
 ROOT = Path(__file__).parents[3]
@@ -101,7 +101,7 @@ def test_close_ends_the_workers() -> None:
 
 TRAINER = """
 import json, os, signal, sys
-from robocache_ros.datasets.loader import TimelineLoader
+from robocache_ros.datasets import TimelineLoader
 from counting_episodes import Counting
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import sys
 import threading
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -81,9 +82,6 @@ def run(connection: Connection, reader: bytes, threads: int) -> None:
         threads: of torch in this process.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    import torch
-
-    torch.set_num_threads(threads)
     try:
         try:
             loaded = pickle.loads(reader)
@@ -91,6 +89,8 @@ def run(connection: Connection, reader: bytes, threads: int) -> None:
             reason = printable(f"{type(error).__name__}: {error}", 100)
             connection.send(Failed(NO_JOB, f"dataset: a worker cannot load it ({reason}); use workers=0"))
             return
+        if "torch" in sys.modules:  # imported by the dataset; a worker without it starts much faster
+            sys.modules["torch"].set_num_threads(threads)
         _serve(connection, loaded)
     except (EOFError, ConnectionResetError, BrokenPipeError):
         return  # the loader is closed

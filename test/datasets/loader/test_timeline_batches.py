@@ -1,0 +1,98 @@
+"""The loader with the datasets of this package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.datasets import (
+    Augmentation,
+    SourceEpisode,
+    Stream,
+    TimelineDataset,
+    TimelineLoader,
+    WeightedMixture,
+    Window,
+)
+from robocache_ros.errors import RoboCacheError
+
+
+class Moving:
+    """Episodes of joints at 100 Hz and commands that begin 100 ms later."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def read(self, index: int) -> SourceEpisode:
+        stamps = np.arange(20 + 10 * index, dtype=np.int64) * 10_000_000
+        joints = np.stack([np.sin(stamps / 1e8 + index), np.cos(stamps / 1e8)], axis=1).astype(np.float32)
+        streams = [
+            Stream("proprio", stamps, joints, measured=True),
+            Stream("actions", stamps[10:], joints[10:, :1] + 5, measured=True, role="action"),
+        ]
+        return SourceEpisode({stream.name: stream for stream in streams}, f"task {index}", "moving", f"moving/{index}")
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        return 0, (19 + 10 * index) * 10_000_000
+
+
+@pytest.mark.parametrize("window", [None, Window(n_obs=3, horizon=3, action_offset=1)])
+def test_batches_have_the_bits_of_the_dataset(window: Window | None) -> None:
+    dataset = TimelineDataset(Moving(), window=window)
+
+    for batch in TimelineLoader(dataset, 4, shuffle=True):
+        for row, index in enumerate(batch["index"].tolist()):
+            item = dataset[index]
+            length = item.pop("length")
+            assert batch["language"][row] == item.pop("language")
+            assert batch["length"][row] == length
+            for key, value in item.items():
+                assert batch[key][row, : len(value)].equal(value), key
+
+
+def test_invalid_actions_stay_zero_when_normalised() -> None:
+    statistics = {"actions": {"mean": [5.0], "std": [2.0]}, "fused": {"mean": [0, 0, 5.0], "std": [1, 1, 2.0]}}
+    plain, scaled = (
+        next(iter(TimelineLoader(TimelineDataset(Moving()), 5, statistics=each))) for each in (None, statistics)
+    )
+    invalid = plain["valid"][..., 1] == 0
+
+    assert invalid[0, :5].all()
+    assert not scaled["actions"][invalid].any()
+    assert not scaled["fused"][..., 2][invalid].any()
+    assert scaled["actions"][~invalid].equal((plain["actions"][~invalid] - 5) / 2)
+
+
+def test_a_dropped_stream_loses_its_columns_only() -> None:
+    changes = Augmentation(dropout=0.5)
+    plain, changed = (next(iter(TimelineLoader(TimelineDataset(Moving()), 5, augmentation=a))) for a in (None, changes))
+    kept = (changed["valid"] > 0).any(dim=1)
+
+    assert {tuple(row) for row in kept.tolist()} > {(True, False)}
+    for row in range(5):
+        for stream, columns in enumerate((slice(0, 2), slice(2, 3))):
+            expected = plain["fused"][row, :, columns]
+            assert changed["fused"][row, :, columns].equal(
+                expected if kept[row, stream] else torch.zeros_like(expected)
+            )
+
+
+def test_a_mixture_is_drawn_anew_in_each_epoch() -> None:
+    mixture = WeightedMixture(
+        {"a": TimelineDataset(Moving()), "b": TimelineDataset(Moving())}, {"a": 3, "b": 1}, seed=1
+    )
+    loader = TimelineLoader(mixture, 10)
+
+    first, second = next(iter(loader))["dataset"], next(iter(loader))["dataset"]
+    loader.set_epoch(0)
+
+    assert first != second
+    assert next(iter(loader))["dataset"] == first
+
+
+def test_a_mixture_is_not_cached() -> None:
+    mixture = WeightedMixture({"a": TimelineDataset(Moving())}, {"a": 1})
+
+    with pytest.raises(RoboCacheError, match="other items in each epoch"):
+        TimelineLoader(mixture, 2, cache="auto")
