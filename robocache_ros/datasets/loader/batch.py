@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robocache_ros import normalize_image
 from robocache_ros.datasets.loader.packing import Description, tensors
 from robocache_ros.errors import RoboCacheError
 
@@ -83,6 +84,12 @@ class Batch:
         else:
             found["padding"] = self.padding()
         return {**found, **{key: list(words) for key, words in self.texts.items()}}
+
+
+def convert_images(batch: Batch, dtype: torch.dtype, normalize: Any) -> None:
+    """Convert the images of a batch, (..., H, W, 3) uint8, to (..., 3, H, W) of `dtype`, with `normalize_image`."""
+    for key in [key for key in batch.tensors if key.partition("/")[0] == "vision"]:
+        batch.tensors[key] = normalize_image(batch.tensors[key].movedim(-1, -3).contiguous(), normalize, dtype)
 
 
 def check_ragged(ragged: str) -> str:

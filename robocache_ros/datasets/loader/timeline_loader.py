@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Normalisation
-from robocache_ros.datasets.loader.batch import Batch, check_ragged
+from robocache_ros.datasets.loader.batch import Batch, check_ragged, convert_images
 from robocache_ros.datasets.loader.loader_arguments import (
     CACHES,
     ON_ERROR,
@@ -58,6 +58,8 @@ class TimelineLoader:
         ragged: `pad` samples of different lengths to the longest, or `concat` them.
         statistics: mean and std by key; the batch is normalised by them, where values are valid.
         augmentation: random changes of the samples.
+        image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
+        image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
         max_batch_bytes: limit of a batch in host memory. The loader has `prefetch` such blocks, two more with a GPU; a
             worker has another one while it reads.
 
@@ -89,6 +91,8 @@ class TimelineLoader:
         ragged: str = "pad",
         statistics: Mapping[str, Mapping[str, Any]] | None = None,
         augmentation: Augmentation | None = None,
+        image_dtype: torch.dtype | None = None,
+        image_normalize: Any = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
@@ -106,6 +110,7 @@ class TimelineLoader:
         self._order = BatchOrder(len(self._samples), batch_size, shuffle, seed, drop_last, rank, world_size)
         self._normalisation = Normalisation(statistics or {})
         self._augmentation = augmentation
+        self._image_dtype, self._image_normalize = image_dtype, image_normalize
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed = False
@@ -174,10 +179,12 @@ class TimelineLoader:
             yield batch and self._finish(batch), skipped
 
     def _finish(self, batch: Batch) -> Batch:
-        """Normalise and augment a batch, on its device."""
+        """Normalise and augment a batch and convert its images, on its device."""
         self._normalisation.apply(batch)
         if self._augmentation is not None:
             self._augmentation.apply(batch, self._order.seed, self._epoch)
+        if self._image_dtype is not None:
+            convert_images(batch, self._image_dtype, self._image_normalize)
         return batch
 
     def _skip(self, number: int, reason: str) -> None:

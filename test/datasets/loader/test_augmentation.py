@@ -9,6 +9,7 @@ import pytest
 import torch
 from counting_episodes import Counting, same
 
+from robocache_ros import normalize_image
 from robocache_ros.datasets import Augmentation, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
@@ -34,6 +35,13 @@ def test_values_are_normalised_and_the_padding_stays_zero(counting: Counting) ->
     expected = (counting[0]["proprio"] - np.float32([1, 2, 3])) / np.float32([0.5, 1, 2])
     assert np.array_equal(batch["proprio"][0, :1], expected)
     assert not batch["proprio"][0, 1:].any()
+
+
+def test_images_are_converted_as_by_normalize_image(counting: Counting) -> None:
+    batch = next(iter(TimelineLoader(counting, 4, image_dtype=torch.bfloat16, image_normalize="imagenet")))
+
+    image = torch.from_numpy(counting[3]["vision"]).permute(0, 1, 4, 2, 3).contiguous()
+    assert batch["vision"][3].equal(normalize_image(image, "imagenet", torch.bfloat16))
 
 
 def test_statistics_of_other_columns_are_refused(counting: Counting) -> None:
