@@ -22,6 +22,8 @@ KNOWN = {
     ("alignments/__init__.py", "import_module"): "the package's own files",
     ("reductions/__init__.py", "import_module"): "the package's own files",
     ("ops/__init__.py", "import_module"): "names of a table in the same file",
+    ("datasets/__init__.py", "import_module"): "names of a table in the same file",
+    ("datasets/loader/workers/worker_process.py", "loads"): "the dataset, which the parent process sends",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
     ("export/formats/__init__.py", "import_module"): "values of a table in the same file",
     ("export/validate/validators.py", "import_module"): "values of a table in the same file",
