@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from robocache_ros.datasets import (
     TimelineLoader,
     WeightedMixture,
     Window,
+    create_rtx_dataloader,
 )
 from robocache_ros.errors import RoboCacheError
 
@@ -35,6 +38,17 @@ class Moving:
 
     def span_ns(self, index: int) -> tuple[int, int]:
         return 0, (19 + 10 * index) * 10_000_000
+
+
+def test_the_loader_of_a_real_rlds_dataset_has_its_samples(real: Path) -> None:
+    loader = create_rtx_dataloader(real / "rlds_bridge", 2, split="val", device="cpu", workers=1, shuffle=False)
+
+    batch = next(iter(loader))
+
+    expected = loader.dataset[0]
+    for key in ("vision", "proprio", "actions", "fused", "valid"):
+        assert batch[key][0, : expected["length"]].equal(expected[key]), key
+    assert batch["language"][0] == expected["language"]
 
 
 @pytest.mark.parametrize("window", [None, Window(n_obs=3, horizon=3, action_offset=1)])
