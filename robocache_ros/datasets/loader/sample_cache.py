@@ -33,7 +33,8 @@ class SampleCache:
         first = parts[0]
         self._per_tick, self._widths = first.per_tick, first.widths
         items = [item for part in parts for item in part.samples]
-        self._rows = {item: row for row, item in enumerate(items)}
+        self._rows = np.zeros(max(items) + 1, np.int64)  # of each item
+        self._rows[items] = np.arange(len(items))
         self._lengths = np.array([n for part in parts for n in part.lengths], np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
         self._texts = {key: [text for part in parts for text in part.texts[key]] for key in first.texts}
@@ -49,13 +50,16 @@ class SampleCache:
 
     def batch(self, samples: Sequence[Sample]) -> tuple[Batch | None, tuple[tuple[int, str], ...]]:
         """Return a batch as the workers read it, None if it has no sample; and the samples that cannot be read."""
-        skipped = tuple((s.number, self.skipped[s.item]) for s in samples if s.item in self.skipped)
-        samples = [sample for sample in samples if sample.item not in self.skipped]
+        skipped: tuple[tuple[int, str], ...] = ()
+        if self.skipped:
+            skipped = tuple((s.number, self.skipped[s.item]) for s in samples if s.item in self.skipped)
+            samples = [sample for sample in samples if sample.item not in self.skipped]
         if not samples:
             return None, skipped
-        rows = np.array([self._rows[sample.item] for sample in samples], np.int64)
-        counts = np.array([s.ticks or self._lengths[row] for s, row in zip(samples, rows, strict=True)], np.int64)
-        starts = self._starts[rows] + [sample.start for sample in samples]
+        wanted = np.array(samples, np.int64)  # (B, 4), the fields of `Sample`
+        rows = self._rows[wanted[:, 1]]
+        counts = np.where(wanted[:, 3] > 0, wanted[:, 3], self._lengths[rows])
+        starts = self._starts[rows] + wanted[:, 2]
         ticks = np.arange(counts.max())
         places = starts[:, None] + np.minimum(ticks, counts[:, None] - 1)
         padding = None if (counts == counts[0]).all() else torch.from_numpy(ticks >= counts[:, None]).to(self._device)
@@ -73,7 +77,7 @@ class SampleCache:
         found["length"] = torch.from_numpy(counts).to(self._device)
         found["index"] = torch.tensor(numbers).to(self._device)
         texts = {key: tuple(words[row] for row in rows) for key, words in self._texts.items()}
-        lengths = tuple(int(each) for each in counts)
+        lengths = tuple(counts.tolist())
         return Batch(found, numbers, lengths, self._per_tick, texts, self._widths), skipped
 
     def _gathered(self, tensor: Tensor, index: Tensor) -> Tensor:

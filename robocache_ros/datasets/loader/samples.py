@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,18 +36,16 @@ class Samples:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, number: int) -> Sample:
-        """Return a sample by its number."""
+    def of(self, numbers: NDArray[np.int64]) -> list[Sample]:
+        """Return samples by their numbers, (B,) int64."""
         if self.windows is None:
-            return Sample(number, number)
-        item = int(np.searchsorted(self._ends, number, "right"))
-        before = int(self._ends[item - 1]) if item else 0
+            return [Sample(number, number) for number in numbers.tolist()]
+        items = np.searchsorted(self._ends, numbers, "right")
+        before = np.where(items > 0, self._ends[items - 1], 0)
         ticks, stride = self.windows
-        return Sample(number, item, (number - before) * stride, ticks)
-
-    def of(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[Sample]:
-        """Return samples by their numbers."""
-        return [self[int(number)] for number in numbers]
+        starts = (numbers - before) * stride
+        places = zip(numbers.tolist(), items.tolist(), starts.tolist(), strict=True)
+        return [Sample(number, item, start, ticks) for number, item, start in places]
 
     def _lengths(self, dataset: Any, skip: bool) -> NDArray[np.int64]:
         """(N,) ticks of each item."""
