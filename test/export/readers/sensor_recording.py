@@ -40,7 +40,7 @@ def sensor_spec(*, actions: bool = True, outcomes: bool = False) -> FusionSpec:
         streams["arm"] = {**command, "dim": 2, "role": "action"}
     for name in ("reward", "success") if outcomes else ():
         streams[name] = {"topic": f"/{name}", **array, "dim": 1, "align": "hold", "role": name}
-    return load_spec({"robocache": 1, "rate_hz": 50, "streams": streams})
+    return load_spec({"robocache": 1, "actions": "required" if actions else "none", "rate_hz": 50, "streams": streams})
 
 
 def sensor_recording(path: Path, seed: int, seconds: float = 1.0) -> Path:
