@@ -92,8 +92,9 @@ class WallClockSource:
         self._subscriptions.provide_buffers()
         arrived = self._arrivals.read(self._earliest_ns, limit_ns, PUSH_NS)
         yield from push_in_order(self._engine, self._subscriptions, arrived)
-        # A limit that the next tick shortens is not evidence of a flood.
-        self._flood.add(self._arrivals.flooded and (not in_flood or limit_ns == FLOOD_NS))
+        limited = self._arrivals.flooded
+        if not (limited and in_flood and limit_ns < FLOOD_NS):  # else the next tick shortened the limit: not evidence
+            self._flood.add(limited)
         due_ns = self._engine.next_due_ns
         if self._eager or due_ns is None or now_ns >= due_ns or now_ns < due_ns - IDLE_NS - self._engine.spec.delay_ns:
             yield from due_ticks(self._engine, now_ns)
