@@ -43,7 +43,9 @@ def test_no_other_module_asks_for_a_reduction_by_its_name():
     """What differs between reductions is in their own modules; a default may name one."""
     folders = [ROOT / "robocache_ros" / name for name in ("ops/voxel", "ops/tick", "engine", "nodes", "export", "spec")]
     names = set(REDUCTIONS) - {"first"}
-    for file in (file for folder in folders for file in folder.rglob("*.py")):
+    # Statistics of a dataset's columns have some of the same names.
+    files = [f for folder in folders for f in folder.rglob("*.py") if f.name != "column_statistics.py"]
+    for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):
                 compared = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
