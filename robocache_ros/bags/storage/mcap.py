@@ -152,7 +152,8 @@ class McapFile:
         else:
             parts = list(map(bytes, data))
         topics = [names[channel] for channel in found.channels[chosen].tolist()]
-        return int(mine.sum()), list(map(RawMessage, topics, found.logs_ns[chosen].tolist(), parts))
+        messages = zip(topics, found.logs_ns[chosen].tolist(), parts, strict=True)
+        return int(mine.sum()), [RawMessage(*message) for message in messages]
 
 
 def _is_latched(channel: mcap.Channel) -> bool:
