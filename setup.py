@@ -84,11 +84,11 @@ setup(
         "export": [
             *BAGS,
             *("pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "jinja2>=3.0", "matplotlib>=3.6"),
-            "google-crc32c>=1.5",  # checksums of TFRecord files
+            "google-crc32c>=1.6",  # checksums of TFRecord files
         ],
         "hdf5": ["h5py>=3.9"],
         # Public datasets; simplejpeg, if installed, decodes jpeg faster than pillow.
-        "datasets": ["h5py>=3.9", "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "google-crc32c>=1.5"],
+        "datasets": ["h5py>=3.9", "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "google-crc32c>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy", "types-PyYAML"],

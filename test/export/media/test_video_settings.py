@@ -31,10 +31,11 @@ def written(path: Path, settings: VideoSettings, codec: str = "h264", frames: in
 def test_settings_apply_to_the_codec_that_has_them() -> None:
     settings = VideoSettings(crf=60, preset="slow", gop=5)
     h264 = settings.applied(encoder_of(SIZE, "h264")).options
-    av1 = settings.applied(encoder_of(SIZE, "av1")).options
-
     assert (h264["crf"], h264["preset"], h264["g"]) == ("51", "slow", "5")
-    assert (av1["crf"], av1["preset"], av1["g"]) == ("60", "12", "5")
+
+    if "libsvtav1" in av.codecs_available:  # older PyAV encodes h264 instead
+        av1 = settings.applied(encoder_of(SIZE, "av1")).options
+        assert (av1["crf"], av1["preset"], av1["g"]) == ("60", "12", "5")
 
 
 def test_gop_is_the_distance_of_key_frames(tmp_path: Path) -> None:
