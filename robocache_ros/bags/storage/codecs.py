@@ -19,6 +19,7 @@ MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES a
 MAX_FILE_BYTES = 1 << 30
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _BLOCK = 1 << 20
+_ARROW = 26  # pyarrow 10 decompresses some damaged zstd data to other bytes, without an error; 26 is tested
 _AT_ONCE = 64 << 10  # from this size on, data is decompressed into memory of its declared size
 
 
@@ -110,11 +111,12 @@ def _zstd_size(data: Data) -> int | None:
 
 @cache
 def _arrow() -> Any:
-    """Return pyarrow, which exports require; None if it is not installed."""
+    """Return pyarrow, which exports require; None if it is not installed, or too old to notice damage."""
     try:
-        return importlib.import_module("pyarrow")
+        arrow = importlib.import_module("pyarrow")
     except ImportError:
         return None
+    return arrow if int(arrow.__version__.partition(".")[0]) >= _ARROW else None
 
 
 def _decompress(make: Callable[[], Any], codec: str, data: Data, limit: int) -> bytes:
