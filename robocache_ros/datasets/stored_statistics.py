@@ -34,8 +34,8 @@ def dataset_statistics(dataset: TimelineDataset, folder: str | Path | None = Non
 
     Args:
         dataset: of whole episodes or of windows, which makes no difference.
-        folder: where they are stored; None: beside the first file of the dataset. If it cannot be written, a warning
-            says so.
+        folder: where they are stored; None: beside the first file of the dataset. If it cannot be written, a warning is
+            given.
 
     Errors:
         DatasetError: an episode cannot be read, has other columns than the first, or the values take more memory than

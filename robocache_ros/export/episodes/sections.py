@@ -1,4 +1,4 @@
-"""The sections of a recording: ranges of ticks that are episodes because a topic, a file or the user says so."""
+"""The sections of a recording: ranges of ticks that a topic, a file or the user makes episodes."""
 
 from __future__ import annotations
 
