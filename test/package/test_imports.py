@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("buffer_pool", "errors", "extras", "resources", "text_file", "units"),
-    ("alignments", "reductions", "tfrecord"),
+    ("alignments", "monitoring", "reductions", "tfrecord"),
     ("spec",),
     ("ops",),
     ("decode",),
