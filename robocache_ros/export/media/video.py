@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.media.x264_repeatable import x264_repeatable
 from robocache_ros.extras import need
 
 
@@ -76,6 +77,7 @@ _AV1 = Encoder(
     "av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "threads": "1", "svtav1-params": "lp=1"}
 )
 _H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "1"})
+_H264.options.update(x264_repeatable())
 _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
 # Depth codes, lossless. A faster preset makes files a twentieth larger, and four times as many frames a second.
 _HEVC = Encoder("hevc", "libx265", "gray12le", {"g": "2", "preset": "ultrafast"})

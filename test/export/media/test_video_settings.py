@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.media.video import JoinedVideo, VideoFile, VideoSettings, encoder_of
 
+ROOT = Path(__file__).parents[3]
 SIZE = (64, 96)
 
 
@@ -54,6 +58,29 @@ def test_lower_crf_is_larger(tmp_path: Path) -> None:
 def test_the_same_frames_give_the_same_bytes(tmp_path: Path, codec: str) -> None:
     one, other = (written(tmp_path / f"{k}.mp4", VideoSettings(), codec).read_bytes() for k in range(2))
     assert one == other
+
+
+ENCODE = """
+import sys
+from pathlib import Path
+import numpy as np
+from robocache_ros.export.media.video import VideoFile
+
+blocks = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+scene = blocks.repeat(8, 0).repeat(8, 1)  # 10 macroblocks in a row
+video = VideoFile(Path(sys.argv[1]), (160, 160), 50, "h264")
+for shift in range(24):
+    video.write(np.roll(scene, shift, 1).transpose(2, 0, 1))
+video.close()
+"""
+
+
+def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path: Path) -> None:
+    made = [tmp_path / "one.mp4", tmp_path / "other.mp4"]
+    for path, fill in zip(made, ("1", "85"), strict=True):
+        environment = {**os.environ, "MALLOC_PERTURB_": fill}  # glibc fills what it allocates
+        subprocess.run([sys.executable, "-c", ENCODE, str(path)], env=environment, cwd=ROOT, check=True)
+    assert made[0].read_bytes() == made[1].read_bytes()
 
 
 @pytest.mark.parametrize(
