@@ -26,12 +26,12 @@ class DatasetError(RoboCacheError):
 
 
 class LazyFrames(Protocol):
-    """Images that are decoded when they are asked for, such as those of a video."""
+    """Images or voxels that are read when they are asked for, such as the frames of a video."""
 
     def __len__(self) -> int: ...
 
-    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the (n, H, W, 3) images of rising rows.
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the (n, H, W, 3) uint8 images of rising rows, or the (n, ...) depth images or voxels.
 
         Errors:
             DatasetError: an image is damaged or missing.
@@ -46,7 +46,8 @@ class Stream:
     """One modality of an episode: K samples.
 
     Attributes:
-        name: `vision/<camera>` for images; `proprio`, `actions`, `rewards`, or the dataset's own name.
+        name: `vision/<camera>` for images, `depth/<camera>`, `voxels/<name>`; `proprio`, `actions`, `rewards`, or the
+            dataset's own name.
         stamps_ns: (K,) int64, rising.
         values: (K, D) numbers; images as (K, H, W, 3) uint8, as K files of jpeg or png, or as `LazyFrames`.
         measured: whether the stamps were measured; else they are nominal, the index of the step over the rate.
@@ -70,8 +71,14 @@ class Stream:
 
     @property
     def is_image(self) -> bool:
-        """Whether the samples are images."""
+        """Whether the samples are images, depth images or voxels: they are copied, and never blended."""
         return not isinstance(self.values, np.ndarray) or self.values.ndim == 4
+
+    @property
+    def modality(self) -> str:
+        """The modality of an image: vision, depth or voxels."""
+        first = self.name.partition("/")[0]
+        return first if first in ("depth", "voxels") else "vision"
 
 
 @dataclass(frozen=True)
@@ -83,12 +90,14 @@ class SourceEpisode:
         task: the instruction; empty if the dataset has none.
         dataset: name of the dataset.
         source: file and record, for errors.
+        success: whether the task succeeded; None: not known.
     """
 
     streams: dict[str, Stream] = field(repr=False)
     task: str
     dataset: str
     source: str
+    success: bool | None = None
 
     def span_ns(self) -> tuple[int, int]:
         """Return the first and the last stamp."""

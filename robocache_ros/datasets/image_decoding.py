@@ -19,16 +19,16 @@ from robocache_ros.extras import need
 _SIMPLEJPEG = find_spec("simplejpeg") is not None
 
 
-def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[np.uint8]:
+def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[Any]:
     """Return the images of a stream at rows; each distinct one is decoded once.
 
     Args:
-        stream: a stream of images.
-        rows: (n,) int64 in any order; -1 gives a black image.
+        stream: a stream of images, depth images or voxels.
+        rows: (n,) int64 in any order; -1 gives zeros.
         where: file and record, for errors.
 
     Returns:
-        (n, H, W, 3) uint8 RGB.
+        (n, H, W, 3) uint8 RGB; (n, ...) of depth images or voxels.
 
     Errors:
         DatasetError: an image is damaged, is too large, or does not have the size of the others.
@@ -39,15 +39,15 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[np
     where = f"{where}: {printable(stream.name, 40)}"
     values = stream.values
     if isinstance(values, np.ndarray):
-        decoded: NDArray[np.uint8] = values[distinct]
+        decoded: NDArray[Any] = values[distinct]
     elif hasattr(values, "frames"):
         decoded = values.frames(distinct)
     else:
         decoded = _decoded(values, distinct, where)
     if len(distinct) == len(rows) and (distinct == rows).all():
         return decoded
-    check_image_bytes(len(rows), decoded.shape[1:], where)
-    found = np.zeros((len(rows), *decoded.shape[1:]), np.uint8)
+    check_image_bytes(len(rows), (*decoded.shape[1:], decoded.itemsize), where)
+    found = np.zeros((len(rows), *decoded.shape[1:]), decoded.dtype)
     found[rows >= 0] = decoded[place]
     return found
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
+from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.datasets.sources.calvin_steps import CalvinSteps
 from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.datasets.sources.lerobot_episodes import LeRobotEpisodes
-from robocache_ros.datasets.sources.rlds_episodes import RldsEpisodes
+from robocache_ros.datasets.sources.registry import open_source
 from robocache_ros.datasets.sources.rlds_features import Mapped
+from robocache_ros.datasets.sources.rlds_folders import open_rlds
 from robocache_ros.datasets.sources.robomimic_demos import RobomimicDemos
 from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
 from robocache_ros.errors import printable
 
-ENTRY_POINTS = "robocache_ros.datasets"
 ALL_MODALITIES = ("vision", "proprio", "language")
-MAX_DATASETS = 10_000  # in a folder
 
 
 class RTXDataset(TimelineDataset):
@@ -46,9 +44,7 @@ class RTXDataset(TimelineDataset):
         align: Mapping[str, str] | None = None,
         window: Window | None = None,
     ) -> None:
-        folders = _tfds_folders(Path(path))
-        sources = [RldsEpisodes(folder, split=split, rate_hz=rate_hz, features=features) for folder in folders]
-        source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
+        source = open_rlds(path, split=split, rate_hz=rate_hz, features=features)
         super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
 
 
@@ -81,11 +77,11 @@ class RoboMimicDataset(TimelineDataset):
     """robomimic.
 
     Args:
-        path: a file, or a folder with a file of each task: `<task>.hdf5`, or the only one below `<task>/` whose name
-            contains `obs_modality`.
-        tasks: the tasks; None: `path` is a file.
+        path: a file, or the folder of an export; with `tasks`, a folder with a file of each task: `<task>.hdf5`, or
+            the only one below `<task>/` whose name contains `obs_modality`.
+        tasks: the tasks; None: `path` is a file or an export.
         obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
-        target_hz, align, window: see `TimelineDataset`.
+        target_hz, modalities, align, window: see `TimelineDataset`.
     """
 
     def __init__(
@@ -95,6 +91,7 @@ class RoboMimicDataset(TimelineDataset):
         obs_modality: str = "low_dim",
         target_hz: float = 50.0,
         *,
+        modalities: Sequence[str] = ALL_MODALITIES,
         obs_keys: Sequence[str] | None = None,
         mask: str | None = None,
         rate_hz: float | None = None,
@@ -107,7 +104,7 @@ class RoboMimicDataset(TimelineDataset):
             for file in files
         ]
         source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
-        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, align=align, window=window)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
 
 
 class LeRobotTimelineDataset(TimelineDataset):
@@ -143,11 +140,12 @@ def open_dataset(
     window: Window | None = None,
     **options: Any,
 ) -> TimelineDataset:
-    """Open a dataset of another package's format.
+    """Open a dataset of any format.
 
     Args:
-        name: an entry point of the group `robocache_ros.datasets`, which is called with `path` and `options` and
-            returns an `EpisodeSource`.
+        name: rlds, calvin, robomimic, lerobot, lerobot21, webdataset, diffusion_policy or mcap; or an entry point of
+            the group `robocache_ros.datasets`, which is called with `path` and `options` and returns an
+            `EpisodeSource`.
         path: the dataset.
         target_hz: see `TimelineDataset`, as `modalities`, `align` and `window`.
         modalities: the parts that are read.
@@ -158,33 +156,8 @@ def open_dataset(
     Errors:
         DatasetError: there is no such format.
     """
-    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise DatasetError(f"{printable(name, 40)}: no such format; installed packages have: {printable(known)}")
-    source: EpisodeSource = found[name].load()(path, **options)
+    source = open_source(name, path, **options)
     return TimelineDataset(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
-
-
-def _tfds_folders(path: Path) -> list[Path]:
-    """Return the folders of datasets: itself, its newest version, or those of each dataset in it."""
-    if (path / "dataset_info.json").exists():
-        return [path]
-    if versions := [folder for folder in _folders(path) if (folder / "dataset_info.json").exists()]:
-        return [max(versions, key=lambda folder: [int(n) for n in folder.name.split(".") if n.isdecimal()])]
-    found = [_tfds_folders(folder)[0] for folder in _folders(path) if any(folder.glob("*/dataset_info.json"))]
-    if not found:
-        raise DatasetError(f"{printable(path)}: no dataset_info.json; give the folder of a TFDS dataset")
-    return found
-
-
-def _folders(path: Path) -> list[Path]:
-    if not path.is_dir():
-        raise DatasetError(f"{printable(path)}: not a folder; give the folder of a dataset")
-    folders = sorted(each for each in path.iterdir() if each.is_dir())
-    if len(folders) > MAX_DATASETS:
-        raise DatasetError(f"{printable(path)}: {len(folders):,} folders; at most {MAX_DATASETS:,} are read")
-    return folders
 
 
 def _task_file(path: Path, task: str, modality: str) -> Path:

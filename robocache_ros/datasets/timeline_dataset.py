@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -28,6 +28,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.units import NS_PER_S
 
 MAX_TICKS = 10_000_000  # of an episode
+MODALITIES = ("vision", "proprio", "language", "depth", "voxels")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         source: the episodes.
         target_hz: ticks per second, a whole number from 1 to 1000. The grid is anchored to the epoch, or for nominal
             stamps to the first step.
-        modalities: the parts that are read: vision, proprio, language. Actions are always read.
+        modalities: the parts that are read: vision, proprio, language, depth, voxels. Actions are always read.
         align: an alignment for some streams, by name or role: `{"vision": "nearest", "actions": "next"}`. Without one,
             observations are linear, images and actions are held.
         window: samples are windows around each tick; None: whole episodes.
@@ -64,10 +65,11 @@ class TimelineDataset(Dataset[dict[str, Any]]):
     A sample has, for T ticks:
         proprio: (T, P) float32, the vectors of role observation; actions: (T, A) float32; rewards: (T,) float32.
         vision: (T, C, H, W, 3) uint8 if all C cameras have one size; else `vision/<camera>`, (T, H, W, 3), for each.
+        depth/<camera>: (T, H, W, C), in the unit of the dataset; voxels/<name>: (T, X, Y, Z) or (T, F, X, Y, Z).
         fused: (T, D) float32, all observations and actions in the order of the dataset's streams.
         valid: (T, N) uint8: 0 none, 1 aligned, 2 held; age_ms: (T, N) float32; measured: (N,) bool, whether the stamps
             of the stream were measured. The names of the N streams are `stream_names(index)`.
-        tick_ns: (T,) int64; language: str; length: T.
+        tick_ns: (T,) int64; language: str; length: T; success: int64, 1 yes, 0 no, -1 not known.
         In a window, T is `n_obs`, actions and rewards have `horizon` ticks; ticks before the first and after the last
         of the episode repeat it, and is_pad (n_obs,) and action_is_pad (horizon,) bool mark them.
 
@@ -88,7 +90,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             raise RoboCacheError(f"target_hz: {target_hz!r} is not a whole number from 1 to 1000; choose one")
         self.source = source
         self.rate_hz = int(target_hz)
-        self.modalities = _known("modalities", modalities, ("vision", "proprio", "language"))
+        self.modalities = _known("modalities", modalities, MODALITIES)
         self.align = dict(align or {})
         _known("align", list(self.align.values()), NAMES)
         self.window = window
@@ -128,7 +130,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""
         episode = checked(self.source.read(index))
-        return SourceEpisode(self._selected(episode), episode.task, episode.dataset, episode.source)
+        return replace(episode, streams=self._selected(episode))
 
     def stream_names(self, index: int = 0) -> tuple[str, ...]:
         """Return the names of an episode's streams, in the order of `valid`, `age_ms` and `measured`."""
@@ -168,7 +170,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
 
     def _selects(self, stream: Stream) -> bool:
         if stream.is_image:
-            return "vision" in self.modalities
+            return stream.modality in self.modalities
         return stream.role != "observation" or "proprio" in self.modalities
 
     def _sample(
@@ -191,16 +193,18 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             sample["actions"] = _columns(chunk, of_role["action"])
         if of_role["reward"]:
             sample["rewards"] = _columns(chunk, of_role["reward"])[:, 0]
-        if len({tuple(images.shape) for images in pictures.values()}) == 1:
-            sample["vision"] = torch.stack(list(pictures.values()), dim=1)
-        else:
-            sample.update(pictures)
+        cameras = {name: images for name, images in pictures.items() if episode.streams[name].modality == "vision"}
+        if len({tuple(images.shape) for images in cameras.values()}) == 1:
+            sample["vision"] = torch.stack(list(cameras.values()), dim=1)
+            pictures = {name: images for name, images in pictures.items() if name not in cameras}
+        sample.update(pictures)
         fused = [stream.name for stream in vectors if stream.role != "reward"]
         sample["fused"] = _columns(aligned, fused) if fused else torch.zeros((len(ticks), 0))
         sample["valid"] = torch.stack([aligned[stream.name].valid for stream in streams], dim=1)
         sample["age_ms"] = torch.stack([aligned[stream.name].age_ms for stream in streams], dim=1)
         sample["measured"] = torch.tensor([stream.measured for stream in streams])
         sample["tick_ns"] = torch.from_numpy(ticks)
+        sample["success"] = torch.tensor(-1 if episode.success is None else int(episode.success))
         if "language" in self.modalities:
             sample["language"] = episode.task
         return sample

@@ -37,7 +37,7 @@ class VideoFrames:
     def __len__(self) -> int:
         return self.count
 
-    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the (n, H, W, 3) uint8 images of rising rows.
 
         Errors:
@@ -54,8 +54,8 @@ class VideoFrames:
                 size = (stream.codec_context.height, stream.codec_context.width)
                 if not 0 < size[0] * size[1] <= IMAGE_LIMITS.pixels:
                     raise DatasetError(f"{printable(self.path)}: frames of {size[0]}x{size[1]}; check the file")
-                check_image_bytes(len(rows), (*size, 3), printable(self.path))
-                found = np.empty((len(rows), *size, 3), np.uint8)
+                check_image_bytes(len(rows), (*size, 4), printable(self.path))
+                found = self._empty(len(rows), size)
                 for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > SKIP_FRAMES) + 1):
                     self._read_run(container, stream, rows[run], found[run[0] : run[-1] + 1])
         except (av.FFmpegError, ValueError) as error:
@@ -66,7 +66,14 @@ class VideoFrames:
             ) from None
         return found
 
-    def _read_run(self, container: Any, stream: Any, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+    def _empty(self, count: int, size: tuple[int, int]) -> NDArray[Any]:
+        return np.empty((count, *size, 3), np.uint8)
+
+    def _pixels(self, frame: Any) -> NDArray[Any]:
+        pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+        return pixels
+
+    def _read_run(self, container: Any, stream: Any, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Read rows from the key frame before the first of them on."""
         times = self.start_s + rows / self.fps
         container.seek(max(0, int((times[0] - TOLERANCE / self.fps) / stream.time_base)), stream=stream, backward=True)
@@ -79,7 +86,7 @@ class VideoFrames:
                 continue
             if time > times[place] + TOLERANCE / self.fps:
                 break
-            image = frame.to_ndarray(format="rgb24")
+            image = self._pixels(frame)
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{printable(self.path)}: its frames differ in size; get the file again")
             out[place] = image

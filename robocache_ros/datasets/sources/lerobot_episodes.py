@@ -21,8 +21,14 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
-from robocache_ros.datasets.sources.lerobot_layout import read_layout, read_parquet
+from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.exports.lerobot_arrays import (
+    DepthFrames,
+    StoredArrays,
+    depth_unit,
+    stored_arrays,
+)
+from robocache_ros.datasets.sources.lerobot_layout import EpisodePlace, read_layout, read_parquet
 from robocache_ros.datasets.video_frames import VideoFrames
 from robocache_ros.errors import printable
 
@@ -41,7 +47,7 @@ class LeRobotEpisodes:
 
     Args:
         path: the folder with `meta/`.
-        cameras: names of images, such as front of `observation.images.front`; None: all. Depth is left out.
+        cameras: names of images, such as front of `observation.images.front`; None: all.
 
     Errors:
         DatasetError: a file is missing or damaged, or has no such camera.
@@ -63,8 +69,12 @@ class LeRobotEpisodes:
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
         provenance = self.folder / "meta" / "robocache.json"
         self._export: ExportColumns | None = None
+        self._arrays: dict[str, StoredArrays] = {}
         if TICK in features and provenance.exists():
-            self._export = export_columns(read_object(provenance), printable(provenance))
+            told, where = read_object(provenance), printable(provenance)
+            self._export = export_columns(told, where)
+            kinds = {name: about.kind for name, about in self._export.streams.items()}
+            self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
         windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
@@ -98,9 +108,28 @@ class LeRobotEpisodes:
                 images[camera] = VideoFrames(self.folder / file, start_s, self._layout.fps, place.length)
             else:
                 images[camera] = _image_files(path, name, first, place.length, where)
-        streams = self._exported(columns, images, where) if self._export else self._nominal(columns, images, where)
+        depth = self._depth(place)
+        if self._export:
+            arrays = {
+                name: stored.of_episode(place.index, place.length, where) for name, stored in self._arrays.items()
+            }
+            streams = self._exported(columns, images, {**arrays, **depth}, where)
+        else:
+            streams = self._nominal(columns, images, where)
+            for camera, values in depth.items():
+                stamps = nominal_stamps(place.length, self._layout.fps)
+                streams[f"depth/{camera}"] = Stream(f"depth/{camera}", stamps, values, False)
         task = self._layout.tasks.get(int(columns["task_index"].reshape(-1)[0]), "") if place.length else ""
         return SourceEpisode(streams, task, self.name, where)
+
+    def _depth(self, place: EpisodePlace) -> dict[str, Values]:
+        """Return the depth videos of an episode by camera; those with other codes than the known ones are left out."""
+        found: dict[str, Values] = {}
+        for name, info in self._layout.depth_videos.items():
+            if unit := depth_unit(info):
+                file, start_s = place.videos[name]
+                found[_camera(name)] = DepthFrames(self.folder / file, start_s, self._layout.fps, place.length, unit)
+        return found
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
@@ -123,7 +152,9 @@ class LeRobotEpisodes:
             streams[f"vision/{camera}"] = Stream(f"vision/{camera}", stamps, values, False)
         return streams
 
-    def _exported(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
+    def _exported(
+        self, columns: dict[str, NDArray[Any]], images: dict[str, Values], arrays: dict[str, Values], where: str
+    ) -> dict[str, Stream]:
         about = self._export
         assert about is not None
         ticks = columns[TICK].reshape(-1)
@@ -135,8 +166,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        streams = [about.stream(name, ticks, marks, found[name]) for name in about.names if name in found]
-        return {stream.name: stream for stream in streams}
+        return about.episode_streams(ticks, marks, found, arrays)
 
 
 def _camera(name: str) -> str:

@@ -42,6 +42,11 @@ class LeRobotLayout:
         """The features that are videos of colour images."""
         return [name for name, about in self.features.items() if about.get("dtype") == "video" and not _is_depth(about)]
 
+    @property
+    def depth_videos(self) -> dict[str, dict[str, Any]]:
+        """The features that are videos of depth, and what info.json states of them."""
+        return {name: _info(about) for name, about in self.features.items() if _is_depth(about)}
+
 
 def read_layout(folder: Path) -> LeRobotLayout:
     """Read the metadata of a dataset.
@@ -60,7 +65,8 @@ def read_layout(folder: Path) -> LeRobotLayout:
             raise DatasetError(
                 f"{where}: version {printable(version, 20)}, not {', '.join(VERSIONS)}; convert it with lerobot"
             )
-        videos = LeRobotLayout(fps, features, [], {}).videos
+        layout = LeRobotLayout(fps, features, [], {})
+        videos = [*layout.videos, *layout.depth_videos]
         read = _episodes_v3 if version == "v3.0" else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
@@ -88,8 +94,13 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
 
 
 def _is_depth(about: Mapping[str, Any]) -> bool:
-    info = about.get("info") or about.get("video_info") or {}
-    return bool(info.get("video.is_depth_map"))
+    return about.get("dtype") == "video" and any(
+        _info(about).get(key) for key in ("is_depth_map", "video.is_depth_map")
+    )
+
+
+def _info(about: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(about.get("info") or about.get("video_info") or {})
 
 
 def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:

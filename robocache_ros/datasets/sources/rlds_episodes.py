@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,20 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.exports.array_rows import ArrayRows, channels_last
+from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.datasets.sources.open_x import rate_of
 from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.tfrecord.record_file import RecordFile
 from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
-from robocache_ros.tfrecord.tfds_features import read_example
+from robocache_ros.tfrecord.tfds_features import CompressedArrays, read_example
 
 RECORD_BYTES = 1 << 30  # of an episode
 OPEN_FILES = 64  # whose offsets are kept
 _MARKS = ("tick_ns", "valid", "age_ns")
 _STATE, _ACTION = "steps/observation/state", "steps/action"
+_SUCCESS = "episode_metadata/success"  # 1 yes, 0 no, -1 not known
 
 
 class RldsEpisodes:
@@ -74,7 +76,7 @@ class RldsEpisodes:
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
         wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}
         if self._export:
-            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION)}
+            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == _SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
         first = {"steps/is_first", "steps/robocache/tick_ns"}
         self._features = tuple(f for f in dataset.features if f.path in wanted)
@@ -93,7 +95,8 @@ class RldsEpisodes:
         where, values = self._values(index, self._features)
         task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
         streams = self._exported(values, where) if self._export else self._nominal(values, where)
-        return SourceEpisode(streams, task, self.name, where)
+        success = int(values[_SUCCESS]) if _SUCCESS in values else -1
+        return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode. Its record is read, but its images are not."""
@@ -150,18 +153,27 @@ class RldsEpisodes:
         ticks, valid, age_ns = (values[f"steps/robocache/{name}"] for name in _MARKS)
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for path, role in ((_STATE, "observation"), (_ACTION, "action")):
             if path in values:
                 table = numbers(values[path], f"{where}: {path}")
                 found.update(columns.split(table, role, f"{where}: {path}"))
         for name, about in columns.streams.items():
             path = OBSERVATION + name
-            if path in values and about.kind == "image" and path in self._paths.vision:
-                found[name] = values[path]
-            elif path in values and about.kind == "vector":  # a window
+            if path not in values:
+                continue
+            if about.kind == "vector":  # a window
                 found[name] = numbers(values[path], f"{where}: {path}")
-        streams = [columns.stream(name, ticks, marks, found[name]) for name in columns.names if name in found]
-        return {stream.name: stream for stream in streams}
+            elif isinstance(values[path], CompressedArrays):
+                read = partial(_array, values[path], about.kind)
+                arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
+            elif path in self._paths.vision:
+                found[name] = values[path]
+        return columns.episode_streams(ticks, marks, found, arrays, values.get("steps/reward"))
+
+
+def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
+    return channels_last(stored[row], kind)
 
 
 @lru_cache(maxsize=OPEN_FILES)

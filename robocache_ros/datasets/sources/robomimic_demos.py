@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.sources.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
+from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 
@@ -37,7 +38,7 @@ class RobomimicDemos:
     """The demonstrations of a file.
 
     Args:
-        path: the file.
+        path: the file, or the folder of an export.
         obs_modality: low_dim: vectors; image: images too.
         obs_keys: the observations to read; None: all of the modality, in alphabetical order.
         mask: a filter key of the file, such as train; None: all demonstrations.
@@ -61,7 +62,8 @@ class RobomimicDemos:
             raise DatasetError(
                 f"obs_modality: {printable(obs_modality, 40)} is not low_dim or image; choose one of them"
             )
-        self.path, self._images, self._keys = Path(path), obs_modality == "image", obs_keys
+        self.path = Path(path) / "dataset.hdf5" if Path(path).is_dir() else Path(path)  # the file of an export
+        self._images, self._keys = obs_modality == "image", obs_keys
         self.name = self.path.stem
         file = _file(self.path, os.getpid())
         try:
@@ -131,7 +133,8 @@ class RobomimicDemos:
         assert columns is not None
         ticks: NDArray[np.int64] = demo["robocache/tick_ns"][()]
         marks = read_marks(columns, demo["robocache/valid"][()], demo["robocache/age_ns"][()], where)
-        streams = {}
+        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for name, about in columns.streams.items():
             group = "action_dict" if about.role == "action" else "obs"  # as recorded; `actions` are scaled
             if name not in demo.get(group, {}) or (
@@ -140,13 +143,12 @@ class RobomimicDemos:
                 continue
             stored = demo[f"{group}/{name}"]
             if about.kind == "vector":
-                stream = columns.stream(name, ticks, marks, _numbers(stored, f"{where}: {name}"))
-            elif about.kind == "image" and self._images and _is_image(stored):
-                stream = columns.stream(name, ticks, marks, _Frames(self.path, stored.name, len(stored)))
-            else:
-                continue
-            streams[stream.name] = stream
-        return streams
+                found[name] = _numbers(stored, f"{where}: {name}")
+            elif not (about.kind == "image" and _is_image(stored)):
+                arrays[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
+            elif self._images:
+                found[name] = _Frames(self.path, stored.name, len(stored))
+        return columns.episode_streams(ticks, marks, found, arrays, demo["rewards"][()])
 
     def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
         obs = demo["obs"]
@@ -181,6 +183,11 @@ class _Frames:
         except (KeyError, OSError, RuntimeError) as error:
             raise _refusal(self.path, self.name, error) from None
         return read[rows - first]
+
+
+def _array(path: Path, name: str, row: int) -> NDArray[Any]:
+    array: NDArray[Any] = _file(path, os.getpid())[name][row]
+    return array
 
 
 def _numbers(stored: Any, where: str) -> NDArray[np.float32]:

@@ -60,17 +60,51 @@ class ExportColumns:
             raise DatasetError(f"{where}: {table.shape[1]} columns of role {role}, not {column}; export it again")
         return found
 
-    def stream(self, name: str, ticks: NDArray[np.int64], marks: Marks, values: Values) -> Stream:
-        """Return a stream with its measured stamps. At the rate of the export, its ticks are reproduced exactly."""
+    def episode_streams(
+        self,
+        ticks: NDArray[np.int64],
+        marks: Marks,
+        found: Mapping[str, Values],
+        arrays: Mapping[str, Values],
+        rewards: NDArray[Any] | None = None,
+    ) -> dict[str, Stream]:
+        """Return the streams of an episode with their measured stamps. At the export's rate, its ticks are reproduced.
+
+        Args:
+            ticks: (T,) int64.
+            marks: of the ticks.
+            found: vectors, (T, D) float32, and images of 8 bits, by the stream's name.
+            arrays: depth images and voxels.
+            rewards: (T,) float32: the stream of role reward, or what the export computed without one; None: not stored.
+        """
+        folders = {name: f"{'voxels' if self.streams[name].kind == 'cloud' else 'depth'}/" for name in arrays}
+        folders |= {name: "vision/" for name in found if self.streams[name].kind == "image"}
+        given = {**found, **arrays}
+        streams = [
+            self._stream(name, folders.get(name, "") + name, ticks, marks, given[name])
+            for name in self.streams
+            if name in given
+        ]
+        if rewards is not None:
+            values = np.array(rewards, np.float32).reshape(-1, 1)  # a copy, because torch needs it to be writable
+            of_role = [name for name, about in self.streams.items() if about.role == "reward" and about.width]
+            if of_role:
+                streams.append(self._stream(of_role[0], "rewards", ticks, marks, values))
+            else:
+                streams.append(Stream("rewards", ticks, values, True, "reward", "hold", *self._limits))
+        return {stream.name: stream for stream in streams}
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """Only neighbouring ticks are blended or held: a tick without a value stays one."""
+        return period_ns(self.rate_hz), NS_PER_S // self.rate_hz - 1
+
+    def _stream(self, name: str, label: str, ticks: NDArray[np.int64], marks: Marks, values: Values) -> Stream:
         about, index = self.streams[name], self.names.index(name)
-        align = (
-            about.align if about.align in NAMES else "hold"
-        )  # each tick of a window was computed from its own samples
-        label = f"vision/{name}" if about.kind == "image" else name
-        # Only neighbouring ticks are blended or held: a tick without a value stays one.
-        limits = (period_ns(self.rate_hz), NS_PER_S // self.rate_hz - 1)
+        # Each tick of a window was computed from its own samples.
+        align = about.align if about.align in NAMES else "hold"
         valid, age_ns = marks.valid[:, index], marks.age_ns[:, index]
-        return Stream(label, ticks, values, True, about.role, align, *limits, valid, age_ns)
+        return Stream(label, ticks, values, True, about.role, align, *self._limits, valid, age_ns)
 
 
 @dataclass(frozen=True)
@@ -101,14 +135,16 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
     """
     try:
         layout = provenance["layout"]
+        # Some formats sort the keys of objects, so the order is that of the columns.
+        names = [str(column["stream"]) for column in layout["columns"] if column["quantity"] == "valid"]
         streams = {
-            str(name): ExportedStream(
+            name: ExportedStream(
                 str(about["role"]),
                 str(about["align"]),
                 str(about["kind"]),
                 tuple(int(n) for n in about.get("shape", ())),
             )
-            for name, about in layout["streams"].items()
+            for name, about in ((name, layout["streams"][name]) for name in names)
         }
         rate_hz = int(layout["rate_hz"])
         if not (0 < rate_hz <= 1000 and len(streams) <= MAX_STREAMS):

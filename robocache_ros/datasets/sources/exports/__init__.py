@@ -1,0 +1,1 @@
+"""Readers of the formats that only this project exports, and of what its exports add to other formats."""

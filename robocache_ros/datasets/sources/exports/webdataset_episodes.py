@@ -1,0 +1,162 @@
+"""WebDataset shards that this project exported: a tar file has a sample per tick."""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.dataset_files import file_below, parse_object, read_object
+from robocache_ros.datasets.episode_source import (
+    MAX_EPISODES,
+    MAX_STEPS,
+    DatasetError,
+    SourceEpisode,
+    numbers,
+)
+from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last
+from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
+from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members
+from robocache_ros.errors import printable
+
+STATE, ACTION = "state.npy", "action.npy"
+IMAGES = ("png", "jpg")
+
+
+class WebDatasetEpisodes:
+    """The episodes of a dataset in the format webdataset.
+
+    Args:
+        path: the folder with dataset.json.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or the shards are not an export of this project.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = Path(path)
+        self.name = self.folder.name
+        where = printable(self.folder / "dataset.json")
+        index = read_object(self.folder / "dataset.json")
+        self._columns = export_columns(read_object(self.folder / "robocache.json"), where)
+        try:
+            shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
+            self._episodes = [
+                (int(told["samples"]), str(told["task"]), None if told["success"] is None else bool(told["success"]))
+                for told in index["episodes"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the file again") from None
+        self._shards, self._ends = [name for name, _ in shards], list(accumulate(count for _, count in shards))
+        count = len(self._episodes)
+        if count > MAX_EPISODES or (self._ends[-1] if shards else 0) != count:
+            raise DatasetError(f"{where}: {count:,} episodes, but the shards have others; get the file again")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (self.folder / "dataset.json", *(self.folder / name for name in self._shards))
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode. Images are not decoded, and arrays are read when they are asked for."""
+        path, keys, where = self._place(index)
+        _, task, success = self._episodes[index]
+        metas = [parse_object(data, f"{where}: meta.json") for data in _members(path, keys, "meta.json")]
+        try:
+            ticks = np.array([int(meta["tick_ns"]) for meta in metas], np.int64)
+            rewards = np.array([float(meta["reward"]) for meta in metas], np.float32)
+            names = self._columns.names
+            valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
+        marks = read_marks(self._columns, valid, age_ns, where)
+        found, arrays = self._values(path, keys, where)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards)
+        return SourceEpisode(streams, task, self.name, where, success)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode."""
+        path, keys, where = self._place(index)
+        metas = [parse_object(data, f"{where}: meta.json") for data in _members(path, [keys[0], keys[-1]], "meta.json")]
+        try:
+            return int(metas[0]["tick_ns"]), int(metas[1]["tick_ns"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
+
+    def _place(self, index: int) -> tuple[Path, list[str], str]:
+        """Return the file of an episode, the keys of its samples, and where it is."""
+        path = file_below(self.folder, self._shards[bisect_right(self._ends, index)])
+        where, count = f"{printable(path)}: episode {index}", self._episodes[index][0]
+        if not 0 < count <= MAX_STEPS:
+            raise DatasetError(f"{where}: {count:,} samples; 1 to {MAX_STEPS:,} are read")
+        return path, [f"{index:06d}_{tick:06d}" for tick in range(count)], where
+
+    def _values(self, path: Path, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the vectors and images of an episode, and its depth images and voxels, by stream."""
+        members = tar_members(path, os.getpid())
+        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for field, role in ((STATE, "observation"), (ACTION, "action")):
+            if f"{keys[0]}.{field}" in members:
+                table = _rows(path, keys, field, where)
+                found.update(self._columns.split(table, role, f"{where}: {field}"))
+        for name, about in self._columns.streams.items():
+            if about.kind == "vector" and about.role == "observation" and not about.width:  # a window
+                found[name] = _rows(path, keys, f"{name}.npy", where)
+            elif about.kind != "vector" and f"{keys[0]}.{name}.npz" in members:
+                read = partial(_array, path, keys, f"{name}.npz", about.kind)
+                arrays[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
+            for kind in IMAGES:
+                if about.kind == "image" and f"{keys[0]}.{name}.{kind}" in members:
+                    found[name] = _ImageFiles(path, keys, f"{name}.{kind}")
+        return found, arrays
+
+
+class _ImageFiles:
+    """The files of the images of an episode, each read when it is asked for."""
+
+    def __init__(self, path: Path, keys: list[str], field: str) -> None:
+        self._path, self._keys, self._field = path, keys, field
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, row: int) -> bytes:
+        return _members(self._path, [self._keys[row]], self._field)[0]
+
+
+def _members(path: Path, keys: list[str], field: str) -> list[bytes]:
+    return read_members(path, [f"{key}.{field}" for key in keys])
+
+
+def _rows(path: Path, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
+    """(T, D) of the arrays of a field. Their headers are those of the first, which is read once."""
+    files = _members(path, keys, field)
+    try:
+        first = np.load(io.BytesIO(files[0]), allow_pickle=False)
+        head = files[0][: len(files[0]) - first.nbytes]
+        if first.dtype != np.dtype("<f4") or any(len(f) != len(files[0]) or not f.startswith(head) for f in files):
+            raise ValueError("its samples are not float32 of one shape")
+    except (OSError, ValueError, EOFError) as error:
+        raise DatasetError(f"{where}: {field}: damaged ({printable(error, 60)}); export it again") from None
+    rows = np.stack([np.frombuffer(file, "<f4", first.size, len(head)) for file in files])
+    return numbers(rows.reshape(len(files), *first.shape), f"{where}: {field}")
+
+
+def _array(path: Path, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
+    data = _members(path, [keys[row]], field)[0]
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        info = stored.zip.getinfo("array.npy")
+        if info.file_size > MAX_BYTES:
+            raise ValueError(f"{info.file_size:,} bytes")
+        return channels_last(stored["array"], kind)

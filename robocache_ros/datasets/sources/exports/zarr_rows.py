@@ -1,0 +1,89 @@
+"""Arrays of a Zarr folder of format 2 that are chunked along their first axis, read row by row."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.storage.codecs import decompress
+from robocache_ros.datasets.dataset_files import read_object
+from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.errors import RoboCacheError, printable
+
+CHUNK_BYTES = 256 << 20
+_ZLIB = ("zlib", "gzip")
+
+
+@dataclass(frozen=True)
+class ZarrRows:
+    """An array of `count` rows."""
+
+    folder: Path
+    count: int
+    shape: tuple[int, ...]  # of a row
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    codec: str
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows [start, stop). Those of a missing chunk are zeros, as Zarr defines it.
+
+        Errors:
+            DatasetError: a chunk is damaged.
+        """
+        found = np.zeros((stop - start, *self.shape), self.dtype)
+        for number in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            first = number * self.chunk_rows
+            low, high = max(first, start), min(first + self.chunk_rows, stop)
+            path = self.folder / ".".join(map(str, (number, *[0] * len(self.shape))))
+            if (chunk := self._chunk(path)) is not None:
+                found[low - start : high - start] = chunk[low - first : high - first]
+        return found
+
+    def _chunk(self, path: Path) -> NDArray[Any] | None:
+        nbytes = self.chunk_rows * math.prod(self.shape) * self.dtype.itemsize
+        try:
+            data: Any = path.read_bytes()
+            if self.codec in _ZLIB:
+                data = zlib.decompressobj(47).decompress(data, nbytes + 1)  # of either
+            elif self.codec:
+                data = decompress(self.codec, data, nbytes)
+            if len(data) != nbytes:
+                raise ValueError(f"{len(data):,} bytes, not {nbytes:,}")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RoboCacheError, zlib.error) as error:
+            raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
+        return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape)
+
+
+def open_zarr(folder: Path) -> ZarrRows:
+    """Read the description of an array.
+
+    Errors:
+        DatasetError: it is missing or malformed, or the array has chunks, a dtype or a compression that are not read.
+    """
+    where = printable(folder / ".zarray")
+    told = read_object(folder / ".zarray")
+    try:
+        shape, chunks = (tuple(int(size) for size in told[key]) for key in ("shape", "chunks"))
+        dtype, codec = np.dtype(told["dtype"]), (told.get("compressor") or {}).get("id", "")
+        nbytes = math.prod(chunks) * dtype.itemsize
+        if (
+            told.get("filters")
+            or told.get("order") != "C"
+            or codec not in ("", "zstd", *_ZLIB)
+            or dtype.kind not in "iufb"
+        ):
+            raise ValueError(f"compressor {codec}, dtype {dtype}")
+        if not shape or min(chunks) < 1 or min(shape) < 0 or chunks[1:] != shape[1:] or not 0 < nbytes <= CHUNK_BYTES:
+            raise ValueError(f"shape {shape}, chunks {chunks}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DatasetError(f"{where}: not an array of an export ({printable(error, 60)}); export it again") from None
+    return ZarrRows(folder, shape[0], shape[1:], dtype, chunks[0], codec)

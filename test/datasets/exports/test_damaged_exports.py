@@ -1,0 +1,118 @@
+"""Damaged files of exports: each error names the file, and other episodes are still read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.datasets import DatasetError, open_dataset
+
+SHARD = "webdataset/train-000000.tar"
+ZARR = "diffusion_policy/replay_buffer.zarr"
+MCAP = "mcap/episode_000001/episode_000001.mcap"
+
+
+@pytest.fixture
+def copied(exported: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of an export of one format, to damage."""
+
+    def made(name: str) -> Path:
+        shutil.copytree(exported("image") / name, tmp_path / name)
+        return tmp_path
+
+    return made
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def read_all(name: str, folder: Path) -> None:
+    dataset = open_dataset(name, folder / name)
+    for index in range(len(dataset)):
+        dataset[index]
+
+
+@pytest.mark.parametrize("name", ["webdataset", "diffusion_policy", "mcap"])
+def test_a_folder_without_an_export_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"cannot be read|not there"):
+        open_dataset(name, tmp_path)
+
+
+def test_a_missing_shard_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("webdataset")
+    (folder / SHARD).unlink()
+
+    with pytest.raises(DatasetError, match=r"train-000000\.tar: not there"):
+        read_all("webdataset", folder)
+
+
+def test_a_shard_that_ends_early_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("webdataset")
+    with (folder / SHARD).open("r+b") as file:
+        file.truncate(5000)
+
+    with pytest.raises(DatasetError, match=r"train-000000\.tar: damaged \(it ends within"):
+        read_all("webdataset", folder)
+
+
+def test_a_damaged_header_in_a_shard_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("webdataset")
+    overwrite(folder / SHARD, 3, b"\0x\0")
+
+    with pytest.raises(DatasetError, match=r"train-000000\.tar: damaged \(bad checksum"):
+        read_all("webdataset", folder)
+
+
+def test_shards_with_other_counts_than_the_episodes_are_refused(copied: Callable[[str], Path]) -> None:
+    path = copied("webdataset") / "webdataset" / "dataset.json"
+    told = json.loads(path.read_text())
+    told["shards"][0]["episodes"] = 1
+    path.write_text(json.dumps(told))
+
+    with pytest.raises(DatasetError, match=r"dataset\.json: 2 episodes, but the shards have others"):
+        open_dataset("webdataset", path.parent)
+
+
+def test_a_damaged_chunk_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("diffusion_policy")
+    overwrite(folder / ZARR / "data" / "gripper" / "0.0", 0, b"nonsense")
+
+    with pytest.raises(DatasetError, match=r"gripper/0\.0: damaged"):
+        read_all("diffusion_policy", folder)
+
+
+def test_an_array_of_another_length_is_refused(copied: Callable[[str], Path]) -> None:
+    folder = copied("diffusion_policy")
+    path = folder / ZARR / "data" / "gripper" / ".zarray"
+    told = json.loads(path.read_text())
+    told["shape"][0] -= 1
+    path.write_text(json.dumps(told))
+
+    with pytest.raises(DatasetError, match=r"data/gripper does not have \d+ rows"):
+        open_dataset("diffusion_policy", folder / "diffusion_policy")
+
+
+def test_a_damaged_recording_is_named_and_the_others_are_read(copied: Callable[[str], Path]) -> None:
+    folder = copied("mcap")
+    overwrite(folder / MCAP, 3000, b"nonsense" * 4)
+    dataset = open_dataset("mcap", folder / "mcap")
+
+    with pytest.raises(DatasetError, match=r"episode_000001\.mcap: "):
+        dataset[1]
+    assert dataset[0]["length"]
+
+
+def test_a_missing_recording_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("mcap")
+    dataset = open_dataset("mcap", folder / "mcap")
+    (folder / MCAP).unlink()
+
+    with pytest.raises(DatasetError, match=r"episode_000001\.mcap: .*get the file"):
+        dataset[1]
