@@ -29,8 +29,8 @@ _FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, c
 FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
 MAX_RECORDS = 2_000_000  # per chunk; an empty message uses 160 bytes of memory
 _WINDOW = 1 << 20
-_POOLED = range(64 << 10, 4 << 20)  # sizes of reads into reused memory
-_POOL_BLOCKS = 32
+_POOLED = range(64 << 10, 8 << 20)  # sizes of reads into reused memory
+_POOL_BLOCKS = 64  # an export has a second of images in use: as long as a late message may change a tick
 
 
 class StoredFile:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.media.depth_codes import CODES, UNITS, depth_codes
-from robocache_ros.export.media.picture_writer import STATS_STRIDE, ArrayWriter, Used, video_path
+from robocache_ros.export.media.picture_writer import ArrayWriter, Used, stats_rows, video_path
 from robocache_ros.export.media.video import DEPTH_VIDEO, VideoFile
 from robocache_ros.export.statistics import Histogram
 from robocache_ros.spec import StreamSpec
@@ -40,13 +40,12 @@ class DepthWriter(ArrayWriter):
         self._codes: NDArray[np.uint16] = np.zeros((0, 0), np.uint16)
         self._written = -2  # the sample that the codes are of
         self._episodes: list[Histogram] = []
-        self._distinct = 0
 
     def begin_episode(self) -> None:
         """Start an episode."""
         super().begin_episode()
         self._episodes.append(Histogram([[0] * CODES]))
-        self._written, self._distinct = -2, 0
+        self._written = -2
 
     def write(self, arrays: NDArray[Any], used: Used) -> None:
         """Write the (T, 1, H, W) float32 images of the next T rows."""
@@ -61,9 +60,7 @@ class DepthWriter(ArrayWriter):
             if stamp != self._written:
                 self._codes, self._written = depth_codes(image, self._unit), stamp
                 if stamp >= 0:
-                    if self._distinct % STATS_STRIDE == 0:
-                        self._episodes[-1].add_values(self._codes)
-                    self._distinct += 1
+                    self._episodes[-1].add_values(self._codes[stats_rows(size[0])])
             self._video.write(self._codes)
 
     def end_episode(self) -> None:

@@ -21,10 +21,15 @@ from robocache_ros.spec import StreamSpec
 VIDEO = CODECS
 ENCODINGS = (*VIDEO, "png", "jpeg", "raw")
 JPEG_QUALITY = 95
-STATS_STRIDE = 4  # stride of the distinct images used for statistics, because neighbors are similar
+STATS_ROWS = 64  # statistics are of as many evenly spaced rows of an image, or up to twice as many
 ARRAY_BYTES = 1 << 30  # maximum size of one array; parquet row groups above 2 GiB cannot be read
 
 Used = NDArray[np.int64]  # (T,) stamp of the sample that a tick used, -1 if there is none
+
+
+def stats_rows(height: int) -> slice:
+    """Return the rows of an image that its statistics are computed from: all rows of a small image."""
+    return slice(None, None, max(1, height // STATS_ROWS))
 
 
 def video_path(folder: Path, stream: str, codec: str, episode: int) -> Path:
@@ -93,12 +98,10 @@ class PictureWriter:
         self._codec_names: dict[str, str] = {}
         self._pixel_formats: dict[str, str] = {}
         self._episodes: list[Histogram] = []
-        self._distinct = 0  # images of the episode
 
     def begin_episode(self) -> None:
         """Start an episode."""
         self._episodes.append(Histogram())
-        self._distinct = 0
         self._numbers.begin_episode()
 
     def write(self, images: NDArray[np.uint8], used: Used) -> None:
@@ -110,13 +113,11 @@ class PictureWriter:
             images = np.broadcast_to(images, (len(images), 3, *self._shape))
         if not self._videos:
             self._open_videos()
-        numbers = []
+        numbers, rows = [], stats_rows(self._shape[0])
         for image, stamp in zip(images, used.tolist(), strict=True):
             if self._numbers.is_new(stamp):
                 if stamp >= 0:
-                    if self._distinct % STATS_STRIDE == 0:
-                        self._episodes[-1].add(image)
-                    self._distinct += 1
+                    self._episodes[-1].add(image[:, rows])
                 self._numbers.count += 1
                 for encoding, blobs in self._images.items():
                     blobs.append(ENCODE[encoding](image))
