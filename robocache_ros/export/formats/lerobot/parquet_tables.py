@@ -13,6 +13,7 @@ from robocache_ros.extras import need
 
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
+WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
 
 
 def column(values: NDArray[Any], *, as_list: bool = False) -> Any:
@@ -58,6 +59,8 @@ class Table:
         """Add a pyarrow table of at most ROW_GROUP_BYTES. Pending rows are written before they exceed this size."""
         if self._waiting_bytes + rows.nbytes > ROW_GROUP_BYTES:
             self._write_waiting()
+        if len(self._waiting) == WAITING_TABLES:
+            self._waiting = [_joined(self._waiting)]
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
 
@@ -78,7 +81,7 @@ class Table:
 
     def _write_waiting(self) -> None:
         if self._waiting:
-            rows = need("pyarrow", "export").concat_tables(self._waiting).combine_chunks()
+            rows = _joined(self._waiting)
             self._waiting, self._waiting_bytes = [], 0
             self._write(rows)
 
@@ -91,3 +94,7 @@ class Table:
             self._writer = need("pyarrow.parquet", "export").ParquetWriter(self._file, rows.schema)
             self._files += 1
         self._writer.write_table(rows)
+
+
+def _joined(tables: list[Any]) -> Any:
+    return need("pyarrow", "export").concat_tables(tables).combine_chunks()
