@@ -1,13 +1,16 @@
-"""`robocache bench ...` as commands of a typer application."""
+"""`robocache bench ...` as commands of a typer application: the suite, its parts, and the comparison of results."""
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate annotations that are text.
 
+import subprocess
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
 from robocache_ros.bench.live.load import Load
+from robocache_ros.bench.suite.benchmark_parts import PARTS
 from robocache_ros.errors import RoboCacheError
 
 _SIZE = Load()
@@ -51,6 +54,54 @@ def live(
     main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, separate_publishers), naive=naive, out=out)
 
 
+def all_parts(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("bench-results"),
+    part: Annotated[Optional[list[str]], typer.Option(help="Run this part only; may be repeated.")] = None,  # noqa: UP045
+) -> None:
+    """Run every part that this machine can run, and write JSON, Markdown and plots; about 20 minutes with one GPU."""
+    from robocache_ros.bench.suite.run_parts import run_suite
+
+    failed = run_suite(part or list(PARTS), out, typer.echo)
+    typer.echo(f"results: {out / 'suite.md'}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def compare(
+    old: Annotated[Path, typer.Argument(help="Results file, or folder of results.")],
+    new: Annotated[Path, typer.Argument(help="The same of the other run.")],
+    noise: Annotated[float, typer.Option(help="Relative difference that means nothing.")] = 0.05,
+) -> None:
+    """Compare two results; exit with 1 if a figure is worse by more than the noise."""
+    from robocache_ros.bench.suite import compare_results
+
+    better, worse = compare_results.compare(old, new, noise)
+    if better or worse:
+        typer.echo(compare_results.as_table(better, worse))
+    typer.echo(f"{len(worse)} figures are worse and {len(better)} better by more than {noise:.0%}")
+    if worse:
+        raise typer.Exit(1)
+
+
 def register(app: Any) -> None:
     """Add the commands to a typer application."""
+    app.command("all")(all_parts)
+    app.command("compare")(compare)
     app.command("live")(live)
+    for name in PARTS:
+        if name != "live":
+            _register_part(app, name)
+
+
+def _register_part(app: Any, name: str) -> None:
+    """Add a part as a command that hands its arguments to the part's module."""
+    part = PARTS[name]
+
+    def run(context: typer.Context) -> None:
+        if "--help" not in context.args and (missing := part.missing()) is not None:
+            raise RoboCacheError(f"bench {name}: needs {missing}")
+        raise typer.Exit(subprocess.run([sys.executable, "-m", *part.command, *context.args]).returncode)
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    words = f"{part.measures[0].upper()}{part.measures[1:]} (--help lists the options)."
+    app.command(name, help=words, add_help_option=False, context_settings=settings)(run)

@@ -1,0 +1,93 @@
+"""The parts of the suite: a command each, which measures one thing and writes its results into a folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+def _has_gpu() -> bool:
+    import torch  # here, because the list of commands does without it
+
+    return torch.cuda.is_available()
+
+
+def _has_rclpy() -> bool:
+    return importlib.util.find_spec("rclpy") is not None
+
+
+def _has_recordings() -> bool:
+    return importlib.util.find_spec("rosbags") is not None
+
+
+# What a part needs -> whether this machine has it, and how to get it.
+NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
+    "GPU": (_has_gpu, "a CUDA device that torch finds"),
+    "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
+    "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the suite.
+
+    Args:
+        command: after `python -m`; it takes `--out FOLDER` and writes its results there, as JSON and Markdown.
+        measures: what it measures, for the help.
+        needs: some of `NEEDS`.
+        in_suite: more arguments in a run of the whole suite, which has 20 minutes.
+        plot: a module that draws the result: `--results FOLDER --out FOLDER`.
+    """
+
+    command: tuple[str, ...]
+    measures: str
+    needs: tuple[str, ...] = ()
+    in_suite: tuple[str, ...] = ()
+    plot: str | None = None
+
+    def missing(self) -> str | None:
+        """Return what this machine lacks for the part, None if nothing."""
+        return next((hint for there, hint in (NEEDS[need] for need in self.needs) if not there()), None)
+
+
+PARTS: Mapping[str, Part] = {
+    "vectors": Part(
+        ("robocache_ros.bench.ops.vectors",),
+        "resample and fuse on the GPU, against torch.compile and eager torch",
+        ("GPU",),
+        plot="robocache_ros.bench.ops.plot_vectors",
+    ),
+    "spatial": Part(
+        ("robocache_ros.bench.ops.spatial",),
+        "voxels, clouds and images on the GPU, against torch.compile and eager torch",
+        ("GPU",),
+        plot="robocache_ros.bench.ops.plot_spatial",
+    ),
+    "roofline": Part(
+        ("robocache_ros.bench.ops.roofline",),
+        "each operation's bytes per second against the measured ceilings of the GPU",
+        ("GPU",),
+    ),
+    "tick": Part(("robocache_ros.bench.ops.tick",), "a whole tick of the engine, on the GPU and the host", ("GPU",)),
+    "windows": Part(("robocache_ros.bench.ops.windows",), "streams with windows beside linear ones", ("GPU",)),
+    "ingest": Part(
+        ("robocache_ros.bench.live.ingest_cost",),
+        "what receiving costs a node, by the kind of subscription",
+        ("ROS",),
+        ("--seconds", "8"),
+    ),
+    "live": Part(
+        ("robocache_ros", "bench", "live"),
+        "losses, latency and cost of the node under the load of a robot, and of a naive node",
+        ("ROS",),
+        ("--naive", "--seconds", "30"),
+    ),
+    "export": Part(
+        ("robocache_ros.bench.export",),
+        "exports of recordings, against the encoders alone and forge-robotics",
+        ("recordings",),
+        ("--rounds", "1", "--seconds", "10", "--minutes", "5"),
+    ),
+}

@@ -1,0 +1,109 @@
+"""Compares two results of a benchmark, figure by figure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robocache_ros.errors import RoboCacheError, printable
+
+NOISE = 0.05  # relative difference of two runs of the same code that is usual on a quiet machine
+MAX_BYTES = 64 << 20
+# Figures of which more is better; of all others, which are times, sizes and losses, less is better.
+MORE_IS_BETTER = re.compile(
+    r"per_s\b|/s\b|rate\b|mb_s\b|real_time|psnr|times_forge|speedup|utili[sz]ation|received|share|of copy rate"
+)
+# What describes a run and does not measure it: whole tables, and figures in them.
+DESCRIPTIONS = ("machine", "options", "curves", "torch")
+SIZES = re.compile(r".*\b(size|bytes|MB|counts?|rows|frames|points|width|goal|floor|seed)|.*wanted")
+
+
+class Difference(NamedTuple):
+    """A figure in both results."""
+
+    name: str
+    old: float
+    new: float
+    more_is_better: bool
+
+    @property
+    def change(self) -> float:
+        """The relative change for the better: 0.1 is a tenth better, -0.1 a tenth worse."""
+        ratio = self.new / self.old if self.more_is_better else self.old / self.new
+        return ratio - 1
+
+
+def compare(old: Path, new: Path, noise: float = NOISE) -> tuple[list[Difference], list[Difference]]:
+    """Return the figures of two results files, or of two folders of results, that differ by more than the noise.
+
+    Rows of tables are paired by their texts, so that an added row moves no other.
+
+    Args:
+        old: a JSON file that a benchmark wrote, or a folder with such files.
+        new: the same of another run; files are paired by their names.
+        noise: relative difference that means nothing.
+
+    Returns:
+        The figures that are better, and those that are worse, the largest change first.
+
+    Errors:
+        RoboCacheError: a file cannot be read, or the two have no figure in common.
+    """
+    before, after = figures(old), figures(new)
+    common = [name for name in before if name in after and before[name] > 0 and after[name] > 0]
+    if not common:
+        raise RoboCacheError(
+            f"{printable(new, 60)}: has no figure that {printable(old, 60)} has; compare one benchmark"
+        )
+    found = [Difference(name, before[name], after[name], bool(MORE_IS_BETTER.search(name))) for name in common]
+    better = [each for each in found if each.change > noise]
+    worse = [each for each in found if 1 / (1 + each.change) - 1 > noise]
+    return sorted(better, key=lambda each: -each.change), sorted(worse, key=lambda each: each.change)
+
+
+def figures(path: Path) -> dict[str, float]:
+    """Return the figures of a results file, or of the results files in a folder, by their names."""
+    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    found: dict[str, float] = {}
+    for file in files:
+        prefix = f"{file.relative_to(path).with_suffix('').as_posix()}: " if path.is_dir() else ""
+        for name, value in _numbers(_loaded(file), ()):
+            found[prefix + name] = value
+    return found
+
+
+def as_table(better: Sequence[Difference], worse: Sequence[Difference]) -> str:
+    """Return the differences as text, worse figures first."""
+    lines = [f"{'change':>8}  {'old':>12}  {'new':>12}  figure"]
+    lines += [f"{each.change:>+8.1%}  {each.old:>12.5g}  {each.new:>12.5g}  {each.name}" for each in (*worse, *better)]
+    return "\n".join(lines)
+
+
+def _loaded(file: Path) -> Any:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise RoboCacheError(f"{printable(file, 60)}: is larger than {MAX_BYTES >> 20} MiB; give a results file")
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RoboCacheError(f"{printable(file, 60)}: {printable(error, 80)}; give a results file") from None
+
+
+def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if path or key not in DESCRIPTIONS:
+                yield from _numbers(each, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _numbers(each, (*path, _label(each, index)))
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not SIZES.fullmatch(path[-1]):
+        yield " ".join(path), float(value)
+
+
+def _label(row: Any, index: int) -> str:
+    """Name a row of a table by its texts."""
+    texts = [each for each in row.values() if isinstance(each, str)] if isinstance(row, Mapping) else []
+    return texts[0] if texts else str(index)

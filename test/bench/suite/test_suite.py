@@ -1,0 +1,107 @@
+"""The benchmark suite: its parts run in processes, a failure is reported, and missing hardware is not a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.bench.suite import benchmark_parts, run_parts, system_state
+from robocache_ros.bench.suite.benchmark_parts import NEEDS, PARTS, Part
+from robocache_ros.bench.suite.run_parts import run_suite
+from robocache_ros.cli.commands import main
+from robocache_ros.errors import RoboCacheError
+
+WORKS, FAILS = Part(("this",), "nothing"), Part(("json.tool", "--no-such-option"), "nothing")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Part]:
+    some = {"works": WORKS, "fails": FAILS, "lacks": Part(("this",), "nothing", ("GPU",))}
+    monkeypatch.setattr(run_parts, "PARTS", some)
+    monkeypatch.setitem(benchmark_parts.NEEDS, "GPU", (lambda: False, "a GPU"))
+    return some
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_the_program_of_a_part_exists(part: Part) -> None:
+    assert importlib.util.find_spec(part.command[0]) is not None
+    assert part.plot is None or importlib.util.find_spec(part.plot) is not None
+    assert all(need in NEEDS for need in part.needs)
+
+
+def test_each_part_is_told_as_measured_failed_or_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+    told: list[str] = []
+    assert run_suite(list(parts), tmp_path, told.append) == 1
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert {name: one["state"] for name, one in found.items()} == {
+        "works": "measured", "fails": "failed", "lacks": "not run",
+    }  # fmt: skip
+    assert found["lacks"]["reason"] == "needs a GPU"
+    assert found["fails"]["reason"].startswith("exit status 2: ")
+    assert (tmp_path / "fails" / "output.txt").is_file()
+    assert told[0].startswith("works: measured (")
+
+
+def test_the_page_contains_the_tables_and_plots_of_each_part(parts: dict[str, Part], tmp_path: Path) -> None:
+    (tmp_path / "works").mkdir()
+    (tmp_path / "works" / "works.md").write_text("# Some figures\n\n| a |\n", encoding="utf-8")
+    (tmp_path / "works" / "works.png").touch()
+    run_suite(["works"], tmp_path, lambda _line: None)
+    page = (tmp_path / "suite.md").read_text(encoding="utf-8")
+    assert "\n## Some figures\n\n| a |\n" in page
+    assert "![works](works/works.png)" in page
+    assert "| works | measured |" in page
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is no part; choose from vectors, spatial"):
+        run_suite(["vector"], tmp_path, lambda _line: None)
+
+
+def test_a_part_that_takes_too_long_is_ended(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing")
+    monkeypatch.setattr(run_parts, "ENOUGH_S", 0.2)
+    monkeypatch.setattr(run_parts, "_failure", _without_out(run_parts._failure))
+    run_suite(["waits"], tmp_path, lambda _line: None)
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
+    assert found["state"] == "failed"
+    assert "ended after 0 s" in found["reason"]
+
+
+def _without_out(failure):  # type: ignore[no-untyped-def]
+    return lambda command, log: failure(command[:4], log)
+
+
+def test_the_command_names_what_a_part_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(benchmark_parts.NEEDS, "GPU", (lambda: False, "a GPU"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "vectors"])
+    assert "bench vectors: needs a GPU" in capsys.readouterr().err
+
+
+def test_the_machine_is_described_and_its_work_is_counted() -> None:
+    machine = system_state.system()
+    assert machine["cores"] >= 1
+    assert "torch" in machine["versions"]
+    assert system_state.busy_seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("own", "everything", "apps", "told"),
+    [
+        (9.0, 10.0, [], []),
+        (1.0, 31.0, [], ["other processes used 3.0 cores"]),
+        (0.0, 0.0, ["4711"], ["other processes on the GPU: 4711"]),
+    ],
+)
+def test_other_work_on_the_machine_is_a_disturbance(
+    own: float, everything: float, apps: list[str], told: list[str]
+) -> None:
+    assert system_state.disturbances({"gpu_processes": apps}, 10.0, own, everything) == told
