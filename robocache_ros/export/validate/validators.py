@@ -23,6 +23,7 @@ VALIDATORS = (
     "robocache_ros.export.validate.zarr_check:ZARR_CHECK",
     "robocache_ros.export.validate.rlds_check:RLDS_CHECK",
     "robocache_ros.export.validate.webdataset_check:WEBDATASET_CHECK",
+    "robocache_ros.export.validate.mcap.fused_recordings_check:FUSED_RECORDINGS_CHECK",
 )
 
 

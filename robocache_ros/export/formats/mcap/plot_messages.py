@@ -47,6 +47,20 @@ def definition(stream: StreamSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
+def message_dtype(values: int) -> np.dtype[Any]:
+    """Return the layout of a message as defined by `definition`, given the number of values after `age_ms`."""
+    fields = [
+        ("encapsulation", "S4"),
+        ("sec", "<i4"),
+        ("nanosec", "<u4"),
+        ("valid", "u1"),
+        ("padding", "V3"),
+        ("age_ms", "<f4"),
+        ("values", "<f4", (values,)),
+    ]
+    return np.dtype(fields)
+
+
 def stream_messages(
     stamps_ns: NDArray[np.int64], valid: NDArray[np.uint8], age_ns: NDArray[np.int64], values: NDArray[np.float32]
 ) -> NDArray[Any]:
@@ -58,16 +72,7 @@ def stream_messages(
         age_ns: (T,) ages of the samples.
         values: (T, K) values in the order of the fields; NaN where there is none, which plots leave out.
     """
-    fields = [
-        ("encapsulation", "S4"),
-        ("sec", "<i4"),
-        ("nanosec", "<u4"),
-        ("valid", "u1"),
-        ("padding", "V3"),
-        ("age_ms", "<f4"),
-        ("values", "<f4", (values.shape[1],)),
-    ]
-    messages = np.zeros(len(valid), fields)
+    messages = np.zeros(len(valid), message_dtype(values.shape[1]))
     messages["encapsulation"] = _LITTLE_ENDIAN
     messages["sec"], messages["nanosec"] = np.divmod(stamps_ns, NS_PER_S)
     messages["valid"] = valid

@@ -1,0 +1,1 @@
+"""Validation of recordings of the fused stream."""

@@ -1,0 +1,60 @@
+"""Validation of recordings (mcap) of the fused stream, as the format `mcap` writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.bags.reader import CHECKED, Bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.validate.findings import Findings, read_json
+from robocache_ros.export.validate.mcap.episode_messages import INDEX, EpisodeMessages
+
+
+class FusedRecordingsCheck:
+    """Reads every message of every recording, and compares them with each other and with robocache.json."""
+
+    title = "recordings (mcap) of the fused stream"
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether the folder has recordings of episodes."""
+        return dataset.is_dir() and any(_folders(dataset))
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong.
+
+        Errors:
+            RoboCacheError: robocache.json cannot be used.
+        """
+        told = read_json(findings.dataset, INDEX)
+        episodes = {f"episode_{index:06d}": about for index, about in enumerate(told["episodes"])}
+        for folder in _folders(findings.dataset):
+            findings.check(folder.name in episodes, folder.name, f"is not in {INDEX}")
+        for name, about in episodes.items():
+            recording = told["recordings"][about["recording"]]
+            wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
+            with findings.reading(name):
+                _check_recording(findings, name, wanted, told)
+                findings.counted["episodes"] += 1
+
+
+def _folders(dataset: Path) -> list[Path]:
+    return [folder for folder in sorted(dataset.glob("episode_*")) if any(folder.glob("episode_*.mcap"))]
+
+
+def _check_recording(findings: Findings, name: str, wanted: dict[str, Any], told: dict[str, Any]) -> None:
+    folder = findings.dataset / name
+    if not folder.is_dir():
+        raise RoboCacheError(f"{name}: is missing; it is in {INDEX}")
+    try:
+        bag = Bag(folder)
+    except RoboCacheError as error:
+        raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
+    with bag:
+        EpisodeMessages(findings, name, bag, wanted, told).check()
+        for note in bag.notes:  # complete after all messages have been read
+            findings.add(name, note.removeprefix(f"{name}: "))
+        findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")
+
+
+FUSED_RECORDINGS_CHECK = FusedRecordingsCheck()
