@@ -70,6 +70,18 @@ def align_images(stream: Stream, ticks_ns: NDArray[np.int64], method: str, where
     Errors:
         DatasetError: the method blends, or an image is damaged.
     """
+    rows, valid, age = align_rows(stream, ticks_ns, method, where)
+    return Aligned(torch.from_numpy(images_at(stream, rows, where)), torch.from_numpy(valid), torch.from_numpy(age))
+
+
+def align_rows(
+    stream: Stream, ticks_ns: NDArray[np.int64], method: str, where: str
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.float32]]:
+    """Return the image of each tick, (T,) int64 and -1 where there is none, and `valid` and `age_ms` of `Aligned`.
+
+    Errors:
+        DatasetError: the method blends.
+    """
     if method not in ("hold", "nearest", "next"):
         raise DatasetError(f"{where}: {printable(stream.name, 40)}: images are not {method}; use hold, nearest or next")
     present = np.arange(len(stream.stamps_ns)) if stream.valid is None else np.flatnonzero(stream.valid)
@@ -77,7 +89,7 @@ def align_images(stream: Stream, ticks_ns: NDArray[np.int64], method: str, where
     selected = select(stream.stamps_ns[present], ticks_ns, Rule(method, NO_LIMIT, max_age))
     rows = np.where(selected.lower >= 0, present[selected.lower], -1) if len(present) else selected.lower
     valid, age_ns = _of_export(stream, ticks_ns, selected.valid, selected.age_ns)
-    return _aligned(torch.from_numpy(images_at(stream, rows, where)), valid, age_ns)
+    return rows, valid.copy(), age_ms(age_ns)
 
 
 def _vectors(stream: Stream) -> NDArray[np.float32]:

@@ -77,8 +77,13 @@ class Stream:
     @property
     def modality(self) -> str:
         """The modality of an image: vision, depth or voxels."""
-        first = self.name.partition("/")[0]
-        return first if first in ("depth", "voxels") else "vision"
+        return modality_of(self.name)
+
+
+def modality_of(name: str) -> str:
+    """Return the modality of a stream of images: vision, depth or voxels."""
+    first = name.partition("/")[0]
+    return first if first in ("depth", "voxels") else "vision"
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
+from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.errors import RoboCacheError, printable
 
 MAX_SAMPLES = 100_000_000
@@ -60,6 +62,16 @@ class WeightedMixture(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         dataset, sample = self.place(index)
         return {**self.datasets[dataset][sample], "dataset": self.names[dataset]}
+
+    def unaligned(self, index: int) -> Unaligned:
+        """Return a sample before its streams are aligned.
+
+        Errors:
+            DatasetError: a file or a record is missing or damaged.
+        """
+        dataset, sample = self.place(index)
+        found = self.datasets[dataset].unaligned(sample)
+        return replace(found, texts={**found.texts, "dataset": self.names[dataset]})
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of an epoch."""

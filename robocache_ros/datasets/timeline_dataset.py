@@ -23,6 +23,7 @@ from robocache_ros.datasets.episode_source import (
     Stream,
     checked,
 )
+from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.units import NS_PER_S
@@ -127,6 +128,28 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         first, count = self.ticks(episode.span_ns(), episode.source)
         return {**self._sample(episode, self._times(first, np.arange(count)), None), "length": count}
 
+    def unaligned(self, index: int) -> Unaligned:
+        """Return a sample before its streams are aligned, as a loader sends it to a GPU.
+
+        Errors:
+            DatasetError: a file or a record is missing or damaged.
+        """
+        episode_index, tick = self.place(index)
+        episode = self.streams_of(episode_index)
+        first, count = self.ticks(episode.span_ns(), episode.source)
+        methods = {stream.name: self.method(stream) for stream in episode.streams.values()}
+        if self.window is None:
+            return Unaligned(episode, methods, self._times(first, np.arange(count)), None, {}, self._texts(episode))
+        observed = tick + np.arange(1 - self.window.n_obs, 1)
+        acted = tick + self.window.action_offset + np.arange(self.window.horizon)
+        ticks = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]
+        outside = [(rows < 0) | (rows >= count) for rows in (observed, acted)]
+        flags = {"is_pad": outside[0], "action_is_pad": outside[1]}
+        return Unaligned(episode, methods, ticks[0], ticks[1], flags, self._texts(episode))
+
+    def _texts(self, episode: SourceEpisode) -> dict[str, str]:
+        return {"language": episode.task} if "language" in self.modalities else {}
+
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""
         episode = checked(self.source.read(index))
@@ -205,9 +228,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         sample["measured"] = torch.tensor([stream.measured for stream in streams])
         sample["tick_ns"] = torch.from_numpy(ticks)
         sample["success"] = torch.tensor(-1 if episode.success is None else int(episode.success))
-        if "language" in self.modalities:
-            sample["language"] = episode.task
-        return sample
+        return {**sample, **self._texts(episode)}
 
     def _window_ends(self) -> list[int]:
         if self._ends is None:

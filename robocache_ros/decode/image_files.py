@@ -59,6 +59,14 @@ def jpeg_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:
     return b"".join(parts)
 
 
+def jpeg_frame(picture: bytes) -> tuple[int, int, int]:
+    """Width, height and channels of what `jpeg_picture` has returned."""
+    pos = 2
+    while (marker := picture[pos + 1]) not in _FRAMES or marker in _NOT_FRAMES:
+        pos += 2 + (picture[pos + 2] << 8 | picture[pos + 3])
+    return *_frame_size(picture, marker, pos, len(picture)), picture[pos + 9]
+
+
 def _frame_size(raw: bytes, marker: int, pos: int, stop: int) -> tuple[int, int]:
     if marker not in _DECODED_FRAMES or stop < pos + 10 or raw[pos + 4] != 8:
         raise DecodeError("bad_image", "data: neither a baseline nor a progressive jpeg of 8 bits; publish one of them")

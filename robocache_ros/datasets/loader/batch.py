@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros import normalize_image
-from robocache_ros.datasets.loader.packing import Description, tensors
+from robocache_ros.datasets.loader.packing import Description, is_file, tensors
 from robocache_ros.errors import RoboCacheError
 
 RAGGED = ("pad", "concat")
@@ -29,17 +29,22 @@ class Batch:
     widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of_block(cls, description: Description, block: Tensor, widths: Mapping[str, tuple[int, ...]]) -> Batch:
-        """Return the batch of a block, (N,) uint8 on the batch's device, whose memory it shares."""
-        found = tensors(description.entries, block)
-        return cls(
-            found,
-            description.samples,
-            description.lengths,
-            description.per_tick,
-            description.texts,
-            {key: each for key, each in widths.items() if key in found},
-        )
+    def of_block(cls, description: Description, block: Tensor) -> Batch:
+        """Return the batch of a block, (N,) uint8 on the batch's device, whose memory it shares; without files."""
+        found = tensors([entry for entry in description.entries if not is_file(entry.key)], block)
+        return cls(found, description.samples, description.lengths, description.per_tick, description.texts)
+
+    def drop(self, rows: Collection[int]) -> None:
+        """Leave samples out, by their places in the batch."""
+        if not rows:
+            return
+        kept = [row for row in range(len(self.samples)) if row not in rows]
+        self.samples, self.lengths = (tuple(each[row] for row in kept) for each in (self.samples, self.lengths))
+        self.texts = {key: tuple(words[row] for row in kept) for key, words in self.texts.items()}
+        ticks, index = max(self.lengths, default=0), torch.tensor(kept, dtype=torch.int64)
+        for key, tensor in self.tensors.items():
+            left = tensor.index_select(0, index.to(tensor.device))
+            self.tensors[key] = left[:, :ticks].contiguous() if key in self.per_tick else left
 
     def length_of(self, sample: int) -> int:
         """Return the ticks of a sample."""

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.ops.image.nvjpeg_batch import library
 
 CACHES = ("none", "auto", "device", "host")
 ON_ERROR = ("raise", "skip")
+ALIGN_ON = ("auto", "device", "workers")
+JPEG = ("cpu", "gpu")
 MAX_WORKERS = 1024
 MAX_PREFETCH = 4096
 
@@ -37,6 +40,23 @@ def check_workers(workers: int, prefetch: int | None) -> int:
     if not 1 <= prefetch <= MAX_PREFETCH:
         raise RoboCacheError(f"prefetch: {prefetch} is not in 1..{MAX_PREFETCH}; give the batches that are read ahead")
     return prefetch
+
+
+def aligns_on_device(align_on: str, jpeg: str, device: torch.device) -> bool:
+    """Return whether batches are aligned on their device.
+
+    Errors:
+        RoboCacheError: a value is unknown, nvJPEG is missing, or the GPU cannot decode what the workers align.
+    """
+    check_choice("align_on", align_on, ALIGN_ON)
+    check_choice("jpeg", jpeg, JPEG)
+    if jpeg == "gpu":
+        if device.type != "cuda":
+            raise RoboCacheError("jpeg: gpu needs a CUDA device; use jpeg='cpu'")
+        if align_on == "workers":
+            raise RoboCacheError("jpeg: gpu needs align_on='device': workers align decoded images; use jpeg='cpu'")
+        library()
+    return align_on == "device" or (align_on == "auto" and device.type == "cuda")
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from robocache_ros.datasets.loader.device.raw_samples import RawLayout
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
@@ -40,10 +42,16 @@ class Description:
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # such as the language of each sample
     per_tick: frozenset[str] = frozenset()  # arrays whose second axis is that of the ticks
     skipped: tuple[tuple[int, str], ...] = ()  # samples that could not be read, and why
+    layout: RawLayout | None = None  # of the streams, if they are not aligned
+    copied: int = 0  # bytes that the device needs, from the first on
 
 
-def plan(samples: Sequence[Arrays]) -> tuple[tuple[Entry, ...], int]:
+def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tuple[Entry, ...], int]:
     """Place the arrays of some samples in a block: each is padded along its first axis to the longest of the batch.
+
+    Args:
+        samples: their arrays.
+        stepped: arrays that are padded to a few lengths only: a kernel is prepared for each.
 
     Returns:
         the places, and the bytes of the block.
@@ -59,10 +67,18 @@ def plan(samples: Sequence[Arrays]) -> tuple[tuple[Entry, ...], int]:
             found = printable(sorted(kinds, key=str), 90)
             raise RoboCacheError(f"{printable(key, 40)}: its samples differ in {found}; map them to one layout")
         rows = (max(len(array) for array in arrays),) if first.ndim else ()
+        if key in stepped:
+            rows = (_step(*rows),)
         shape = (len(samples), *rows, *first.shape[1:])
         entries.append(Entry(key, first.dtype.str, shape, offset))
         offset += -(-int(np.prod(shape, dtype=np.int64)) * first.dtype.itemsize // ALIGNMENT) * ALIGNMENT
     return tuple(entries), offset
+
+
+def _step(rows: int) -> int:
+    """The next length that is used: at most an eighth more."""
+    step = max(8, 1 << max(rows.bit_length() - 4, 0))
+    return -(-rows // step) * step
 
 
 def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np.uint8]) -> None:
@@ -81,6 +97,11 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
 def is_time(key: str) -> bool:
     """Whether an array has times in int64 ns."""
     return key.endswith("_ns")
+
+
+def is_file(key: str) -> bool:
+    """Whether an array is of encoded images, which the host hands to the decoder."""
+    return key.endswith(("/files", "/ends"))
 
 
 def view(entry: Entry, block: NDArray[np.uint8]) -> NDArray:  # type: ignore[type-arg]

@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Normalisation
-from robocache_ros.datasets.loader.batch import Batch, check_ragged, convert_images
+from robocache_ros.datasets.loader.batch import Batch, check_ragged
+from robocache_ros.datasets.loader.device.finishing import Finishing
 from robocache_ros.datasets.loader.loader_arguments import (
     CACHES,
     ON_ERROR,
+    aligns_on_device,
     check_choice,
     check_workers,
     find_device,
@@ -50,6 +52,9 @@ class TimelineLoader:
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
         cache: keep the aligned samples: on the `device`, on the `host`, wherever they fit (`auto`), or `none`. One pass
             over the dataset fills it before the first epoch.
+        align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
+            they align each sample; `auto`: the device if it is a GPU. The bits are the same.
+        jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
         on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
             `skipped_samples` has the reasons.
         drop_last: leave out the last samples if they do not fill a batch of each rank.
@@ -83,6 +88,8 @@ class TimelineLoader:
         prefetch: int | None = None,
         device: str | torch.device = "cpu",
         cache: str = "none",
+        align_on: str = "auto",
+        jpeg: str = "cpu",
         on_error: str = "raise",
         drop_last: bool = False,
         rank: int | None = None,
@@ -108,16 +115,15 @@ class TimelineLoader:
         for item, reason in self._samples.unreadable.items():
             self._skip(item, reason)
         self._order = BatchOrder(len(self._samples), batch_size, shuffle, seed, drop_last, rank, world_size)
-        self._normalisation = Normalisation(statistics or {})
-        self._augmentation = augmentation
-        self._image_dtype, self._image_normalize = image_dtype, image_normalize
+        self._finishing = Finishing(Normalisation(statistics or {}), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed = False
         self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
         self._filled = False
         self._cached: SampleCache | None = None
-        reader = BatchReader(dataset, on_error == "skip")
+        raw = aligns_on_device(align_on, jpeg, self.device)
+        reader = BatchReader(dataset, on_error == "skip", raw, jpeg == "gpu")
         self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, max_batch_bytes)
         self._workers, self._bound = workers, max_batch_bytes
         self._close = weakref.finalize(self, self._prefetcher.close)
@@ -179,13 +185,7 @@ class TimelineLoader:
             yield batch and self._finish(batch), skipped
 
     def _finish(self, batch: Batch) -> Batch:
-        """Normalise and augment a batch and convert its images, on its device."""
-        self._normalisation.apply(batch)
-        if self._augmentation is not None:
-            self._augmentation.apply(batch, self._order.seed, self._epoch)
-        if self._image_dtype is not None:
-            convert_images(batch, self._image_dtype, self._image_normalize)
-        return batch
+        return self._finishing.apply(batch, self._epoch)
 
     def _skip(self, number: int, reason: str) -> None:
         self.skipped += 1

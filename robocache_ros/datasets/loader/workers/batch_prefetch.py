@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor
 
 from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.device.batch_alignment import align_batch
+from robocache_ros.datasets.loader.device.jpeg_files import decode_files
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader, Sample
 from robocache_ros.datasets.loader.workers.local_reader import LocalReader
 from robocache_ros.datasets.loader.workers.slots import Slot
 from robocache_ros.datasets.loader.workers.worker_pool import WorkerPool
+from robocache_ros.errors import RoboCacheError
 
 COPIES = 2  # batches that are on the device, or on their way, before the training loop asks for them
 
@@ -42,7 +46,7 @@ class Prefetcher:
     def __init__(
         self, reader: BatchReader, workers: int, prefetch: int, device: torch.device, max_batch_bytes: int
     ) -> None:
-        self._cuda = device.type == "cuda"
+        self._cuda, self._skip = device.type == "cuda", reader.skip
         self._device, self._prefetch = device, prefetch if workers else 1
         ahead = self._prefetch + COPIES * self._cuda
         self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
@@ -116,18 +120,36 @@ class Prefetcher:
             return OnDevice(description, None, None)
         host = slot.memory[: description.nbytes]
         if self._stream is None:
-            block = host.clone()
+            item = self._aligned(description, host, host[: description.copied].clone(), widths)
             self._pool.release(slot)
-            return OnDevice(description, finish(Batch.of_block(description, block, widths)), None)
+            return item if item.batch is None else item._replace(batch=finish(item.batch))
         with torch.cuda.stream(self._stream):
-            block = host.to(self._device, non_blocking=True)
+            block = host[: description.copied].to(self._device, non_blocking=True)
+            item = self._aligned(description, host, block, widths)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
             self._copying.append((copied, slot))
-            batch = finish(Batch.of_block(description, block, widths))
+            batch = item.batch and finish(item.batch)
             finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
             finished.record(self._stream)
-        return OnDevice(description, batch, finished)
+        return OnDevice(item.description, batch, finished)
+
+    def _aligned(
+        self, description: Description, host: Tensor, block: Tensor, widths: Mapping[str, tuple[int, ...]]
+    ) -> OnDevice:
+        """Return the batch of a block; aligned here, and its images decoded, if its workers have not done so."""
+        batch = Batch.of_block(description, block)
+        if description.layout is not None:
+            unreadable = decode_files(batch, description, host)
+            align_batch(batch, description.layout)
+            for row, reason in unreadable.items():
+                if not self._skip:
+                    raise RoboCacheError(f"sample {batch.samples[row]}: {reason}")
+            skipped = tuple((batch.samples[row], reason) for row, reason in unreadable.items())
+            description = replace(description, skipped=(*description.skipped, *skipped))
+            batch.drop(unreadable.keys())
+        batch.widths = {key: each for key, each in widths.items() if key in batch.tensors}
+        return OnDevice(description, batch if batch.samples else None, None)
 
     def _handed_out(self, item: OnDevice) -> OnDevice:
         """Order the training loop's stream after the copy, and keep the memory until that stream is done with it."""

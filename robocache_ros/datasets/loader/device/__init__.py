@@ -1,0 +1,1 @@
+"""What is computed of a batch on the device of the training."""

@@ -1,0 +1,86 @@
+"""Batches that a GPU aligns and decodes: the same bits as on the CPU, and nvJPEG's pixels nearly so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from counting_episodes import same
+from moving_streams import MovingStreams
+
+from robocache_ros.datasets import Augmentation, TimelineDataset, TimelineLoader, Window
+from robocache_ros.errors import RoboCacheError
+
+pytestmark = pytest.mark.gpu
+CHANGES = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2, contrast=0.2, saturation=0.5)
+STATISTICS = {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}}
+
+
+def batches(dataset: Any, device: str, align_on: str = "auto", **options: Any) -> list[dict[str, Any]]:
+    loader = TimelineLoader(dataset, 4, shuffle=True, seed=1, device=device, align_on=align_on, **options)
+    return [
+        {key: value if isinstance(value, list) else value.cpu() for key, value in batch.items()} for batch in loader
+    ]
+
+
+@pytest.mark.parametrize("window", [None, Window(n_obs=3, horizon=5, action_offset=1)], ids=str)
+@pytest.mark.parametrize("marks", [False, True], ids=["recorded", "exported"])
+@pytest.mark.parametrize("images", ["", "arrays", "png"])
+def test_a_gpu_aligns_batches_with_the_bits_of_the_cpu(window: Window | None, marks: bool, images: str) -> None:
+    dataset = TimelineDataset(MovingStreams(images=images, marks=marks), window=window)
+
+    assert same(batches(dataset, "cuda"), batches(dataset, "cpu"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 2}, {"windows": (5, 3)}, {"ragged": "concat"}, {"cache": "device"}, {"cache": "host"}],
+    ids=str,
+)
+def test_changes_of_samples_have_the_bits_of_the_cpu(options: dict[str, Any]) -> None:
+    dataset = TimelineDataset(MovingStreams())
+    options |= {"augmentation": CHANGES, "statistics": STATISTICS}
+
+    assert same(batches(dataset, "cuda", **options), batches(dataset, "cpu", **options))
+
+
+def test_workers_may_align_for_a_gpu() -> None:
+    dataset = TimelineDataset(MovingStreams())
+
+    assert same(batches(dataset, "cuda", "workers"), batches(dataset, "cuda", "device"))
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1}, {"cache": "device"}], ids=str)
+def test_nvjpeg_differs_by_a_few_counts(options: dict[str, Any]) -> None:
+    dataset = TimelineDataset(MovingStreams(images="jpeg"))
+    cpu, gpu = batches(dataset, "cuda", **options), batches(dataset, "cuda", jpeg="gpu", **options)
+
+    for first, second in zip(cpu, gpu, strict=True):
+        assert (first["vision"].int() - second["vision"].int()).abs().max() <= 8
+        assert same([{**first, "vision": [0]}], [{**second, "vision": [0]}])
+
+
+def test_files_of_another_kind_are_decoded_by_the_workers() -> None:
+    dataset = TimelineDataset(MovingStreams(images="png"))
+
+    assert same(batches(dataset, "cuda", jpeg="gpu"), batches(dataset, "cpu"))
+
+
+def test_a_file_without_an_end_is_an_error_that_names_it() -> None:
+    source = MovingStreams(images="jpeg")
+    source.broken = (2,)
+
+    with pytest.raises(RoboCacheError, match="sample 2: moving/2: vision/a: image 1"):
+        batches(TimelineDataset(source), "cuda", jpeg="gpu")
+
+
+def test_memory_of_the_gpu_is_flat() -> None:
+    loader = TimelineLoader(TimelineDataset(MovingStreams(images="jpeg")), 4, device="cuda", jpeg="gpu")
+    used = []
+    for _ in range(20):
+        for batch in loader:
+            assert batch["vision"].is_cuda
+        used.append(torch.cuda.memory_reserved())
+
+    assert used[-1] == used[5]
