@@ -38,7 +38,7 @@ class Decoder:
                     ctypes.memset(address, 0, size)
                 continue
             pixels = decode_image(ctypes.string_at(address, size), "file")
-            out[places[number]] = torch.from_numpy(pixels)
+            out[places[number]] = torch.tensor(pixels)
         return list(self.refused)
 
 
@@ -70,11 +70,11 @@ def test_files_that_the_gpu_refuses_are_decoded_on_the_cpu(monkeypatch: pytest.M
 
 def test_a_file_that_nothing_can_read_is_an_error_that_names_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RoboCacheError, match="sample 0: vision/a: neither jpeg nor png"):
-        decoded(Decoder((1,), damaged=True), monkeypatch)
+        decoded(Decoder((0,), damaged=True), monkeypatch)
 
 
 def test_a_sample_with_such_a_file_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = decoded(Decoder((1,), damaged=True), monkeypatch, skip=True)
+    item = decoded(Decoder((0,), damaged=True), monkeypatch, skip=True)
 
     assert item.batch is not None
     assert item.batch.samples == (1, 2, 3)

@@ -48,7 +48,7 @@ def decode_files(batch: Batch, description: Description, block: Tensor) -> dict[
             except DatasetError as error:
                 unreadable[int(rows[number])] = str(error)
                 continue
-            images[wanted[number]] = torch.from_numpy(pixels).to(device)
+            images[wanted[number]] = torch.tensor(pixels).to(device)
         batch.tensors[key_of(index, "images")] = images.view(*ends.shape, *images.shape[1:])
     return unreadable
 
