@@ -46,7 +46,7 @@ def decode_files(batch: Batch, description: Description, block: Tensor) -> dict[
             try:
                 pixels = decode_image(data.tobytes(), printable(stream.name, 40))
             except DatasetError as error:
-                unreadable[int(rows[number])] = str(error)
+                unreadable.setdefault(int(rows[number]), str(error))
                 continue
             images[wanted[number]] = torch.tensor(pixels).to(device)
         batch.tensors[key_of(index, "images")] = images.view(*ends.shape, *images.shape[1:])
