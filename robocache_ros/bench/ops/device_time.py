@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from robocache_ros.bench import published
+
 RESULTS = Path("benchmarks/results")  # in a checkout of the repository
 
 
@@ -94,10 +96,15 @@ def write(
     folder: Path = RESULTS,
     method: str = "medians of CUDA-graph replays",
 ) -> None:
-    """Write `name`.json, and `name`.md with a table of the rows; `method` names how they are measured."""
+    """Write `name`.json, and `name`.md with a table of the rows; `method` names how they are measured.
+
+    A row whose `workload` has a published figure shows it; its source is below the table's head.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     about = machine()
-    record = {"machine": about, "method": method, **extra, "rows": list(rows)}
+    rows = [{**row, **published.columns(row.get("workload", ""))} for row in rows]
+    extra = {**extra, **published.notes([row.get("workload", "") for row in rows])}
+    record = {"machine": about, "method": method, **extra, "rows": rows}
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     heads = list(dict.fromkeys(key for row in rows for key in row))
     lines = [f"# {title}", "", ", ".join(about.values()) + f". Microseconds; {method}.", ""]

@@ -2,6 +2,10 @@
 
     python -m robocache_ros.bench.ops.traces [--out FOLDER] [--ticks 20]
 
+Writes tick_trace.json, which https://ui.perfetto.dev and chrome://tracing draw, and profile.json and profile.md with
+the time of each kernel. Nsight Systems profiles the same ticks, each an NVTX range, with
+`nsys profile -t cuda,nvtx python -m robocache_ros.bench.ops.traces --no-trace`.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""Published figures beside those that are measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.bench.ops import device_time
+from robocache_ros.bench.published import PUBLISHED
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("workload", PUBLISHED)
+def test_a_published_figure_belongs_to_a_recorded_workload(workload: str) -> None:
+    recorded = [json.loads((ROOT / f"benchmarks/results/{name}.json").read_text()) for name in ("vectors", "spatial")]
+    assert workload in [row["workload"] for result in recorded for row in result["rows"]]
+
+
+def test_a_published_figure_stands_in_its_row_with_source_and_contradiction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_time, "machine", lambda: {"gpu": "a GPU"})
+    name = "resample 256, 100->50, 32 bfloat16"
+    device_time.write("vectors", "Vectors", [{"workload": name, "ours": 3.2}], {}, tmp_path)
+    page = (tmp_path / "vectors.md").read_text()
+    assert f"| {name} | 3.20 | 410 (contradicted) |" in page
+    assert f"published for {name}: github.com/GOATnote-Inc/robogoat" in page
+    assert "256 in 0.41 ms are 624,000" in page
