@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterator
-from itertools import chain
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 
 from robocache_ros.bags.clocks.read import read_timeline
 from robocache_ros.bags.clocks.timeline import Span, Timeline
-from robocache_ros.bags.prefetch import read_ahead
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.source import Data, RawMessage
+from robocache_ros.bags.shared_reading import Read, ReadMessages, read_alone, reads_around
+from robocache_ros.bags.source import Data
 from robocache_ros.bags.stats import Recorder, TopicStats
 from robocache_ros.engine import offline, tick_grid
 from robocache_ros.engine.engine import FusionEngine
@@ -85,7 +84,6 @@ class BagRun:
         log_start_ns = bag.start_ns if start_ns is None else start_ns
         log_stop_ns = bag.stop_ns if stop_ns is None else stop_ns
         self._spans = self.timeline.spans(log_start_ns, log_stop_ns)
-        self._complete = start_ns is None and stop_ns is None
         if stop_ns is not None:  # a tick at the exclusive end belongs to the next part
             self._spans[-1] = self._spans[-1]._replace(last_ns=self.timeline.at(log_stop_ns - 1))
         self.start_ns = self._spans[0].first_ns
@@ -102,18 +100,36 @@ class BagRun:
         if (spec.framed or spec.transforms) and TF_STATIC in bag.topics:
             for message in bag.messages([TF_STATIC]):  # first, because static transforms are valid for all times
                 self._ingest.static_transforms(bytes(message.data))
-        topics = sorted({feed.topic for feed in bag.feeds(spec)})
-        self._recorder = Recorder([bag.topics[name] for name in topics], bag.definitions)
+        self._fed: defaultdict[str, list[str]] = defaultdict(list)  # the feeds of each topic
+        for feed in bag.feeds(spec):
+            self._fed[feed.topic].append(feed.name)
+        self._recorder = Recorder([bag.topics[name] for name in sorted(self._fed)], bag.definitions)
         self._ticks: list[NDArray[np.int64]] = []
         self._valid: list[NDArray[np.uint8]] = []
 
-    def frames(self) -> Generator[Frames]:
+    @property
+    def reads(self) -> list[Read]:
+        """What `frames` reads, in this order."""
+        return [read for span in self._spans for read in self._reads_of(span)]
+
+    def _reads_of(self, span: Span) -> list[Read]:
+        topics = frozenset(self._fed)
+        if self.log_range == (None, None):
+            return [Read(topics, span.start_ns, span.stop_ns)]
+        within = self.timeline.around(span.start_ns, self.bag.start_ns, self.bag.stop_ns)
+        needed = frozenset(feed.topic for feed in self.bag.feeds(self.spec) if offline.has_memory(feed, self.spec))
+        return reads_around(span, within, offline.reach_ns(self._ingest.engine), topics, needed)
+
+    def frames(self, source: ReadMessages | None = None) -> Generator[Frames]:
         """Yield the frames in order, several ticks at a time.
+
+        Args:
+            source: returns the messages of each of `reads`; None: they are read from the recording.
 
         Errors:
             RoboCacheError: the recording is shorter than a tick, or is trimmed and no tick has a value in every stream.
         """
-        frames = self._watched()
+        frames = self._watched(source or read_alone(self.bag))
         if not self._trim:
             yield from frames
             self.check_spans_ticks()
@@ -134,7 +150,7 @@ class BagRun:
                 yield part[start:stop]
             if begun and stop < len(part):
                 waiting.append(part[stop:])
-                ticks, nbytes = (sum(map(of, waiting)) for of in (len, _nbytes))
+                ticks, nbytes = sum(map(len, waiting)), sum(v.nbytes for w in waiting for v in w.media.values())
                 if ticks > TAIL_NS // NS_PER_S * self.spec.rate_hz or nbytes > TAIL_BYTES:
                     yield from waiting
                     waiting = []
@@ -180,43 +196,29 @@ class BagRun:
         }
         return {"timeline": self.timeline.to_dict(), "device_clocks": devices}
 
-    def _watched(self) -> Iterator[Frames]:
+    def _watched(self, source: ReadMessages) -> Iterator[Frames]:
         chunk = MEDIA_CHUNK if self.spec.media else VECTOR_CHUNK
         engine = self._ingest.engine
         for span in self._spans:
             if span is not self._spans[0]:
                 engine.reset("the time of the recording jumps")
+            messages = self._messages(span, source)
             for part in offline.run(
-                self._messages(span), self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
+                messages, self._ingest, span.first_ns, span.last_ns, visibility=self.visibility, chunk=chunk
             ):
                 self._ticks.append(part.ticks_ns)
                 self._valid.append(part.valid)
                 yield part
 
-    def _messages(self, span: Span) -> Iterator[tuple[str, int, Data]]:
+    def _messages(self, span: Span, source: ReadMessages) -> Iterator[tuple[str, int, Data]]:
         """Yield each message, with its arrival on the timeline, once per stream that uses it, also as a companion."""
-        fed = defaultdict(list)
-        for feed in self.bag.feeds(self.spec):
-            fed[feed.topic].append(feed.name)
-        at = self.timeline.at
-
-        def read(topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
-            return self.bag.messages(topics, start_ns, stop_ns, views=True)
-
-        parts = [self._recorder.watch(read_ahead(read(fed, span.start_ns, span.stop_ns)))]
-        if not self._complete:
-            reach_ns = offline.reach_ns(self._ingest.engine)
-            low_ns, high_ns = self.timeline.around(span.start_ns, self.bag.start_ns, self.bag.stop_ns)
-            near_ns, end_ns = max(low_ns, span.start_ns - reach_ns), min(high_ns, span.stop_ns + reach_ns)
-            needed = {feed.topic for feed in self.bag.feeds(self.spec) if offline.has_memory(feed, self.spec)}
-            before = (
-                (read(needed, low_ns, near_ns), read(fed, near_ns, span.start_ns)) if near_ns < span.start_ns else ()
-            )
-            parts = [*before, *parts, read(fed, span.stop_ns, max(end_ns, span.stop_ns))]
-        for topic, log_ns, data in chain.from_iterable(parts):
-            arrival_ns = at(log_ns)
-            for name in fed[topic]:
-                yield name, arrival_ns, data
+        at, fed = self.timeline.at, self._fed
+        for read in self._reads_of(span):
+            messages = source(read)
+            for topic, log_ns, data in self._recorder.watch(messages) if read.counted else messages:
+                arrival_ns = at(log_ns)
+                for name in fed[topic]:
+                    yield name, arrival_ns, data
 
     def check_spans_ticks(self) -> None:
         """Raise a RoboCacheError if the recording is shorter than the tick period."""
@@ -244,7 +246,3 @@ class BagRun:
         waits = self.visibility == "deployed" and any(self.spec.stream(name).align == "next" for name in silent)
         advice = "raise delay_ms to the time until its next sample" if waits else "raise its max_age_ms or leave it out"
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; {advice}"
-
-
-def _nbytes(frames: Frames) -> int:
-    return sum(value.nbytes for value in frames.media.values())

@@ -1,6 +1,7 @@
 """The options of an exported dataset: an option of the command line for each field of `ExportOptions`.
 
-To add one, add the field with its default to `ExportOptions` and its option to `OPTIONS`.
+The rate is not one of them, because an export may make datasets of several.
+To add an option, add the field with its default to `ExportOptions` and its option to `OPTIONS`.
 """
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
@@ -62,9 +63,6 @@ OPTIONS: dict[str, Any] = {
     "on_invalid": given.AtInvalid,
     "min_frames": Annotated[int, typer.Option(help="Leave out episodes that are shorter.")],
     "min_valid": Annotated[float, typer.Option(help="Refuse a recording that keeps a smaller share of its ticks.")],
-    "rate_hz": Annotated[
-        Optional[int], typer.Option("--rate-hz", help="Ticks per second, in place of the rate in the spec.")  # noqa: UP045
-    ],
     "episode_topic": Annotated[
         str,
         typer.Option(

@@ -15,18 +15,22 @@ from robocache_ros.cli.dataset_options import with_export_options
 from robocache_ros.export.export_options import ExportOptions
 
 if TYPE_CHECKING:
+    from robocache_ros.export.outputs.output import Output
     from robocache_ros.export.recordings.planned_recording import PlannedRecording
-    from robocache_ros.spec import FusionSpec
 
 
 # More than 50 lines, because of its options.
 @with_export_options
 def export(
-    spec: given.SpecFile,
+    spec: Annotated[list[Path], typer.Option("--spec", "-s", help="The fusion spec (YAML); may be repeated.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
     options: ExportOptions,
     bags: given.Recordings = None,
     manifest: given.ManifestFile = None,
+    rate_hz: Annotated[
+        Optional[list[int]],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--rate-hz", help="Ticks per second, in place of the rate in the spec; may be repeated."),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html into the dataset.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
     jobs: given.Jobs = None,
@@ -39,27 +43,31 @@ def export(
     json: given.AsJson = False,
     log_json: given.LogJson = False,
 ) -> None:
-    """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one."""
+    """Export recordings as a dataset with a quality report. Run the same command again to continue a stopped one.
+
+    With several specs or rates, each spec at each rate is a dataset in DIR/<spec>-<rate>hz.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.output import export_outcome
     from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.freed_memory import return_freed_memory
-    from robocache_ros.export.job import export as run
+    from robocache_ros.export.job import export_together
+    from robocache_ros.export.outputs.output import outputs_of
     from robocache_ros.spec import load_spec
 
     recordings = given_recordings(bags, manifest, but=out)
+    outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
     return_freed_memory()
     if dry_run:
-        _dry_run(recordings, load_spec(spec), out, options, overwrite, jobs, pieces, device, json)
+        _dry_run(recordings, outputs, out, overwrite, jobs, pieces, device, json)
         return
     continued = export_outcome.continued(out, pieces, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
-        result = run(
+        results = export_together(
             recordings,
-            load_spec(spec),
+            outputs,
             out,
-            options,
             overwrite=overwrite,
             report=report,
             jobs=jobs,
@@ -69,18 +77,18 @@ def export(
             device=device,
         )
     if json:
-        export_outcome.print_json(result, report=report)
+        export_outcome.print_json(results, out, report=report)
     else:
-        export_outcome.show(result, report=report)
-    if any(not loss.dropped for loss in result.failed):
+        for result in results:
+            export_outcome.show(result, report=report)
+    if any(not loss.dropped for result in results for loss in result.failed):
         raise typer.Exit(1)
 
 
 def _dry_run(
     recordings: "Sequence[PlannedRecording]",
-    spec: "FusionSpec",
+    outputs: "Sequence[Output]",
     out: Path,
-    options: ExportOptions,
     overwrite: bool,
     jobs: Optional[int],  # noqa: UP045
     pieces: Optional[Path],  # noqa: UP045
@@ -90,11 +98,25 @@ def _dry_run(
     from robocache_ros.cli.output import dry_run_output, tables
     from robocache_ros.export.preview.dry_run import dry_run as run
 
-    def each(items: "Sequence[PlannedRecording]") -> "Iterable[PlannedRecording]":
-        return tables.counted(items, "checking")
+    runs = []
+    for output in outputs:
 
-    found = run(recordings, spec, out, options, overwrite=overwrite, jobs=jobs, each=each, pieces=pieces, device=device)
+        def each(items: "Sequence[PlannedRecording]", name: str = output.name) -> "Iterable[PlannedRecording]":
+            return tables.counted(items, f"checking {name}".strip())
+
+        found = run(
+            recordings,
+            output.spec,
+            out,
+            output.options,
+            overwrite=overwrite,
+            jobs=jobs,
+            each=each,
+            pieces=pieces,
+            device=device,
+        )
+        runs.append((output, found))
     show = dry_run_output.print_dry_run_json if json else dry_run_output.print_dry_run
-    show(found, out, options)
-    if len(found.accepted) < len(found.expected):
+    show(runs, out)
+    if any(len(found.accepted) < len(found.expected) for _, found in runs):
         raise typer.Exit(1)

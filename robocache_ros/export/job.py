@@ -1,58 +1,30 @@
-"""The export job: converts recordings to pieces with the engine, and merges the pieces into one dataset."""
+"""The export job: converts recordings to pieces with the engine, and merges the pieces into datasets."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
-from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
+from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
+from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
+from robocache_ros.export.outputs.export_result import ExportResult
+from robocache_ros.export.outputs.output import Output, check_outputs
 from robocache_ros.export.pieces.convert_recording import convert
-from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
-from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.pieces.workers import available_cores, make_pieces
+from robocache_ros.export.publish import list_entries
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
-from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
 from robocache_ros.export.target import new_dataset
 from robocache_ros.spec import FusionSpec
 
+__all__ = ["ExportResult", "export", "export_together", "summarize"]
+
 ON_ERROR = ("fail", "skip")
-LINES = 20  # maximum number of failed recordings listed in an error
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """The result of an export."""
-
-    out: Path
-    recordings: tuple[ExportedRecording, ...]
-    seconds: float  # from the first access to a recording until the dataset is complete, without library imports
-    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
-    notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
-
-    @property
-    def frames(self) -> int:
-        """Number of ticks in the dataset."""
-        return sum(recording.frames for recording in self.recordings)
-
-    @property
-    def episodes(self) -> int:
-        """Number of episodes in the dataset."""
-        return sum(len(recording.episodes) for recording in self.recordings)
-
-    @property
-    def times_real_time(self) -> float:
-        """Seconds of recording per second of conversion."""
-        return sum(recording.duration_s for recording in self.recordings) / self.seconds
 
 
 # More than 50 lines, because of its docstring.
@@ -98,31 +70,97 @@ def export(
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
             use, or contains a dataset and `overwrite` is not set; a file system error.
     """
-    recordings, options = _planned(bags), options or ExportOptions()
+    (result,) = export_together(
+        bags,
+        [Output("", spec, options or ExportOptions())],
+        out,
+        overwrite=overwrite,
+        report=report,
+        jobs=jobs,
+        on_error=on_error,
+        progress=progress,
+        pieces=pieces,
+        device=device,
+    )
+    return result
+
+
+# More than 50 lines, because of its docstring.
+def export_together(
+    bags: Sequence[str | Path | PlannedRecording],
+    outputs: Sequence[Output],
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    report: bool = True,
+    jobs: int | None = 1,
+    on_error: str = "fail",
+    progress: Progress | None = None,
+    pieces: str | Path | None = None,
+    device: str = "cpu",
+) -> tuple[ExportResult, ...]:
+    """Write recordings as several datasets, with one pass over each recording.
+
+    Each dataset is in the folder of `out` with the name of the output, and has the same bytes as if it were exported
+    to a folder of this name on its own. Either all datasets are in `out`, or none.
+
+    Args:
+        bags: the recordings, as for `export`.
+        outputs: the datasets; `outputs_of` of `robocache_ros.export.outputs.output` returns those of several specs and
+            rates.
+        out: the folder of the datasets, new or empty.
+        overwrite: replace the datasets in `out`.
+        report: write a report into each dataset.
+        jobs: as for `export`.
+        on_error: as for `export`; with `skip`, a recording is left out of the datasets that it cannot be converted for.
+        progress: called with the events of the export, in this process.
+        pieces: as for `export`.
+        device: as for `export`; a GPU converts each recording once for each dataset.
+
+    Returns:
+        The result of each output.
+
+    Errors:
+        RoboCacheError: as of `export`, with the name of the dataset; two outputs have one name.
+    """
+    recordings = _planned(bags)
     _check_arguments(jobs, on_error)
-    spec = resolved_spec(spec, options)
-    selected = device_of(device, options)
-    formats = load_formats(Labels(spec, options).spec, options)
+    check_outputs(outputs)
+    datasets = [DatasetPlan(output, recordings, device) for output in outputs]
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
     tell = progress or (lambda _event: None)
-    with file_errors(target):
-        failed = _check(recordings, spec, on_error)
-        for recording, reason in failed.items():
-            tell(Failed(recording, reason))
-        kept = tuple(recording for recording in recordings if recording.frames_of not in failed)
-        plan = Plan(kept, spec, options, needed_encodings(formats, spec, options), selected)
-        with new_dataset(target, formats[-1].entry, overwrite=overwrite, pieces=pieces) as new:
-            with file_errors(new.pieces.folder if pieces else target):
-                outcomes = make_pieces(plan, new.pieces, jobs or available_cores(), progress)
-            failed |= {each: outcomes[each].error for each in plan.distinct if outcomes[each].error}
-            losses = [_loss(recording, reason, outcomes) for recording, reason in failed.items()]
-            _check_failed(losses, len({recording.frames_of for recording in recordings}), on_error, Path(out), pieces)
-            made = [replace(outcomes[each.frames_of], recording=each) for each in kept if each.frames_of not in failed]
-            tell(Merging(options.formats, len(made)))
-            merged = merge_pieces(plan, formats, made, losses, new.folder, target.name if report else None)
-    result = ExportResult(Path(out), merged, time.perf_counter() - begun, tuple(losses), (*_reused(made), *new.notes))
-    tell(Ended(result.out, result.episodes, result.frames, result.seconds))
-    return result
+    for dataset in datasets:
+        dataset.check(on_error)
+        for recording, reason in dataset.failed.items():
+            tell(Failed(recording, reason, dataset.name))
+    last = datasets[-1].name or datasets[-1].formats[-1].entry
+    with file_errors(target), new_dataset(target, last, overwrite=overwrite, pieces=pieces) as new:
+        plans = {dataset.name: dataset.plan for dataset in datasets}
+        with file_errors(new.pieces.folder if pieces else target):
+            outcomes = make_pieces(plans, new.pieces, jobs or available_cores(), progress)
+        errors = []
+        for dataset in datasets:
+            try:
+                dataset.complete(outcomes[dataset.name], on_error, Path(out), pieces)
+            except RoboCacheError as error:
+                errors.append(str(error))
+        if errors:
+            raise SeveralErrors("\n".join(errors))
+        found = []
+        for dataset in datasets:
+            tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
+            folder = new.folder / dataset.name
+            folder.mkdir(exist_ok=True)
+            found.append(dataset.write(folder, (dataset.name or target.name) if report else None))
+            if dataset.name:
+                list_entries(folder)
+    seconds, notes = time.perf_counter() - begun, new.notes
+    results = tuple(
+        ExportResult(Path(out) / dataset.name, recordings, seconds, dataset.losses, (*dataset.reused, *notes))
+        for dataset, recordings in zip(datasets, found, strict=True)
+    )
+    tell(Ended(Path(out), sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
+    return results
 
 
 def _check_arguments(jobs: int | None, on_error: str) -> None:
@@ -130,60 +168,6 @@ def _check_arguments(jobs: int | None, on_error: str) -> None:
         raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
     if jobs is not None and jobs < 1:
         raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
-
-
-def _check(recordings: Sequence[PlannedRecording], spec: FusionSpec, on_error: str) -> dict[PlannedRecording, str]:
-    """Check all recordings; return the error of each invalid one, or raise an error that names them."""
-    failed = {}
-    for recording in dict.fromkeys(each.frames_of for each in recordings):
-        try:
-            with file_errors(recording.path):
-                _check_recording(recording, spec)
-        except RoboCacheError as error:
-            failed[recording] = str(error)
-    if failed and (on_error == "fail" or len(failed) == len({each.frames_of for each in recordings})):
-        raise SeveralErrors(_lines(failed.values()))
-    return failed
-
-
-def _check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
-    """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
-    check_recordings([recording.path], spec)
-    if recording.is_part:
-        with Bag(recording.path) as bag:
-            recording.log_range(bag.start_ns, bag.stop_ns)
-
-
-def _loss(recording: PlannedRecording, reason: str, outcomes: Mapping[PlannedRecording, Outcome]) -> FailedRecording:
-    return FailedRecording(recording.path, reason, dropped=recording in outcomes and outcomes[recording].dropped)
-
-
-def _check_failed(
-    losses: Sequence[FailedRecording], total: int, on_error: str, out: Path, pieces: str | Path | None
-) -> None:
-    """Raise an error that names the failed recordings, unless the dataset is made from the others."""
-    if len(losses) == total:
-        raise SeveralErrors(_lines([loss.reason for loss in losses]))
-    failed = [loss.reason for loss in losses if not loss.dropped]
-    if failed and on_error == "fail":
-        raise SeveralErrors(
-            f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {total} recordings failed; "
-            f"the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same command again after "
-            "fixing these, or with --on-error skip"
-        )
-
-
-def _lines(failed: Collection[str]) -> str:
-    """Format one line for each failed recording, given the reasons."""
-    lines = list(failed)[:LINES]
-    more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
-    return "\n".join([*lines, *more])
-
-
-def _reused(made: Sequence[Outcome]) -> list[str]:
-    distinct = {outcome.piece: outcome for outcome in made}.values()
-    reused = sum(outcome.reused for outcome in distinct)
-    return [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"] if reused else []
 
 
 def summarize(
@@ -197,7 +181,7 @@ def summarize(
     """Compute the export result of one recording for a report, without writing a dataset."""
     recording = PlannedRecording(Path(bag))
     with file_errors(recording.path):
-        _check_recording(recording, spec)
+        check_recording(recording, spec)
         options = ExportOptions(
             visibility=visibility,
             compare_visibility=compare_visibility,
@@ -206,7 +190,7 @@ def summarize(
             min_frames=1,
             min_valid=0.0,
         )
-        return convert(recording, spec, options, None, progress)
+        return convert(recording, spec, options, progress)
 
 
 def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.expected_tables import expected_facts, problem_lines, recordings_table, stream_table
 from robocache_ros.cli.output.export_tally import duration
 from robocache_ros.cli.output.json_output import print_document
 from robocache_ros.errors import printable
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.preview.dry_run import DryRun
 
 
-def print_dry_run(run: DryRun, out: Path, options: ExportOptions) -> None:
-    """Print what an export would make."""
+def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
+    """Print what an export would make, for each dataset."""
+    for output, run in runs:
+        if output.name:
+            tables.say(f"{printable(output.name, 80)}:")
+        _print_dataset(output, run, out / output.name)
+    estimates = [run.estimate for _, run in runs if run.estimate]
+    size = sum(estimate.size_bytes for estimate in estimates)
+    if len(estimates) > 1:
+        seconds = sum(estimate.seconds for estimate in estimates)
+        tables.say(
+            f"{_count(len(runs), 'dataset')}: about {_size(size)}, twice that while it runs; less than "
+            f"{duration(seconds)}, because each recording is read once"
+        )
+    if (free := _free_bytes(out)) < 2 * size:
+        tables.show_notes([f"{printable(out, 80)}: only {_size(free)} are free there"])
+    for line in _problems(runs):
+        tables.complain(line)
+
+
+def _print_dataset(output: Output, run: DryRun, out: Path) -> None:
     expected = run.expected
     tables.show(stream_table(expected[0]) if len(expected) == 1 else recordings_table(expected))
-    formats, accepted = ", ".join(options.formats), len(run.accepted)
+    formats, accepted = ", ".join(output.options.formats), len(run.accepted)
     tables.say(
         f"would write {formats} to {printable(out, 80)}: {run.frames} frames in {_count(run.episodes, 'episode')} of "
         f"{_count(accepted, 'recording')}"
@@ -34,20 +55,30 @@ def print_dry_run(run: DryRun, out: Path, options: ExportOptions) -> None:
             f"  estimated from the export of {estimate.sample_frames} frames of {printable(estimate.sample.path, 80)} "
             "to a temporary folder"
         )
-        free = _free_bytes(out)
-        if free < 2 * estimate.size_bytes:
-            tables.show_notes([f"{printable(out, 80)}: only {_size(free)} are free there"])
-    for line in problem_lines(expected):
-        tables.complain(line)
 
 
-def print_dry_run_json(run: DryRun, out: Path, options: ExportOptions) -> None:
-    """Print the document of a dry run."""
-    problems, estimate = problem_lines(run.expected), run.estimate
-    content = {
-        "dry_run": True,
-        "out": out,
-        "formats": options.formats,
+def _problems(runs: Sequence[tuple[Output, DryRun]]) -> list[str]:
+    """Return the lines for what is wrong, with the name of the dataset if there are several."""
+    return [
+        f"{printable(output.name, 40)}: {line}" if output.name else line
+        for output, run in runs
+        for line in problem_lines(run.expected)
+    ]
+
+
+def print_dry_run_json(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
+    """Print the document of a dry run, with a list of the datasets if there are several."""
+    problems, contents = _problems(runs), [_content(output, run) for output, run in runs]
+    content = contents[0] if len(runs) == 1 else {"datasets": contents}
+    content = {"dry_run": True, "out": out, **content, "free_bytes": _free_bytes(out)}
+    print_document("export", content, exit_code=int(bool(problems)), errors=problems)
+
+
+def _content(output: Output, run: DryRun) -> dict[str, Any]:
+    estimate = run.estimate
+    return {
+        **({"dataset": output.name} if output.name else {}),
+        "formats": output.options.formats,
         "frames": run.frames,
         "episodes": run.episodes,
         "recordings": [
@@ -62,9 +93,7 @@ def print_dry_run_json(run: DryRun, out: Path, options: ExportOptions) -> None:
             "sample": estimate.sample.path,
             "sample_frames": estimate.sample_frames,
         },
-        "free_bytes": _free_bytes(out),
     }
-    print_document("export", content, exit_code=int(bool(problems)), errors=problems)
 
 
 def _free_bytes(out: Path) -> int:

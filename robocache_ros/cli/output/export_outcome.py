@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
@@ -15,7 +15,7 @@ from robocache_ros.export.report.exported_facts import recording_facts
 from robocache_ros.export.target import piece_store
 
 if TYPE_CHECKING:
-    from robocache_ros.export.job import ExportResult
+    from robocache_ros.export.outputs.export_result import ExportResult
 
 
 def show(result: ExportResult, *, report: bool) -> None:
@@ -33,9 +33,20 @@ def show(result: ExportResult, *, report: bool) -> None:
     )
 
 
-def print_json(result: ExportResult, *, report: bool) -> None:
-    """Print the document of an export."""
-    content = {
+def print_json(results: Sequence[ExportResult], out: Path, *, report: bool) -> None:
+    """Print the document of an export, with a list of the datasets if there are several."""
+    contents = [_content(result, report) for result in results]
+    errors = [f"not in the dataset: {loss.reason}" for result in results for loss in result.failed]
+    if len(results) == 1:
+        content = contents[0]
+    else:
+        named = [{"dataset": result.out.name, **told} for result, told in zip(results, contents, strict=True)]
+        content = {"out": out, "seconds": results[0].seconds, "datasets": named}
+    print_document("export", content, exit_code=int(bool(errors)), errors=errors)
+
+
+def _content(result: ExportResult, report: bool) -> dict[str, Any]:
+    return {
         "out": result.out,
         "report": result.out / "report.html" if report else None,
         "report_json": result.out / "report.json" if report else None,
@@ -47,8 +58,6 @@ def print_json(result: ExportResult, *, report: bool) -> None:
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
     }
-    errors = [f"not in the dataset: {loss.reason}" for loss in result.failed]
-    print_document("export", content, exit_code=int(bool(result.failed)), errors=errors)
 
 
 @contextmanager

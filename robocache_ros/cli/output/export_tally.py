@@ -17,12 +17,12 @@ class Tally:
         clock: seconds on a monotonic clock.
 
     Attributes:
-        total, done, failed, reused: numbers of recordings.
+        total, reused: numbers of recordings.
         current: the recording that advanced last.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.total = self.done = self.failed = self.reused = 0
+        self.total = self.reused = 0
         self.current = ""
         self._clock = clock
         self._began_s = clock()
@@ -30,11 +30,14 @@ class Tally:
         self._shares: dict[PlannedRecording, float] = {}
         self._ticks: dict[PlannedRecording, int] = {}
         self._skipped = 0  # bytes that this export does not convert
+        self._done: set[PlannedRecording] = set()
+        self._failed: set[PlannedRecording] = set()  # in one of several datasets, or in all
 
     def add(self, event: Event) -> None:
         """Count an event."""
         if isinstance(event, Started):
-            self.total = len(event.recordings)
+            self._done -= set(event.recordings)  # those that failed in another dataset
+            self.total = len(event.recordings) + len(self._done)
             self._began_s = self._clock()
             self._sizes = dict(zip(event.recordings, event.sizes, strict=True))
         elif isinstance(event, Advanced):
@@ -42,14 +45,27 @@ class Tally:
             self._shares[event.recording] = event.share
             self._ticks[event.recording] = event.ticks
         elif isinstance(event, (Converted, Failed)):
-            self.done += 1
-            self.failed += isinstance(event, Failed)
-            if isinstance(event, Failed) or event.reused:
-                self.reused += isinstance(event, Converted)
+            first = event.recording not in self._done
+            self._done.add(event.recording)
+            if isinstance(event, Converted) and not event.reused:
+                self._shares[event.recording] = 1.0
+            elif first:
                 converted = self._shares.pop(event.recording, 0.0)
                 self._skipped += round(self._sizes.get(event.recording, 0) * (1 - converted))
+            if isinstance(event, Failed):
+                self._failed.add(event.recording)
             else:
-                self._shares[event.recording] = 1.0
+                self.reused += event.reused
+
+    @property
+    def done(self) -> int:
+        """Number of recordings that are converted, reused or failed."""
+        return len(self._done)
+
+    @property
+    def failed(self) -> int:
+        """Number of recordings that failed."""
+        return len(self._failed)
 
     @property
     def seconds(self) -> float:

@@ -79,12 +79,20 @@ class JsonLog:
         elif isinstance(event, Converted):
             self._log("recording_done", path=event.recording.path, reused=event.reused, so_far=self._tally.numbers())
         elif isinstance(event, Failed):
-            self._log("recording_failed", path=event.recording.path, reason=event.reason, so_far=self._tally.numbers())
-        elif isinstance(event, (Merging, Ended)):
-            self._log("merge" if isinstance(event, Merging) else "end", **asdict(event))
+            told = {"path": event.recording.path, "reason": event.reason, **_dataset(event)}
+            self._log("recording_failed", **told, so_far=self._tally.numbers())
+        elif isinstance(event, Merging):
+            self._log("merge", formats=event.formats, recordings=event.recordings, **_dataset(event))
+        elif isinstance(event, Ended):
+            self._log("end", **asdict(event))
         elif self._clock() - self._last_s >= EVERY_S:
             self._last_s = self._clock()
             self._log("progress", so_far=self._tally.numbers())
+
+
+def _dataset(event: Failed | Merging) -> dict[str, str]:
+    """Return the name of the dataset of an event, if there are several datasets."""
+    return {"dataset": event.dataset} if event.dataset else {}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from robocache_ros.spec.layout import Layout
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo
     from robocache_ros.bags.frames.recorded_frames import FrameInfo
-    from robocache_ros.export.job import ExportResult
+    from robocache_ros.export.outputs.export_result import ExportResult
 
 console = Console()
 errors = Console(stderr=True)

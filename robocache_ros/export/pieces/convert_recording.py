@@ -7,6 +7,7 @@ from contextlib import closing
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.shared_reading import ReadMessages
 from robocache_ros.bags.stats import clock_notes
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.boundaries import Boundaries
@@ -33,33 +34,17 @@ class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is r
 
 
 def convert(
-    recording: PlannedRecording,
-    spec: FusionSpec,
-    options: ExportOptions,
-    writer: PieceWriter | None,
-    progress: Progress | None,
-    without: Collection[int] = (),
-    device: str = "cpu",
+    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions, progress: Progress | None = None
 ) -> ExportedRecording:
-    """Run a recording through the engine; write the rows of its episodes to `writer`.
-
-    Args:
-        recording: the recording, or a part of one.
-        spec: its streams.
-        options: of the export.
-        writer: receives the rows; None: only the result is needed, also of a recording that an export refuses.
-        progress: called with the progress.
-        without: parts of the recording to leave out.
-        device: converts images and clouds.
+    """Run a recording through the engine, and return the result, also of a recording that an export refuses.
 
     Errors:
-        RoboCacheError: the recording cannot be read, or an export refuses it.
-        PartsDropped: rows of other parts were written that have to be left out.
+        RoboCacheError: the recording cannot be read.
     """
-    converted, refused = _converted(recording, spec, options, writer, progress, without, device)
-    if refused and writer:
-        raise refused
-    return converted
+    with Bag(recording.path) as bag:
+        conversion = Conversion(bag, recording, spec, options)
+        conversion.run(progress)
+        return conversion.result()[0]
 
 
 def foresee(
@@ -74,7 +59,10 @@ def foresee(
     without: tuple[int, ...] = ()
     while True:
         try:
-            converted, refusal = _converted(recording, spec, options, None, None, without, media=False)
+            with Bag(recording.path) as bag:
+                conversion = Conversion(bag, recording, spec, options, without=without, media=False)
+                conversion.run()
+                converted, refusal = conversion.result()
         except PartsDropped as dropped:
             without = dropped.parts
         except RoboCacheError as error:
@@ -83,22 +71,42 @@ def foresee(
             return converted, str(refusal or "")
 
 
-# More than 50 lines, because of the many values of its result.
-def _converted(
-    planned: PlannedRecording,
-    spec: FusionSpec,
-    options: ExportOptions,
-    writer: PieceWriter | None,
-    progress: Progress | None,
-    without: Collection[int] = (),
-    device: str = "cpu",
-    *,
-    media: bool = True,
-) -> tuple[ExportedRecording, RoboCacheError | None]:
-    """Return the result of a recording, and why an export refuses it."""
-    with Bag(planned.path) as bag:
+class Conversion:
+    """The conversion of an open recording: `run` computes its rows, then `result` returns what was found.
+
+    Args:
+        bag: the recording.
+        planned: the recording, or the part of it that is used.
+        spec: its streams.
+        options: of the export.
+        writer: receives the rows; None: only the result is needed.
+        without: parts of the recording to leave out.
+        device: converts images and clouds.
+        media: convert images and clouds.
+
+    Attributes:
+        reads: what `run` reads.
+
+    Errors:
+        RoboCacheError: the recording does not match.
+    """
+
+    def __init__(
+        self,
+        bag: Bag,
+        planned: PlannedRecording,
+        spec: FusionSpec,
+        options: ExportOptions,
+        writer: PieceWriter | None = None,
+        *,
+        without: Collection[int] = (),
+        device: str = "cpu",
+        media: bool = True,
+    ) -> None:
+        self._bag, self._planned, self._spec, self._options = bag, planned, spec, options
+        self._writer, self._media = writer, media
         start_ns, stop_ns = planned.log_range(bag.start_ns, bag.stop_ns) if planned.is_part else (None, None)
-        run = BagRun(
+        self._run = run = BagRun(
             bag,
             spec,
             visibility=options.visibility,
@@ -110,39 +118,60 @@ def _converted(
             channels_last=True,
             media=media,
         )
-        boundaries, labels = Boundaries(run, options), Labels(spec, options)
-        cutter = EpisodeCutter(
+        self.reads = run.reads
+        self._boundaries, self._labels = Boundaries(run, options), Labels(spec, options)
+        self._cutter = EpisodeCutter(
             spec,
-            options.min_frames + labels.first + labels.offset,
+            options.min_frames + self._labels.first + self._labels.offset,
             max_frames=round(options.split_s * spec.rate_hz),
-            parts=boundaries.parts,
+            parts=self._boundaries.parts,
             without=without,
         )
-        success = SuccessValues(spec, len(boundaries.parts))
-        thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
-        ages = ValueAges(len(spec.streams))
+        self._success = SuccessValues(spec, len(self._boundaries.parts))
+        self._thumbnails = Thumbnails(spec, run.start_ns, run.stop_ns)
+        self._ages = ValueAges(len(spec.streams))
+
+    def run(self, progress: Progress | None = None, source: ReadMessages | None = None) -> None:
+        """Compute the rows, and write them.
+
+        Args:
+            progress: called with the progress.
+            source: returns the messages of each of `reads`; None: they are read from the recording.
+
+        Errors:
+            RoboCacheError: the recording cannot be read.
+            PartsDropped: rows of other parts were written that have to be left out.
+        """
+        run, cutter, writer = self._run, self._cutter, self._writer
         span, done, begun = max(run.stop_ns - run.start_ns, 1), 0, False
-        with closing(run.frames()) as parts:  # closed before the recording, which a thread prefetches
+        with closing(run.frames(source)) as parts:  # closed before the recording, which a thread prefetches
             for frames in parts:
-                if media:
-                    thumbnails.watch(frames)
+                if self._media:
+                    self._thumbnails.watch(frames)
                 at = run.leading + done
                 done += len(frames)
-                success.add(frames, at)
-                ages.add(frames)
+                self._success.add(frames, at)
+                self._ages.add(frames)
                 for ticks in cutter.cut(frames, at):
                     if writer:
-                        begun = _write(writer, labels.rows(ticks), begun)
+                        begun = _write(writer, self._labels.rows(ticks), begun)
                 if progress and len(frames):
-                    progress(Advanced(planned, (int(frames.ticks_ns[-1]) - run.start_ns) / span, done))
+                    progress(Advanced(self._planned, (int(frames.ticks_ns[-1]) - run.start_ns) / span, done))
         cutter.finish()
-        if (writer or not media) and cutter.incomplete:
+        if (writer or not self._media) and cutter.incomplete:
             raise PartsDropped(cutter.dropped)
+        if progress:
+            progress(Advanced(self._planned, 1.0, done))
+
+    def result(self) -> tuple[ExportedRecording, RoboCacheError | None]:
+        """Return the result, and why an export refuses the recording; otherwise the rows are complete."""
+        run, cutter, options = self._run, self._cutter, self._options
         topics = run.stats()
-        episodes = boundaries.infos(cutter, labels, success)
+        episodes = self._boundaries.infos(cutter, self._labels, self._success)
+        compared = options.compare_visibility and (self._writer or self._media)
         recording = ExportedRecording(
-            bag=planned.path,
-            spec=spec,
+            bag=self._planned.path,
+            spec=self._spec,
             visibility=options.visibility,
             start_ns=run.start_ns,
             stop_ns=run.stop_ns,
@@ -152,23 +181,21 @@ def _converted(
             counters=run.counters,
             topics=topics,
             notes=(
-                *bag.notes,
+                *self._bag.notes,
                 *filter(None, [run.timeline.note]),
                 *clock_notes(topics.values()),
-                *boundaries.notes,
+                *self._boundaries.notes,
                 *cutter.notes,
             ),
             clocks=run.clocks(),
-            integrity=bag.integrity,
-            thumbnails=thumbnails,
-            reasons=boundaries.left_out(cutter, episodes, run.valid),
-            visibilities=_both(run, ages, options) if options.compare_visibility and (writer or media) else {},
+            integrity=self._bag.integrity,
+            thumbnails=self._thumbnails,
+            reasons=self._boundaries.left_out(cutter, episodes, run.valid),
+            visibilities=_both(run, self._ages, options) if compared else {},
         )
-        refused = refusal(recording, boundaries, cutter, run, options)
-        if writer and not refused:
-            writer.end_episode()
-        if progress:
-            progress(Advanced(planned, 1.0, done))
+        refused = refusal(recording, self._boundaries, cutter, run, options)
+        if self._writer and not refused:
+            self._writer.end_episode()
         return recording, refused
 
 

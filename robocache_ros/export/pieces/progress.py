@@ -30,10 +30,10 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Converted:
-    """The piece of a recording is complete."""
+    """The pieces of a recording are complete: one for each dataset."""
 
     recording: PlannedRecording
-    reused: bool  # an earlier export made it
+    reused: bool  # an earlier export made all of them
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,16 @@ class Failed:
 
     recording: PlannedRecording
     reason: str
+    dataset: str = ""  # the name of the dataset, if there are several
 
 
 @dataclass(frozen=True)
 class Merging:
-    """The datasets are put together from the pieces."""
+    """The datasets of the formats are put together from the pieces."""
 
     formats: tuple[str, ...]
     recordings: int
+    dataset: str = ""  # the name of the dataset, if there are several
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,27 @@
-"""Makes the piece of a recording."""
+"""Makes the pieces of a recording: one for each dataset of an export."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
+from functools import partial
 from pathlib import Path
 
 from torch.cuda import OutOfMemoryError
 
+from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.episodes.boundaries import EpisodesDropped
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
-from robocache_ros.export.pieces.convert_recording import PartsDropped, convert
+from robocache_ros.export.pieces.convert_recording import Conversion, PartsDropped
 from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Progress
+from robocache_ros.export.pieces.run_together import run_together
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
@@ -26,7 +30,7 @@ _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome for a recording: its piece, or the error."""
+    """The outcome for a recording in a dataset: its piece, or the error."""
 
     recording: PlannedRecording
     piece: Path | None = None
@@ -35,28 +39,63 @@ class Outcome:
     dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
 
 
-def make_piece(
-    plan: Plan, recording: PlannedRecording, store: PieceStore, *, resumed: bool, progress: Progress | None
-) -> Outcome:
-    """Make the piece of a recording, or find an existing one.
+@dataclass(frozen=True)
+class _Work:
+    """A recording, and what making its pieces needs."""
+
+    recording: PlannedRecording
+    store: PieceStore
+    checksums: Checksums
+    progress: Progress | None
+
+
+def make_pieces_of(
+    recording: PlannedRecording,
+    plans: Sequence[Plan],
+    store: PieceStore,
+    *,
+    resumed: bool = False,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Make the piece of a recording for each plan, or find an existing one.
+
+    Missing pieces are made in one pass over the recording. Each has the bytes that it has if it is made alone.
 
     Args:
-        plan: the plan of the export.
-        recording: one of its recordings.
+        recording: a recording of all plans.
+        plans: of the datasets.
         store: the store of the pieces.
         resumed: whether pieces of an earlier export exist. Only in this case, the function waits for the checksums of
-            the recording, which name its piece, before the conversion.
+            the recording, which name its pieces, before the conversion.
         progress: called with the progress of the recording.
 
     Errors:
-        OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcome.
+        OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcomes.
     """
+    outcomes: dict[int, Outcome] = {}
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
-            found = store.find(plan.key(recording, checksums.result())) if resumed else None
-            if found:
-                return Outcome(recording, found, reused=True)
-            return Outcome(recording, _make(plan, recording, store, checksums, progress))
+            for number, plan in enumerate(plans) if resumed else ():
+                if found := store.find(plan.key(recording, checksums.result())):
+                    outcomes[number] = Outcome(recording, found, reused=True)
+            missing = [number for number in range(len(plans)) if number not in outcomes]
+            work = _Work(recording, store, checksums, progress)
+            # Kernels of several threads would share the buffers of a GPU.
+            if len(missing) > 1 and all(plans[number].device == "cpu" for number in missing):
+                outcomes |= _make_together(work, {number: plans[number] for number in missing})
+            for number in missing:
+                if number not in outcomes:
+                    outcomes[number] = _outcome(recording, partial(_make, work, plans[number]))
+    except RoboCacheError as error:  # of the files, which all pieces are made from
+        return [outcomes.get(number) or Outcome(recording, error=str(error)) for number in range(len(plans))]
+    return [outcomes[number] for number in range(len(plans))]
+
+
+def _outcome(recording: PlannedRecording, make: Callable[[], Path]) -> Outcome:
+    """Return the outcome of making a piece."""
+    try:
+        with file_errors(recording.path, but=_TARGET_ERRORS):
+            return Outcome(recording, make())
     except OutOfMemoryError:
         where = printable(recording.path)
         return Outcome(recording, error=f"{where}: not enough GPU memory; use fewer --jobs, or --device cpu")
@@ -64,20 +103,68 @@ def make_piece(
         return Outcome(recording, error=str(error), dropped=isinstance(error, EpisodesDropped))
 
 
-def _make(
-    plan: Plan, recording: PlannedRecording, store: PieceStore, checksums: Checksums, progress: Progress | None
-) -> Path:
-    without: tuple[int, ...] = ()
-    video, points = plan.options.video_settings, plan.options.points
+def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> Path:
+    """Make a piece on its own."""
     while True:
-        with store.draft() as folder:
+        with ExitStack() as stack:
+            bag = stack.enter_context(Bag(work.recording.path))
             try:
-                with closing(PieceWriter(folder, plan.layout, plan.encodings, video, points)) as writer:
-                    converted = convert(recording, plan.spec, plan.options, writer, progress, without, plan.device)
-                    writer.finish()
+                draft = _Draft(work, plan, bag, stack, without)
+                draft.conversion.run(work.progress)
+                return draft.commit()
             except PartsDropped as dropped:  # after some of their rows were written
                 without = dropped.parts
-                continue
-            files = checksums.result()
-            recording_file.save(folder, converted, files)
-            return store.commit(folder, plan.key(recording, files))
+
+
+def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]:
+    """Make pieces in one pass; return their outcomes, none if each of them has to be made on its own."""
+    outcomes: dict[int, Outcome] = {}
+    drafts: dict[int, _Draft] = {}
+    with ExitStack() as stack:
+        bag = stack.enter_context(Bag(work.recording.path))
+        _definitions, notes = bag.definitions, bag.notes
+        for number, plan in plans.items():
+            try:
+                drafts[number] = _Draft(work, plan, bag, stack)
+            except RoboCacheError as error:
+                outcomes[number] = Outcome(work.recording, error=str(error))
+        errors = run_together(bag, work.recording, [draft.conversion for draft in drafts.values()], work.progress)
+        if bag.notes != notes:  # damage: which of it is found depends on the topics and the times that are read
+            return {}
+        for (number, draft), failure in zip(drafts.items(), errors, strict=True):
+            outcomes[number] = _outcome(work.recording, partial(_end, work, plans[number], draft, failure))
+    return outcomes
+
+
+def _end(work: _Work, plan: Plan, draft: _Draft, error: BaseException | None) -> Path:
+    """Commit a draft that was made with others, after the error of its conversion."""
+    if isinstance(error, PartsDropped):
+        return _make(work, plan, error.parts)
+    if error:
+        raise error
+    return draft.commit()
+
+
+class _Draft:
+    """A piece while it is made."""
+
+    def __init__(self, work: _Work, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
+        self._work, self._plan = work, plan
+        self._folder = stack.enter_context(work.store.draft())
+        video, points = plan.options.video_settings, plan.options.points
+        self._writer = stack.enter_context(
+            closing(PieceWriter(self._folder, plan.layout, plan.encodings, video, points))
+        )
+        self.conversion = Conversion(
+            bag, work.recording, plan.spec, plan.options, self._writer, without=without, device=plan.device
+        )
+
+    def commit(self) -> Path:
+        """Complete the piece after the run of its conversion; RoboCacheError if the recording is refused."""
+        converted, refused = self.conversion.result()
+        if refused:
+            raise refused
+        self._writer.finish()
+        files = self._work.checksums.result()
+        recording_file.save(self._folder, converted, files)
+        return self._work.store.commit(self._folder, self._plan.key(self._work.recording, files))

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError, printable
@@ -22,9 +23,11 @@ from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.freed_memory import return_freed_memory
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Converted, Failed, Progress, Started
-from robocache_ros.export.pieces.recording_to_piece import Outcome, make_piece
+from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+
+Outcomes: TypeAlias = list[Outcome]  # of a recording, one for each dataset that it is converted for
 
 
 def available_cores() -> int:
@@ -32,36 +35,74 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def make_pieces(plan: Plan, store: PieceStore, jobs: int, progress: Progress | None) -> dict[PlannedRecording, Outcome]:
-    """Make the pieces of a plan; return the outcome of each recording.
+def make_pieces(
+    plans: Mapping[str, Plan], store: PieceStore, jobs: int, progress: Progress | None
+) -> dict[str, dict[PlannedRecording, Outcome]]:
+    """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
+
+    Args:
+        plans: by the names of the datasets.
+        store: of the pieces.
+        jobs: maximum number of processes.
+        progress: called with the progress.
 
     Errors:
         OSError: an error of the target, such as a full disk; complete pieces are kept.
         RoboCacheError: a process was killed.
     """
-    resumed = store.count() > 0
-    recordings = plan.distinct
-    sizes = {recording: size_of(recording.path) for recording in recordings}
-    processes = min(jobs, len(recordings))
-    made = {}
+    work = {recording: None for plan in plans.values() for recording in plan.distinct}
+    tasks = [_Task(each, tuple(name for name, plan in plans.items() if each in plan.distinct)) for each in work]
+    sizes = {task: size_of(task.recording.path) for task in tasks}
+    shared = _Shared(plans, store, store.count() > 0)
+    processes = min(jobs, len(tasks))
+    made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
     if progress:
-        progress(Started(recordings, tuple(sizes.values()), processes))
+        progress(Started(tuple(work), tuple(sizes.values()), processes))
     with ExitStack() as stack:
         if processes == 1:
-            outcomes: Iterator[Outcome] = (
-                make_piece(plan, each, store, resumed=resumed, progress=progress) for each in recordings
-            )
+            done: Iterator[tuple[_Task, Outcomes]] = ((task, shared.make(task, progress)) for task in tasks)
         else:
             # Largest first, so that no process is busy with a long recording after the others have finished.
-            largest_first = sorted(recordings, key=sizes.__getitem__, reverse=True)
-            connections = stack.enter_context(_processes(processes, (plan, store, resumed)))
-            outcomes = _collected(connections, largest_first, progress)
-        for outcome in outcomes:
-            made[outcome.recording] = outcome
+            largest_first = sorted(tasks, key=sizes.__getitem__, reverse=True)
+            connections = stack.enter_context(_processes(processes, shared))
+            done = _collected(connections, largest_first, progress)
+        for task, outcomes in done:
+            for name, outcome in zip(task.datasets, outcomes, strict=True):
+                made[name][task.recording] = outcome
             if progress:
-                failed = outcome.error
-                progress(Failed(outcome.recording, failed) if failed else Converted(outcome.recording, outcome.reused))
+                _tell(progress, task, outcomes)
     return made
+
+
+def _tell(progress: Progress, task: _Task, outcomes: Outcomes) -> None:
+    """Tell which pieces of a recording are complete, and which failed."""
+    pieces = [outcome for outcome in outcomes if outcome.piece]
+    if pieces:
+        progress(Converted(task.recording, all(outcome.reused for outcome in pieces)))
+    for name, outcome in zip(task.datasets, outcomes, strict=True):
+        if outcome.error:
+            progress(Failed(task.recording, outcome.error, name))
+
+
+class _Task(NamedTuple):
+    """A recording, and the names of the datasets that it is converted for."""
+
+    recording: PlannedRecording
+    datasets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all tasks need."""
+
+    plans: Mapping[str, Plan]
+    store: PieceStore
+    resumed: bool  # pieces of an earlier export exist
+
+    def make(self, task: _Task, progress: Progress | None) -> Outcomes:
+        """Make the pieces of a recording."""
+        plans = [self.plans[name] for name in task.datasets]
+        return make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=progress)
 
 
 def size_of(recording: Path) -> int:
@@ -73,7 +114,7 @@ def size_of(recording: Path) -> int:
 
 
 @contextmanager
-def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[list[Connection]]:
+def _processes(count: int, shared: _Shared) -> Iterator[list[Connection]]:
     """Yield connections to worker processes. Workers are killed on exit, because they have no work to complete."""
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     threads = max(1, available_cores() // count)
@@ -85,7 +126,7 @@ def _processes(count: int, shared: tuple[Plan, PieceStore, bool]) -> Iterator[li
         for _ in range(count):
             here, there = context.Pipe()
             stack.callback(here.close)
-            process = context.Process(target=_work, args=(there, threads, *shared), daemon=True)
+            process = context.Process(target=_work, args=(there, threads, shared), daemon=True)
             # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
@@ -106,11 +147,11 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 def _collected(
-    connections: Sequence[Connection], recordings: Sequence[PlannedRecording], progress: Progress | None
-) -> Iterator[Outcome]:
-    """Send the next recording to each free process; yield the outcomes."""
-    waiting = list(recordings)
-    busy: dict[Connection, PlannedRecording] = {}
+    connections: Sequence[Connection], tasks: Sequence[_Task], progress: Progress | None
+) -> Iterator[tuple[_Task, Outcomes]]:
+    """Send the next task to each free process; yield the outcomes."""
+    waiting = list(tasks)
+    busy: dict[Connection, _Task] = {}
 
     def give(connection: Connection) -> None:
         if waiting:
@@ -125,23 +166,22 @@ def _collected(
             try:
                 told = ready.recv()
             except (EOFError, ConnectionResetError):
-                name = printable(busy[ready].path.name)
+                name = printable(busy[ready].recording.path.name)
                 raise RoboCacheError(
                     f"{name}: its process was killed, probably out of memory; run the same command again with "
                     "fewer --jobs"
                 ) from None
             if isinstance(told, BaseException):
                 raise told
-            if isinstance(told, Outcome):
-                del busy[ready]
-                yield told
+            if isinstance(told, list):
+                yield busy.pop(ready), told
                 give(ready)
             elif progress:
                 progress(told)
 
 
-def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, resumed: bool) -> None:
-    """Worker process: make the piece of each received recording; send its progress and its outcome."""
+def _work(connection: Connection, threads: int, shared: _Shared) -> None:
+    """Worker process: make the pieces of each received recording; send its progress and the outcomes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
@@ -149,14 +189,14 @@ def _work(connection: Connection, threads: int, plan: Plan, store: PieceStore, r
     return_freed_memory()
     try:
         while True:
-            recording = connection.recv()
+            task = connection.recv()
             try:
-                outcome: Any = make_piece(plan, recording, store, resumed=resumed, progress=connection.send)
+                told: Any = shared.make(task, connection.send)
             except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
-                outcome = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
+                told = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
             except Exception:
-                outcome = RuntimeError(f"{recording.path}:\n{traceback.format_exc()}")
-            connection.send(outcome)
+                told = RuntimeError(f"{task.recording.path}:\n{traceback.format_exc()}")
+            connection.send(told)
     except (EOFError, BrokenPipeError):
         return  # the parent has closed the connection
 

@@ -17,7 +17,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces import recording_file, workers
 from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.pieces.recording_to_piece import make_piece
+from robocache_ros.export.pieces.recording_to_piece import make_pieces_of
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
@@ -48,9 +48,9 @@ def test_the_order_in_which_pieces_are_made_changes_no_byte(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[PlannedRecording, Any]:
-        made = [make_piece(plan, task, store, resumed=False, progress=None) for task in reversed(plan.distinct)]
-        return {outcome.recording: outcome for outcome in made}
+    def backwards(plans: dict[str, Plan], store: PieceStore, jobs: int, progress: object) -> dict[str, Any]:
+        made = [make_pieces_of(task, [plans[""]], store)[0] for task in reversed(plans[""].distinct)]
+        return {"": {outcome.recording: outcome for outcome in made}}
 
     monkeypatch.setattr("robocache_ros.export.job.make_pieces", backwards)
     assert contents(export(recordings, spec, tmp_path / "set", NO_MEDIA).out) == undisturbed("none")
@@ -87,14 +87,14 @@ def test_a_key_covers_all_that_decides_a_piece_and_no_more(bags: list[Path], spe
 
 def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     plan, store = Plan((PlannedRecording(bags[0]),), spec.without_cameras(), NO_MEDIA, {}), PieceStore(tmp_path)
-    first = make_piece(plan, PlannedRecording(bags[0]), store, resumed=False, progress=None)
+    (first,) = make_pieces_of(PlannedRecording(bags[0]), [plan], store)
     assert first.piece
     whole = contents(first.piece)
     data = first.piece / "columns" / "fused"
     data.write_bytes(data.read_bytes()[:-1])
 
     assert store.find(first.piece.name) is None
-    again = make_piece(plan, PlannedRecording(bags[0]), store, resumed=True, progress=None)
+    (again,) = make_pieces_of(PlannedRecording(bags[0]), [plan], store, resumed=True)
 
     assert (again.piece, again.reused) == (first.piece, False)
     assert contents(first.piece) == whole
@@ -106,7 +106,7 @@ def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: 
     save = recording_file.save
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
-        piece = make_piece(plan, PlannedRecording(bags[0]), PieceStore(tmp_path), resumed=False, progress=None).piece
+        piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
     assert piece
     loaded, files = recording_file.load(piece, bags[0], spec, "ideal")
     (original,) = made
@@ -133,16 +133,16 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
 ) -> None:
     sizes = iter([(224, 224), (112, 112)])
 
-    def resized(plan: Plan, store: PieceStore, jobs: int, progress: object) -> dict[PlannedRecording, Any]:
-        outcomes = {}
+    def resized(plans: dict[str, Plan], store: PieceStore, jobs: int, progress: object) -> dict[str, Any]:
+        outcomes, plan = {}, plans[""]
         for task in plan.distinct:
             front = plan.spec.stream("front")
             assert front.image
             other = replace(front, image=replace(front.image, size=next(sizes)))
             streams = tuple(other if stream.name == "front" else stream for stream in plan.spec.streams)
             each = replace(plan, spec=replace(plan.spec, streams=streams))
-            outcomes[task] = make_piece(each, task, store, resumed=False, progress=None)
-        return outcomes
+            (outcomes[task],) = make_pieces_of(task, [each], store)
+        return {"": outcomes}
 
     monkeypatch.setattr("robocache_ros.export.job.make_pieces", resized)
     with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):

@@ -106,7 +106,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
 
     spec = spec.without_cameras()
     with monkeypatch.context() as patched:
-        patched.setattr("robocache_ros.export.job.merge_pieces", full)
+        patched.setattr("robocache_ros.export.outputs.dataset_plan.merge_pieces", full)
         with pytest.raises(RoboCacheError, match="disk: full"):
             export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
     monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)

@@ -1,0 +1,151 @@
+"""How one dataset of an export is made: its plan, its formats, and the recordings that are not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from robocache_ros.bags.reader import Bag, check_recordings
+from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.episodes.labels import Labels
+from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
+from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
+from robocache_ros.export.outputs.output import Output
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.recording_to_piece import Outcome
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
+from robocache_ros.spec import FusionSpec
+
+LINES = 20  # maximum number of failed recordings listed in an error
+
+
+class DatasetPlan:
+    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
+
+    Args:
+        output: the dataset.
+        recordings: of the export, in the order of the episodes.
+        device: as for an export.
+
+    Attributes:
+        name: of its folder; empty if it is the only dataset.
+        plan: without the recordings that do not match.
+        formats: that it is written in.
+        failed: the recordings that are not in it, and why.
+
+    Errors:
+        RoboCacheError: the spec and the options cannot be used.
+    """
+
+    def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
+        self.name = output.name
+        with self._named():
+            spec = resolved_spec(output.spec, output.options)
+            selected = device_of(device, output.options)
+            self.formats = load_formats(Labels(spec, output.options).spec, output.options)
+        encodings = needed_encodings(self.formats, spec, output.options)
+        self.plan = Plan(tuple(recordings), spec, output.options, encodings, selected)
+        self._total = len(self.plan.distinct)
+        self.failed: dict[PlannedRecording, str] = {}
+        self.made: tuple[Outcome, ...] = ()
+        self.losses: tuple[FailedRecording, ...] = ()
+
+    def check(self, on_error: str) -> None:
+        """Check the recordings; leave out those that do not match, or with `on_error` fail raise an error."""
+        with self._named():
+            self.failed = _check(self.plan, on_error)
+        kept = tuple(recording for recording in self.plan.recordings if recording.frames_of not in self.failed)
+        self.plan = replace(self.plan, recordings=kept)
+
+    def complete(
+        self, outcomes: Mapping[PlannedRecording, Outcome], on_error: str, out: Path, pieces: str | Path | None
+    ) -> None:
+        """Take the outcomes of the recordings; raise an error that names those that failed, unless they are skipped.
+
+        Args:
+            outcomes: of the recordings of the plan.
+            on_error: `fail` or `skip`.
+            out: the folder of the export, for the error.
+            pieces: the folder of the pieces, for the error; None: in `out`.
+        """
+        self.failed |= {each: outcomes[each].error for each in self.plan.distinct if outcomes[each].error}
+        self.losses = tuple(
+            FailedRecording(each.path, reason, dropped=each in outcomes and outcomes[each].dropped)
+            for each, reason in self.failed.items()
+        )
+        with self._named():
+            self._check_failed(on_error, out, pieces)
+        self.made = tuple(
+            replace(outcomes[each.frames_of], recording=each)
+            for each in self.plan.recordings
+            if each.frames_of not in self.failed
+        )
+
+    def write(self, folder: Path, title: str | None) -> tuple[ExportedRecording, ...]:
+        """Write the dataset into a folder, with a report if it has a title; return its recordings."""
+        with self._named():
+            return merge_pieces(self.plan, self.formats, self.made, self.losses, folder, title)
+
+    @property
+    def reused(self) -> list[str]:
+        """A note on the recordings that an earlier export converted."""
+        distinct = {outcome.piece: outcome for outcome in self.made}.values()
+        reused = sum(outcome.reused for outcome in distinct)
+        if not reused:
+            return []
+        return [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the dataset in the lines of errors, if there are several datasets."""
+        try:
+            yield
+        except RoboCacheError as error:
+            if not self.name:
+                raise
+            where = printable(self.name, 40)
+            raise SeveralErrors("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
+
+    def _check_failed(self, on_error: str, out: Path, pieces: str | Path | None) -> None:
+        if len(self.losses) == self._total:
+            raise SeveralErrors(_lines([loss.reason for loss in self.losses]))
+        failed = [loss.reason for loss in self.losses if not loss.dropped]
+        if failed and on_error == "fail":
+            raise SeveralErrors(
+                f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {self._total} "
+                f"recordings failed; the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same "
+                "command again after fixing these, or with --on-error skip"
+            )
+
+
+def check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
+    """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
+    check_recordings([recording.path], spec)
+    if recording.is_part:
+        with Bag(recording.path) as bag:
+            recording.log_range(bag.start_ns, bag.stop_ns)
+
+
+def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
+    """Check all recordings; return the error of each invalid one, or raise an error that names them."""
+    failed = {}
+    for recording in plan.distinct:
+        try:
+            with file_errors(recording.path):
+                check_recording(recording, plan.spec)
+        except RoboCacheError as error:
+            failed[recording] = str(error)
+    if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
+        raise SeveralErrors(_lines(failed.values()))
+    return failed
+
+
+def _lines(failed: Collection[str]) -> str:
+    """Format one line for each failed recording, given the reasons."""
+    lines = list(failed)[:LINES]
+    more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
+    return "\n".join([*lines, *more])
