@@ -12,7 +12,6 @@ from torch import Tensor
 
 from robocache_ros import ops
 from robocache_ros.datasets.episode_source import DatasetError, Stream
-from robocache_ros.datasets.image_decoding import images_at
 from robocache_ros.engine.frames import age_ms
 from robocache_ros.errors import printable
 from robocache_ros.ops.resample.selection import HELD, Rule, select
@@ -62,16 +61,6 @@ def align_vectors(
             found[stream.name] = _aligned(fused.values[0, :, column : column + width], valid, age_ns)
             column += width
     return found
-
-
-def align_images(stream: Stream, ticks_ns: NDArray[np.int64], method: str, where: str) -> Aligned:
-    """Align images to ticks; only those that a tick uses are decoded.
-
-    Errors:
-        DatasetError: the method blends, or an image is damaged.
-    """
-    rows, valid, age = align_rows(stream, ticks_ns, method, where)
-    return Aligned(torch.from_numpy(images_at(stream, rows, where)), torch.from_numpy(valid), torch.from_numpy(age))
 
 
 def align_rows(

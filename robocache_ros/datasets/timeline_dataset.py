@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.datasets.aligned import Aligned, align_images, align_vectors, method_of
+from robocache_ros.datasets.aligned import method_of
+from robocache_ros.datasets.aligned_episode import AlignedEpisode
 from robocache_ros.datasets.episode_source import (
     DatasetError,
     EpisodeSource,
@@ -96,6 +96,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         _known("align", list(self.align.values()), NAMES)
         self.window = window
         self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
+        # The episode of the last window, as read and as aligned: the next window is often in it.
+        self._read: tuple[int, SourceEpisode] | None = None
+        self._aligned: tuple[int, tuple[AlignedEpisode, int]] | None = None
 
     def __len__(self) -> int:
         if self.window is None:
@@ -107,26 +110,28 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         what = f"{len(self.source):,} episodes" if self.window is None else f"{len(self):,} windows, {self.window}"
         return f"{type(self).__name__}({what}, target_hz={self.rate_hz})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": None, "_aligned": None}
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"index {index} of {size} samples")
         episode_index, tick = self.place(index % size)
-        episode = self.streams_of(episode_index)
         if self.window is None:
-            return self.align_episode(episode)
-        first, count = self.ticks(episode.span_ns(), episode.source)
+            return self.align_episode(self.streams_of(episode_index))
+        episode, count = self._aligned_episode(episode_index)
         observed = tick + np.arange(1 - self.window.n_obs, 1)
         acted = tick + self.window.action_offset + np.arange(self.window.horizon)
-        times = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]
-        sample = self._sample(episode, times[0], times[1])
+        sample = episode.rows(np.clip(observed, 0, count - 1), np.clip(acted, 0, count - 1))
         outside = [torch.from_numpy((rows < 0) | (rows >= count)) for rows in (observed, acted)]
         return {**sample, "is_pad": outside[0], "action_is_pad": outside[1], "length": self.window.n_obs}
 
     def align_episode(self, episode: SourceEpisode) -> dict[str, Any]:
         """Return the sample of a whole episode that `streams_of` has returned."""
-        first, count = self.ticks(episode.span_ns(), episode.source)
-        return {**self._sample(episode, self._times(first, np.arange(count)), None), "length": count}
+        aligned, count = self._align(episode)
+        rows = np.arange(count)
+        return {**aligned.rows(rows, rows), "length": count}
 
     def unaligned(self, index: int) -> Unaligned:
         """Return a sample before its streams are aligned, as a loader sends it to a GPU.
@@ -152,8 +157,13 @@ class TimelineDataset(Dataset[dict[str, Any]]):
 
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""
-        episode = checked(self.source.read(index))
-        return replace(episode, streams=self._selected(episode))
+        if self._read is not None and self._read[0] == index:
+            return self._read[1]
+        read = checked(self.source.read(index))
+        episode = replace(read, streams=self._selected(read))
+        if self.window is not None:
+            self._read = index, episode
+        return episode
 
     def stream_names(self, index: int = 0) -> tuple[str, ...]:
         """Return the names of an episode's streams, in the order of `valid`, `age_ms` and `measured`."""
@@ -185,6 +195,20 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         times = tick_grid.ticks_ns(first + low, int(rows.max()) - low + 1, self.rate_hz)
         return times[rows - low]
 
+    def _align(self, episode: SourceEpisode) -> tuple[AlignedEpisode, int]:
+        """Return an episode at its ticks, and their number."""
+        first, count = self.ticks(episode.span_ns(), episode.source)
+        streams = list(episode.streams.values())
+        methods = {stream.name: self.method(stream) for stream in streams}
+        times = self._times(first, np.arange(count))
+        return AlignedEpisode(streams, methods, times, self._texts(episode), episode.success, episode.source), count
+
+    def _aligned_episode(self, index: int) -> tuple[AlignedEpisode, int]:
+        """Return an episode at its ticks, and their number."""
+        if self._aligned is None or self._aligned[0] != index:
+            self._aligned = index, self._align(self.streams_of(index))
+        return self._aligned[1]
+
     def _selected(self, episode: SourceEpisode) -> dict[str, Stream]:
         streams = {name: stream for name, stream in episode.streams.items() if self._selects(stream)}
         if not streams:
@@ -196,40 +220,6 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             return stream.modality in self.modalities
         return stream.role != "observation" or "proprio" in self.modalities
 
-    def _sample(
-        self, episode: SourceEpisode, ticks: NDArray[np.int64], action_ticks: NDArray[np.int64] | None
-    ) -> dict[str, Any]:
-        streams = list(episode.streams.values())
-        vectors = [stream for stream in streams if not stream.is_image]
-        methods = {stream.name: self.method(stream) for stream in streams}
-        aligned = align_vectors(vectors, ticks, methods)
-        sample: dict[str, Any] = {}
-        pictures: dict[str, Tensor] = {}
-        for stream in (stream for stream in streams if stream.is_image):
-            aligned[stream.name] = align_images(stream, ticks, methods[stream.name], episode.source)
-            pictures[stream.name] = aligned[stream.name].values
-        chunk = aligned if action_ticks is None else align_vectors(vectors, action_ticks, methods)
-        of_role = {role: [s.name for s in vectors if s.role == role] for role in ("observation", "action", "reward")}
-        if of_role["observation"]:
-            sample["proprio"] = _columns(aligned, of_role["observation"])
-        if of_role["action"]:
-            sample["actions"] = _columns(chunk, of_role["action"])
-        if of_role["reward"]:
-            sample["rewards"] = _columns(chunk, of_role["reward"])[:, 0]
-        cameras = {name: images for name, images in pictures.items() if episode.streams[name].modality == "vision"}
-        if len({tuple(images.shape) for images in cameras.values()}) == 1:
-            sample["vision"] = torch.stack(list(cameras.values()), dim=1)
-            pictures = {name: images for name, images in pictures.items() if name not in cameras}
-        sample.update(pictures)
-        fused = [stream.name for stream in vectors if stream.role != "reward"]
-        sample["fused"] = _columns(aligned, fused) if fused else torch.zeros((len(ticks), 0))
-        sample["valid"] = torch.stack([aligned[stream.name].valid for stream in streams], dim=1)
-        sample["age_ms"] = torch.stack([aligned[stream.name].age_ms for stream in streams], dim=1)
-        sample["measured"] = torch.tensor([stream.measured for stream in streams])
-        sample["tick_ns"] = torch.from_numpy(ticks)
-        sample["success"] = torch.tensor(-1 if episode.success is None else int(episode.success))
-        return {**sample, **self._texts(episode)}
-
     def _window_ends(self) -> list[int]:
         if self._ends is None:
             counts = (
@@ -237,10 +227,6 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             )
             self._ends = list(accumulate(counts))
         return self._ends
-
-
-def _columns(aligned: Mapping[str, Aligned], names: Sequence[str]) -> Tensor:
-    return torch.cat([aligned[name].values for name in names], dim=1)
 
 
 def _known(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Batch:
     texts: dict[str, tuple[str, ...]]
     # The columns of each stream in a tensor, in the order of `valid`: 0 where it has none.
     widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    mask: Tensor | None = None  # (B, T) bool, what `padding` returns if it is known already
 
     @classmethod
     def of_block(cls, description: Description, block: Tensor) -> Batch:
@@ -68,6 +69,8 @@ class Batch:
 
     def padding(self) -> Tensor:
         """(B, T) bool, whether a tick is past the end of its sample."""
+        if self.mask is not None:
+            return self.mask
         lengths = self.tensors["length"]
         return torch.arange(max(self.lengths), device=lengths.device)[None, :] >= lengths[:, None]
 

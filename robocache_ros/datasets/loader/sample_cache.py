@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.packing import NEVER, is_time
 from robocache_ros.datasets.loader.reading import Sample
+from robocache_ros.datasets.loader.samples import Samples
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.errors import RoboCacheError
 
 ITEMS_PER_READ = 16
+BYTES_TOGETHER = 2**20  # of small batches that are gathered together: they share memory
+MAX_TOGETHER = 64
 SHARE = 0.5  # of the free memory that the cache may use: packing needs room for its largest tensor twice
+Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
+Indices = NDArray[np.int64]
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,7 +43,9 @@ class SampleCache:
         self._rows[items] = np.arange(len(items))
         self._lengths = np.array([n for part in parts for n in part.lengths], np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
-        self._texts = {key: [text for part in parts for text in part.texts[key]] for key in first.texts}
+        self._texts = {
+            key: np.array([text for part in parts for text in part.texts[key]], object) for key in first.texts
+        }
         self._tensors: dict[str, Tensor] = {}
         for key in [key for key in first.tensors if key not in ("length", "index")]:
             packed = torch.cat([part.tensors.pop(key) for part in parts])
@@ -48,21 +56,89 @@ class SampleCache:
         """Bytes of the tensors."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
-    def batch(self, samples: Sequence[Sample]) -> tuple[Batch | None, tuple[tuple[int, str], ...]]:
-        """Return a batch as the workers read it, None if it has no sample; and the samples that cannot be read."""
-        skipped: tuple[tuple[int, str], ...] = ()
-        if self.skipped:
-            skipped = tuple((s.number, self.skipped[s.item]) for s in samples if s.item in self.skipped)
-            samples = [sample for sample in samples if sample.item not in self.skipped]
-        if not samples:
-            return None, skipped
-        wanted = np.array(samples, np.int64)  # (B, 4), the fields of `Sample`
-        rows = self._rows[wanted[:, 1]]
-        counts = np.where(wanted[:, 3] > 0, wanted[:, 3], self._lengths[rows])
-        starts = self._starts[rows] + wanted[:, 2]
-        ticks = np.arange(counts.max())
-        places = starts[:, None] + np.minimum(ticks, counts[:, None] - 1)
-        padding = None if (counts == counts[0]).all() else torch.from_numpy(ticks >= counts[:, None]).to(self._device)
+    def batches(self, wanted: Sequence[NDArray[np.int64]], samples: Samples) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield each batch as the workers read it, None if it has no sample; and its samples that cannot be read.
+
+        Small batches of samples of one length are gathered together and split, which takes a fraction of the time.
+
+        Args:
+            wanted: (B,) the numbers of the samples of each batch.
+            samples: of the dataset.
+        """
+        together = self._together(max(map(len, wanted), default=0), samples)
+        for start in range(0, len(wanted), together):
+            group = [self._readable(numbers, samples) for numbers in wanted[start : start + together]]
+            gathered = self._gathered_together([numbers for numbers, _ in group if len(numbers)], samples)
+            for numbers, skipped in group:
+                yield next(gathered) if len(numbers) else None, skipped
+
+    def _together(self, batch_size: int, samples: Samples) -> int:
+        """How many batches are gathered together."""
+        if samples.windows is None and not (self._lengths == self._lengths[0]).all():
+            return 1
+        ticks = samples.windows[0] if samples.windows else int(self._lengths[0])
+        per_sample = sum(
+            (ticks if key in self._per_tick else 1) * tensor[:1].numel() * tensor.element_size()
+            for key, tensor in self._tensors.items()
+        )
+        return max(1, min(MAX_TOGETHER, BYTES_TOGETHER // max(1, batch_size * per_sample)))
+
+    def _readable(self, numbers: NDArray[np.int64], samples: Samples) -> tuple[NDArray[np.int64], Skipped]:
+        """Return the samples that could be read, and the others with the reason."""
+        if not self.skipped:
+            return numbers, ()
+        items = samples.places(numbers)[0].tolist()
+        skipped = [
+            (n, self.skipped[item]) for n, item in zip(numbers.tolist(), items, strict=True) if item in self.skipped
+        ]
+        return numbers[[item not in self.skipped for item in items]], tuple(skipped)
+
+    def _gathered_together(self, group: Sequence[NDArray[np.int64]], samples: Samples) -> Iterator[Batch]:
+        """Yield batches, none of them empty. If there are several, their samples are of one length."""
+        if not group:
+            return
+        numbers = np.concatenate(group)
+        items, starts = samples.places(numbers)
+        rows = self._rows[items]
+        lengths = np.full(len(rows), samples.windows[0]) if samples.windows else self._lengths[rows]
+        found = {
+            **self._tensors_of(rows, self._starts[rows] + starts, lengths),
+            "length": torch.from_numpy(lengths).to(self._device),
+            "index": torch.from_numpy(numbers).to(self._device),
+        }
+        padding = torch.from_numpy(np.arange(lengths.max()) >= lengths[:, None]).to(self._device)
+        sizes = [len(each) for each in group]
+        masks, parts = (
+            padding.split_with_sizes(sizes),
+            {key: tensor.split_with_sizes(sizes) for key, tensor in found.items()},
+        )
+        texts = {key: words[rows].tolist() for key, words in self._texts.items()}
+        first = 0
+        for place, size in enumerate(sizes):
+            last = first + size
+            yield Batch(
+                {key: part[place] for key, part in parts.items()},
+                tuple(group[place].tolist()),
+                tuple(lengths[first:last].tolist()),
+                self._per_tick,
+                {key: tuple(words[first:last]) for key, words in texts.items()},
+                self._widths,
+                masks[place],
+            )
+            first = last
+
+    def _tensors_of(self, rows: Indices, starts: Indices, lengths: Indices) -> dict[str, Tensor]:
+        """Return the tensors of B samples, padded to the longest.
+
+        Args:
+            rows: (B,) of the items.
+            starts: (B,) the first tick of each in the tensors of ticks.
+            lengths: (B,) the ticks of each.
+        """
+        ticks = np.arange(lengths.max())
+        places = starts[:, None] + np.minimum(ticks, lengths[:, None] - 1)
+        outside = ticks >= lengths[:, None]
+        padding = torch.from_numpy(outside).to(self._device) if outside.any() else None
         index, row_index = torch.from_numpy(places.ravel()), torch.from_numpy(rows)
         found = {}
         for key, tensor in self._tensors.items():
@@ -73,12 +149,7 @@ class SampleCache:
             if padding is not None:
                 mask = padding.view(*padding.shape, *(1,) * (tensor.ndim - 1))
                 found[key].masked_fill_(mask, NEVER if is_time(key) else 0)
-        numbers = tuple(sample.number for sample in samples)
-        found["length"] = torch.from_numpy(counts).to(self._device)
-        found["index"] = torch.tensor(numbers).to(self._device)
-        texts = {key: tuple(words[row] for row in rows) for key, words in self._texts.items()}
-        lengths = tuple(counts.tolist())
-        return Batch(found, numbers, lengths, self._per_tick, texts, self._widths), skipped
+        return found
 
     def _gathered(self, tensor: Tensor, index: Tensor) -> Tensor:
         if tensor.device == self._device:

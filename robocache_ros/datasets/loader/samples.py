@@ -38,14 +38,17 @@ class Samples:
 
     def of(self, numbers: NDArray[np.int64]) -> list[Sample]:
         """Return samples by their numbers, (B,) int64."""
+        places = zip(numbers.tolist(), *(each.tolist() for each in self.places(numbers)), strict=True)
+        ticks = self.windows[0] if self.windows else 0
+        return [Sample(number, item, start, ticks) for number, item, start in places]
+
+    def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the items of samples, and their first ticks in them, (B,) int64 each."""
         if self.windows is None:
-            return [Sample(number, number) for number in numbers.tolist()]
+            return numbers, np.zeros_like(numbers)
         items = np.searchsorted(self._ends, numbers, "right")
         before = np.where(items > 0, self._ends[items - 1], 0)
-        ticks, stride = self.windows
-        starts = (numbers - before) * stride
-        places = zip(numbers.tolist(), items.tolist(), starts.tolist(), strict=True)
-        return [Sample(number, item, start, ticks) for number, item, start in places]
+        return items, (numbers - before) * self.windows[1]
 
     def _lengths(self, dataset: Any, skip: bool) -> NDArray[np.int64]:
         """(N,) ticks of each item."""

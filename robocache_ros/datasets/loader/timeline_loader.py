@@ -25,14 +25,13 @@ from robocache_ros.datasets.loader.loader_arguments import (
 )
 from robocache_ros.datasets.loader.order import BatchOrder
 from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
-from robocache_ros.datasets.loader.sample_cache import SampleCache, fill
+from robocache_ros.datasets.loader.sample_cache import SampleCache, Skipped, fill
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.errors import RoboCacheError
 
 MAX_NAMED = 1000  # skipped samples whose reason is kept
 MAX_BATCH_BYTES = 2**30
-Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
 _LOG = logging.getLogger(__name__)
 
 
@@ -175,14 +174,13 @@ class TimelineLoader:
         if self.cache != "none" and not self._filled:
             self._cached = fill(self.cache, len(self.dataset), self._prefetcher, self._widths, self.device)
             self._filled = True
-        wanted = (self._samples.of(each) for each in batches)
-        if self._cached is None:
-            for item in self._prefetcher.batches(wanted, self._widths, self._finish, self._epoch):
-                yield item.batch, item.description.skipped
+        if self._cached is not None:
+            for batch, skipped in self._cached.batches(batches, self._samples):
+                yield batch and self._finish(batch), skipped
             return
-        for samples in wanted:
-            batch, skipped = self._cached.batch(samples)
-            yield batch and self._finish(batch), skipped
+        wanted = (self._samples.of(each) for each in batches)
+        for item in self._prefetcher.batches(wanted, self._widths, self._finish, self._epoch):
+            yield item.batch, item.description.skipped
 
     def _finish(self, batch: Batch) -> Batch:
         return self._finishing.apply(batch, self._epoch)

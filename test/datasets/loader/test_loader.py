@@ -124,6 +124,16 @@ def test_a_cache_changes_nothing_but_where_batches_come_from(cache: str, windows
     assert same(list(cached), list(read))
 
 
+def test_a_cache_leaves_out_the_same_samples_of_windows() -> None:
+    read, cached = (
+        TimelineLoader(Counting(nan=(4, 6)), 4, shuffle=True, windows=(2, 1), on_error="skip", cache=cache)
+        for cache in ("none", "host")
+    )
+
+    assert same([*cached, *cached], [*read, *read])
+    assert cached.skipped_samples == read.skipped_samples
+
+
 def test_a_cache_states_where_it_is_and_why(counting: Counting, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         list(TimelineLoader(counting, 4, cache="auto"))

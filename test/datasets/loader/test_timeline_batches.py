@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,27 @@ def test_batches_have_the_bits_of_the_dataset(window: Window | None) -> None:
             assert batch["language"][row] == item.pop("language")
             assert batch["length"][row] == length
             for key, value in item.items():
-                assert batch[key][row, : len(value)].equal(value), key
+                found = batch[key][row]
+                assert (found[: len(value)] if value.ndim else found).equal(value), key
+
+
+def test_windows_in_order_read_each_episode_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    plain = Moving.read
+    monkeypatch.setattr(Moving, "read", lambda self, index: read.append(index) or plain(self, index))
+
+    list(TimelineLoader(TimelineDataset(Moving(), window=Window(n_obs=2)), 4))
+
+    assert read == [0, 1, 2, 3, 4]
+
+
+def test_a_dataset_is_pickled_without_the_episode_that_it_keeps() -> None:
+    dataset = TimelineDataset(Moving(), window=Window())
+    before = len(pickle.dumps(dataset))
+
+    dataset[0]
+
+    assert len(pickle.dumps(dataset)) < before + 100  # the numbers of windows
 
 
 def test_invalid_actions_stay_zero_when_normalised() -> None:
