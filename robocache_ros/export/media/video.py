@@ -51,13 +51,19 @@ class VideoSettings:
             raise RoboCacheError(f"gop: {self.gop} is not in 1..{MAX_GOP:,}; 2 suits readers of random frames")
 
     def applied(self, encoder: Encoder) -> Encoder:
-        """Return the encoder with these settings."""
+        """Return the encoder with these settings.
+
+        With key frames further apart than two, the preset of h264 decides on B-frames, as in FFmpeg and LeRobot.
+        """
         given = {
             "crf": None if self.crf is None else str(min(self.crf, MAX_CRF[encoder.codec])),
             "preset": self.preset if self.preset in PRESETS[encoder.codec] else None,
             "g": None if self.gop is None else str(self.gop),
         }
-        return encoder._replace(options={**encoder.options, **{k: v for k, v in given.items() if v is not None}})
+        options = {**encoder.options, **{k: v for k, v in given.items() if v is not None}}
+        if self.gop is not None and self.gop > 2:
+            options.pop("bf", None)
+        return encoder._replace(options=options)
 
 
 CODECS = ("av1", "h264")
@@ -71,8 +77,8 @@ PRESETS = {
     ),
 }
 # The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. One thread,
-# because the number of threads may change the output, and because cameras are encoded in parallel. There are no
-# B-frames, so decoding times equal frame times and videos can be joined.
+# because the number of threads may change the output, and because cameras are encoded in parallel. B-frames need more
+# than two frames from one key frame to the next.
 _AV1 = Encoder(
     "av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "threads": "1", "svtav1-params": "lp=1"}
 )
@@ -83,6 +89,7 @@ _H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
 _HEVC = Encoder("hevc", "libx265", "gray12le", {"g": "2", "preset": "ultrafast"})
 _HEVC.options["x265-params"] = "lossless=1:bframes=0:open-gop=0:frame-threads=1:pools=none:info=0:log-level=none"
 DEPTH_VIDEO = "hevc"
+_REORDERED = 2  # frames by which x264 decodes a frame with B-frames before its time, at most
 MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow frames, such as 16x640 and 4000x4
 
 
@@ -138,6 +145,7 @@ class VideoFile:
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = self.encoder.pixel_format
         self._time_base = Fraction(1, rate_hz)
+        self._early = _REORDERED if self.encoder.name == "libx264" and "bf" not in self.encoder.options else 0
         # The newer function does not copy the image.
         self._make_frame = getattr(av.VideoFrame, "from_numpy_buffer", av.VideoFrame.from_ndarray)
         self._empty_frame = av.VideoFrame
@@ -181,68 +189,8 @@ class VideoFile:
             )
 
     def _mux(self, packets: Any) -> None:
-        self._packets += len(packets)
-        self._container.mux(packets)
-
-
-class JoinedVideo:
-    """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
-
-    Args:
-        folder: the folder of the dataset.
-        path: the files' names, with {chunk_index} and {file_index}.
-        rate_hz: frames a second.
-        file_mb: file size from which the next part starts a new file.
-        chunk_files: number of files per folder.
-    """
-
-    def __init__(self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int) -> None:
-        self._folder, self._path, self._rate_hz = folder, path, rate_hz
-        self._file_bytes = file_mb * 1_000_000
-        self._chunk_files = chunk_files
-        self._container: Any = None
-        self._stream: Any = None
-        self._settings = b""  # codec settings, which are equal for all parts of a file
-        self._files = self._frames = self._bytes = self._packets = 0
-
-    def append(self, part: Path, frames: int) -> tuple[int, int, int]:
-        """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
-        with need("av", "export").open(str(part)) as source:
-            stream = source.streams.video[0]
-            settings = bytes(stream.codec_context.extradata or b"")
-            if self._bytes >= self._file_bytes or settings != self._settings:
-                self.close()
-            if self._container is None:
-                self._open(stream)
-                self._settings = settings
-            first, before = self._frames, self._packets
-            shift = int(Fraction(first, self._rate_hz) / stream.time_base)
-            for packet in source.demux(stream):
-                if packet.dts is not None:  # the last packet is empty
-                    packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
-                    packet.stream = self._stream
-                    self._bytes += packet.size
-                    self._packets += 1
-                    self._container.mux(packet)
-        if self._packets - before != frames:
-            raise RoboCacheError(f"{part}: has {self._packets - before} frames for {frames} rows; export again")
-        self._frames += frames
-        return *divmod(self._files - 1, self._chunk_files), first
-
-    def close(self) -> None:
-        """Write the index of the open file."""
-        container, self._container = self._container, None
-        self._frames = self._bytes = 0
-        if container is not None:
-            container.close()
-
-    def _open(self, stream: Any) -> None:
-        chunk, file = divmod(self._files, self._chunk_files)
-        path = self._folder / self._path.format(chunk_index=chunk, file_index=file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = need("av", "export").open(str(path), "w")
-        if hasattr(self._container, "add_stream_from_template"):
-            self._stream = self._container.add_stream_from_template(stream, opaque=True)
-        else:  # PyAV before 14
-            self._stream = self._container.add_stream(template=stream)
-        self._files += 1
+        for packet in packets:
+            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
+                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
+            self._packets += 1
+            self._container.mux(packet)

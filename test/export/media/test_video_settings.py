@@ -16,7 +16,8 @@ import av
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.media.video import JoinedVideo, VideoFile, VideoSettings, encoder_of
+from robocache_ros.export.media.joined_video import JoinedVideo
+from robocache_ros.export.media.video import VideoFile, VideoSettings, encoder_of
 
 ROOT = Path(__file__).parents[3]
 SIZE = (64, 96)
@@ -46,6 +47,28 @@ def test_gop_is_the_distance_of_key_frames(tmp_path: Path) -> None:
     with av.open(str(written(tmp_path / "video.mp4", VideoSettings(gop=5)))) as video:
         keys = [packet.is_keyframe for packet in video.demux(video=0) if packet.dts is not None]
     assert [number for number, key in enumerate(keys) if key] == [0, 5, 10]
+
+
+def test_videos_with_b_frames_are_joined_whatever_their_lengths(tmp_path: Path) -> None:
+    lengths, settings, row = (30, 1, 2, 3, 1, 13), VideoSettings(crf=10, preset="medium", gop=12), 0
+    joined = JoinedVideo(tmp_path, "joined.mp4", 30, 100, 10)
+    for number, length in enumerate(lengths):
+        video = VideoFile(tmp_path / f"{number}.mp4", SIZE, 30, "h264", settings)
+        for level in range(row, row + length):
+            video.write(np.full((3, *SIZE), 4 * level, np.uint8))
+        video.close()
+        assert joined.append(video.path, length) == (0, 0, row)
+        row += length
+    joined.close()
+
+    with av.open(str(tmp_path / "joined.mp4")) as container:
+        frames = list(container.decode(video=0))
+        container.seek(0)
+        times = [packet.pts for packet in container.demux(video=0) if packet.pts is not None]
+    assert times != sorted(times)  # there are B-frames
+    assert [round(30 * frame.time) for frame in frames] == list(range(row))
+    levels = [frame.to_ndarray(format="rgb24").mean() / 4 for frame in frames]
+    assert [round(level) for level in levels] == list(range(row))  # the loss is below half a level
 
 
 def test_lower_crf_is_larger(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from multiprocessing import active_children
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.progress import Advanced
-from robocache_ros.export.media.video import JoinedVideo
+from robocache_ros.export.media.joined_video import JoinedVideo
 from robocache_ros.spec import load_spec
 
 KILL = signal.SIGKILL

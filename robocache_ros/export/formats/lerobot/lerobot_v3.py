@@ -16,8 +16,9 @@ from robocache_ros.export.formats.lerobot.arrays import write_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
+from robocache_ros.export.media.joined_video import JoinedVideo
 from robocache_ros.export.media.picture_writer import VIDEO
-from robocache_ros.export.media.video import DEPTH_VIDEO, JoinedVideo
+from robocache_ros.export.media.video import DEPTH_VIDEO
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
