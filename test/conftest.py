@@ -36,6 +36,7 @@ NEEDS = {
     "decode": ("bags", ("rosbags",)),
     "engine/test_depth_ingest.py": ("bags", ("rosbags",)),
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
+    "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
 }
 

@@ -27,6 +27,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("nodes", "bags"),
     ("client", "export"),
     ("datasets",),
+    ("training",),
     ("bench",),
     ("cli",),
     ("demo",),

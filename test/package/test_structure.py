@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "robocache_ros"
-FOLDERS = ("robocache_ros", "launch", "test", ".ci")
+FOLDERS = ("robocache_ros", "examples", "launch", "test", ".ci")
 SOURCES = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 TEXTS = sorted(
     file

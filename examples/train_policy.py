@@ -1,0 +1,116 @@
+"""Trains a policy on a dataset: an export of this project, LeRobot, RLDS, CALVIN or robomimic.
+
+python examples/train_policy.py lift --out run --policy act-13m --steps 20000
+torchrun --nproc-per-node 8 examples/train_policy.py lift --out run      # a process per GPU
+python examples/train_policy.py lift --out run --resume                  # where it stopped, with the same arguments
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from robocache_ros.datasets import Window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.checkpoints import resume, save_checkpoint
+from robocache_ros.training.policies.make_policy import make_policy, parameters
+from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
+from robocache_ros.training.process_group import process_group
+from robocache_ros.training.trainer import Trainer
+from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+from robocache_ros.training.training_options import TrainingOptions
+from robocache_ros.training.training_progress import TrainingProgress
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    default = TrainingOptions()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("dataset", type=Path, help="folder of the dataset, or its file")
+    add("--out", type=Path, required=True, help="folder for checkpoint.pt and TensorBoard's files")
+    add("--format", default="auto", help="of the dataset, such as webdataset; auto: by its files")
+    add("--policy", choices=sorted(PRESETS), default="act-13m")
+    add("--rate-hz", type=float, default=50.0, help="ticks per second")
+    add("--n-obs", type=int, default=2, help="ticks that are observed")
+    add("--horizon", type=int, default=16, help="ticks of actions that are predicted")
+    add("--action-offset", type=int, default=0, help="ticks from the last observation to the first action")
+    add("--vision", action="store_true", help="use the images")
+    add("--batch-size", type=int, default=32, help="samples of a batch, per process")
+    add("--workers", type=int, default=4, help="processes that read, per process")
+    add("--cache", choices=("none", "auto", "device", "host"), default="none", help="keep the samples in memory")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--steps", type=int, default=default.steps)
+    add("--learning-rate", type=float, default=default.learning_rate)
+    add("--warmup", type=int, default=default.warmup, help="steps in which the learning rate rises")
+    add("--weight-decay", type=float, default=default.weight_decay)
+    add("--clip-norm", type=float, default=default.clip_norm, help="largest norm of the gradients; 0: no limit")
+    add("--accumulate", type=int, default=default.accumulate, help="batches of a step")
+    add("--average", type=float, default=default.average, help="decay of the average of the weights; 0: none")
+    add("--bf16", action="store_true", help="autocast to bfloat16")
+    add("--compile", action="store_true", help="torch.compile")
+    add("--cuda-graph", action="store_true", help="replay small steps as a CUDA graph; one process only")
+    add("--seed", type=int, default=default.seed)
+    add("--report-every", type=int, default=50, help="steps")
+    add("--save-every", type=int, default=1000, help="steps; also at the end")
+    add("--tensorboard", action="store_true", help="write TensorBoard's files")
+    add("--resume", action="store_true", help="continue from checkpoint.pt")
+    return parser.parse_args(given)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Train as the command line says."""
+    args = arguments(given)
+    options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
+    window = Window(args.n_obs, args.horizon, args.action_offset)
+    checkpoint = args.out / "checkpoint.pt"
+    if checkpoint.exists() != args.resume:
+        raise RoboCacheError(
+            f"{checkpoint}: does not exist; train without --resume"
+            if args.resume
+            else f"{checkpoint}: exists; continue it with --resume, or give another --out"
+        )
+    with process_group(args.device) as group:
+        dataset = open_for_training(
+            args.dataset, file_format=args.format, rate_hz=args.rate_hz, window=window, vision=args.vision
+        )
+        info = data_info(dataset)
+        loader = training_loader(
+            dataset, info, args.batch_size, workers=args.workers, device=group.device, cache=args.cache, seed=args.seed
+        )
+        torch.manual_seed(args.seed)
+        policy = make_policy(
+            PolicyConfig(
+                proprio=info.proprio,
+                actions=info.actions,
+                n_obs=args.n_obs,
+                horizon=args.horizon,
+                cameras=info.cameras,
+                **PRESETS[args.policy],
+            )
+        )
+        trainer = Trainer(policy, loader, options, group.device)
+        if args.resume:
+            resume(checkpoint, trainer)
+        if group.first:
+            print(f"{dataset!r}, {parameters(policy) / 1e6:.1f} million parameters, {group.size} x {group.device.type}")
+        reported = TrainingProgress(trainer, args.report_every, args.out if args.tensorboard else None)
+        with reported if group.first else nullcontext() as progress:
+            while trainer.step < options.steps:
+                loss = trainer.train_step()
+                if progress is not None:
+                    progress.update(loss)
+                if trainer.step % args.save_every == 0 or trainer.step == options.steps:
+                    save_checkpoint(checkpoint, trainer, info, first=group.first)
+        loader.close()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RoboCacheError as error:
+        sys.exit(str(error))

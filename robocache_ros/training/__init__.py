@@ -1,0 +1,1 @@
+"""Training policies on any dataset of `robocache_ros.datasets`: data, policies, the loop, checkpoints, inference."""

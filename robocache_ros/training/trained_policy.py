@@ -1,0 +1,101 @@
+"""A trained policy: from ticks in the units of the robot to actions in the units of the robot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops import normalize_image
+from robocache_ros.training.checkpoints import read_checkpoint
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy import Policy
+from robocache_ros.training.policies.policy_config import PolicyConfig
+from robocache_ros.training.training_data import DataInfo
+
+
+class TrainedPolicy:
+    """Applies a policy with the normalisation of its training.
+
+    ```python
+    policy = TrainedPolicy.load("run/checkpoint.pt")
+    for frame in FusedSubscriber("fusion_node"):  # the node publishes windows of at least `n_obs` ticks
+        actions = policy.act(*policy.observation(frame))  # (1, horizon, A)
+    ```
+
+    Attributes:
+        policy: its weights are those of the average, if there is one.
+        info: of the data that it was trained on.
+    """
+
+    def __init__(self, policy: Policy, info: DataInfo) -> None:
+        self.policy, self.info = policy.eval(), info
+        device = next(policy.parameters()).device
+        scale = {key: torch.tensor([each["mean"], each["std"]]).to(device) for key, each in info.statistics.items()}
+        self._proprio, self._actions = scale["proprio"], scale["actions"]
+        self._widths = torch.tensor(list(info.streams.values()))
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> TrainedPolicy:
+        """Read a checkpoint.
+
+        Errors:
+            RoboCacheError: the file is not a checkpoint, or is damaged.
+        """
+        found = read_checkpoint(path, device)
+        policy = make_policy(PolicyConfig(**found["policy"])).to(device)
+        policy.load_state_dict(found["training"]["policy"])
+        for parameter, average in zip(policy.parameters(), found["training"]["average"] or (), strict=False):
+            parameter.data.copy_(average)
+        return cls(policy, DataInfo(**found["data"]))
+
+    def observation(self, frame: FusedFrame) -> tuple[Tensor, Tensor]:
+        """Return (1, n_obs, P) float32 proprio and (1, n_obs, N) uint8 valid of a frame of the node or the engine.
+
+        Errors:
+            RoboCacheError: the frame lacks a stream, or its window is shorter than `n_obs`.
+        """
+        for name, columns in self.info.streams.items():
+            if name not in frame.tensors or frame.tensors[name].shape[-1] != columns:
+                raise RoboCacheError(f"{name}: the frame has no such stream of {columns} columns; use the same spec")
+        count = self.policy.config.n_obs
+        if len(frame.ticks_ns) < count:
+            raise RoboCacheError(f"horizon: {len(frame.ticks_ns)} ticks in a frame; set horizon: {count} in the spec")
+        proprio = torch.cat([frame.tensors[name][-count:] for name in self.info.streams], dim=1)
+        return proprio[None], torch.stack([frame.valid[name][-count:] for name in self.info.streams], dim=1)[None]
+
+    @torch.no_grad()
+    def act(
+        self,
+        proprio: Tensor,
+        valid: Tensor | None = None,
+        images: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return (B, horizon, A) float32 actions.
+
+        Args:
+            proprio: (B, n_obs, P) float32.
+            valid: (B, n_obs, N) of the streams in `info.streams`; None: all are. Invalid values count as the mean, as
+                in training.
+            images: (B, T, H, W, 3) uint8, or (B, T, C, H, W, 3), by the keys of `info.cameras`; the last T is used.
+            generator: see `Policy.predict`.
+        """
+        mean, std = self._proprio
+        scaled = (proprio.to(mean.device) - mean) / std
+        if valid is not None:
+            there = torch.repeat_interleave(valid.to(mean.device) > 0, self._widths.to(mean.device), dim=2)
+            scaled = scaled.masked_fill(~there, 0)
+        observation = {"proprio": scaled}
+        for key in self.info.cameras:
+            if images is None or key not in images:
+                raise RoboCacheError(f"images: no {key}; give the images that the policy was trained on")
+            channels_first = images[key].to(mean.device).movedim(-1, -3).contiguous()
+            observation[key] = normalize_image(channels_first, "imagenet", torch.float32)
+        mean, std = self._actions
+        actions: Tensor = self.policy.predict(observation, generator).float() * std + mean
+        return actions

@@ -1,0 +1,191 @@
+"""The training loop: batches of a loader to steps of an optimizer, resumed where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from robocache_ros.datasets import TimelineLoader
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.monitoring import DataWaitMeter
+from robocache_ros.training.graphed_step import GraphedStep
+from robocache_ros.training.policies.policy import Policy
+from robocache_ros.training.training_options import TrainingOptions
+
+VERSION = 1
+
+
+class Trainer:
+    """Trains a policy on the batches of a loader, in one process or in each of several.
+
+    A run that is resumed from `state_dict` has, on the same machine and with the same arguments, exactly the losses of
+    one that was not interrupted: the state has the weights, the optimizer, the average, the random numbers of all
+    processes, and the place in the loader's order.
+
+    Args:
+        policy: on any device; it is moved.
+        loader: gives batches of one size (`drop_last=True`), with at least the keys `policy.config.keys`.
+        options: see `TrainingOptions`.
+        device: of this process.
+
+    Attributes:
+        step: steps so far.
+        policy: with the newest weights.
+        average: the average of the weights in the order of `policy.parameters()`; None without one.
+        data_wait: the time for which the device waited for data.
+    """
+
+    def __init__(
+        self, policy: Policy, loader: TimelineLoader, options: TrainingOptions, device: torch.device | str = "cpu"
+    ) -> None:
+        self.policy, self.loader, self.options = policy.to(device), loader, options
+        self.device = torch.device(device)
+        self.step = 0
+        self.data_wait = DataWaitMeter(self.device)
+        self._parameters = list(policy.parameters())
+        self.average = [p.detach().clone() for p in self._parameters] if options.average else None
+        self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
+        self._optimizer = self._make_optimizer()
+        self._model: Any = policy
+        self._parallel = distributed.is_available() and distributed.is_initialized()
+        if self._parallel:
+            if options.cuda_graph:
+                raise RoboCacheError("cuda_graph: is for one process; leave it out")
+            self._model = DistributedDataParallel(policy, [self.device] if self.device.type == "cuda" else None)
+        if options.compile:
+            self._model = torch.compile(self._model)
+        self._graphed = GraphedStep(self._one) if options.cuda_graph else None
+        self._batches: Iterator[Mapping[str, Any]] | None = None
+        torch.manual_seed(options.seed + (distributed.get_rank() if self._parallel else 0))
+
+    def train_step(self) -> Tensor:
+        """Run a step and return its loss, a scalar on the device: reading it waits for the device."""
+        rate = self.options.rate_at(self.step)
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        loss = self._graphed(self._next()) if self._graphed is not None else self._accumulated()
+        self.step += 1
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run depends on. With several processes all of them call it."""
+        mine = {"loader": self.loader.state_dict(), "random": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            mine["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        ranks: list[Any] = [mine]
+        if self._parallel:
+            ranks = [None] * distributed.get_world_size()
+            distributed.all_gather_object(ranks, mine)
+        return {
+            "version": VERSION,
+            "step": self.step,
+            "policy": self.policy.state_dict(),
+            "average": self.average,
+            "optimizer": self._optimizer.state_dict(),
+            "ranks": ranks,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called.
+
+        Errors:
+            RoboCacheError: the state is of another version, of another number of processes, or of another loader.
+        """
+        ranks = state.get("ranks", [])
+        rank, size = (distributed.get_rank(), distributed.get_world_size()) if self._parallel else (0, 1)
+        if state.get("version") != VERSION:
+            raise RoboCacheError(f"checkpoint: of version {state.get('version')}, here {VERSION}; train again")
+        if len(ranks) != size:
+            raise RoboCacheError(f"checkpoint: of {len(ranks)} processes, here {size}; start as many")
+        if (state["average"] is None) != (self.average is None):
+            raise RoboCacheError("checkpoint: with another option `average`; use the same options")
+        mine = ranks[rank]
+        self.loader.load_state_dict(mine["loader"])
+        self.policy.load_state_dict(state["policy"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self.options.cuda_graph:
+            for group in self._optimizer.param_groups:
+                group["lr"] = torch.tensor(0.0, device=self.device)  # set by each step
+        for value, saved in zip(self.average or (), state["average"] or (), strict=True):
+            value.copy_(saved)
+        torch.set_rng_state(mine["random"].cpu())
+        if "random_cuda" in mine and self.device.type == "cuda":
+            torch.cuda.set_rng_state(mine["random_cuda"].cpu(), self.device)
+        self.step = int(state["step"])
+        self._batches = None
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
+        options, gpu = self.options, self.device.type == "cuda"
+        if options.cuda_graph and not gpu:
+            raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
+        # A graph reads the learning rate from memory, so that it can change.
+        rate: Any = torch.tensor(options.learning_rate, device=self.device) if options.cuda_graph else 0.0
+        return torch.optim.AdamW(
+            self._parameters,
+            rate,
+            weight_decay=options.weight_decay,
+            fused=gpu,
+            capturable=options.cuda_graph,
+        )
+
+    def _accumulated(self) -> Tensor:
+        """A step on `accumulate` batches."""
+        count = self.options.accumulate
+        self._optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for number in range(count):
+            batch = self._next()
+            last = number == count - 1
+            # Gradients are exchanged once per step.
+            with nullcontext() if last or not self._parallel else self._unsynchronised():
+                loss = self._loss(batch) / count
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        self._apply_gradients()
+        return total
+
+    def _one(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """A step on one batch, which a CUDA graph can capture."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._apply_gradients()
+        return loss.detach()
+
+    def _apply_gradients(self) -> None:
+        if self.options.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
+        self._optimizer.step()
+        if self.average is not None:
+            self._update_average(self.average, self._parameters, 0)
+
+    def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        cached = not self.options.cuda_graph  # a cache of converted weights would be part of the graph
+        with torch.autocast(self.device.type, torch.bfloat16, self.options.bf16, cached):
+            loss: Tensor = self._model(batch)
+        return loss
+
+    def _unsynchronised(self) -> Any:
+        return self._model.no_sync()
+
+    def _next(self) -> dict[str, Tensor]:
+        """The next batch, of the next epoch if one is over."""
+        with self.data_wait.waiting():
+            if self._batches is None:
+                self._batches = iter(self.loader)
+            batch = next(self._batches, None)
+            if batch is None:
+                self._batches = iter(self.loader)
+                batch = next(self._batches, None)
+            if batch is None:
+                raise RoboCacheError(f"{self.loader.dataset!r}: fewer samples than a batch; use a smaller batch size")
+        return {key: batch[key] for key in self.policy.config.keys}

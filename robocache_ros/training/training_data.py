@@ -1,0 +1,163 @@
+"""The data of a training: a dataset of any format as batches, with what the policy must know about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robocache_ros.datasets import (
+    TimelineDataset,
+    TimelineLoader,
+    Window,
+    dataset_statistics,
+    open_dataset,
+)
+from robocache_ros.errors import RoboCacheError, printable
+
+CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
+Statistics = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What a policy must know about its data, in plain types that a checkpoint stores.
+
+    Attributes:
+        streams: columns of each stream of `proprio`, in their order.
+        actions: columns of `actions`.
+        cameras: images of each key of a batch.
+        statistics: mean and std of `proprio` and `actions`.
+        rate_hz: of the ticks.
+    """
+
+    streams: dict[str, int]
+    actions: int
+    cameras: dict[str, int]
+    statistics: Statistics
+    rate_hz: int
+
+    @property
+    def proprio(self) -> int:
+        """Columns of `proprio`."""
+        return sum(self.streams.values())
+
+
+def open_for_training(
+    path: str | Path,
+    *,
+    file_format: str = "auto",
+    rate_hz: float = 50.0,
+    window: Window,
+    vision: bool = False,
+    **options: Any,
+) -> TimelineDataset:
+    """Open a dataset as windows.
+
+    Args:
+        path: the dataset.
+        file_format: a name that `open_dataset` knows; auto: lerobot, rlds, calvin or robomimic, by the files.
+        rate_hz: of the ticks.
+        window: the ticks of a sample.
+        vision: read the images too.
+        options: of the format, such as `cameras` of LeRobot; see the class of the dataset.
+
+    Errors:
+        RoboCacheError: the files are of no known format, or the dataset has none of what is asked for.
+    """
+    path = Path(path)
+    kind = format_of(path) if file_format == "auto" else file_format
+    if kind == "robomimic":
+        path = _only_file(path)
+        options.setdefault("obs_modality", "image" if vision else "low_dim")
+    elif kind == "calvin" and not vision:
+        options.setdefault("cameras", ())
+    modalities = ("vision", "proprio", "language") if vision else ("proprio", "language")
+    return open_dataset(kind, path, target_hz=rate_hz, modalities=modalities, window=window, **options)
+
+
+def format_of(path: Path) -> str:
+    """Return the format of a dataset, by its files.
+
+    Errors:
+        RoboCacheError: none is found.
+    """
+    signs = {
+        "lerobot": ("meta/info.json",),
+        "rlds": ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json"),
+        "calvin": ("ep_start_end_ids.npy", "*/ep_start_end_ids.npy"),
+        "robomimic": ("*.hdf5",),
+    }
+    if path.suffix == ".hdf5":
+        return "robomimic"
+    for name, patterns in signs.items():
+        if any(next(path.glob(pattern), None) for pattern in patterns):
+            return name
+    raise RoboCacheError(f"{printable(path)}: not a dataset of {', '.join(signs)}; give its folder, or the format")
+
+
+def data_info(dataset: TimelineDataset) -> DataInfo:
+    """Return what a policy must know about a dataset of windows. The statistics are computed once and stored.
+
+    Errors:
+        RoboCacheError: the dataset is empty, or has no proprioception or no actions.
+    """
+    if not len(dataset):
+        raise RoboCacheError(f"{dataset!r}: has no samples; check the dataset")
+    sample = dataset[0]
+    for key in ("proprio", "actions"):
+        if key not in sample:
+            raise RoboCacheError(f"{dataset!r}: has no {key}; use a dataset that has them")
+    streams = dataset.streams_of(dataset.place(0)[0]).streams.values()
+    cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
+    statistics = dataset_statistics(dataset)
+    return DataInfo(
+        {stream.name: _columns(stream.values) for stream in streams if _is_proprio(stream)},
+        sample["actions"].shape[1],
+        cameras,
+        {key: {"mean": found["mean"], "std": _scales(found["std"])} for key, found in statistics.items()},
+        dataset.rate_hz,
+    )
+
+
+def training_loader(
+    dataset: TimelineDataset,
+    info: DataInfo,
+    batch_size: int,
+    *,
+    image_dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> TimelineLoader:
+    """Return the shuffled, normalised batches of a dataset; `options` are those of `TimelineLoader`."""
+    images = {"image_dtype": image_dtype, "image_normalize": "imagenet"} if info.cameras else {}
+    return TimelineLoader(
+        dataset, batch_size, **{"shuffle": True, "drop_last": True, "statistics": info.statistics, **images, **options}
+    )
+
+
+def _is_vision(key: str) -> bool:
+    return key.partition("/")[0] == "vision"
+
+
+def _is_proprio(stream: Any) -> bool:
+    return stream.role == "observation" and not stream.is_image
+
+
+def _columns(values: Any) -> int:
+    return int(values.shape[1])
+
+
+def _scales(deviations: list[float]) -> list[float]:
+    return [1.0 if deviation < CONSTANT else deviation for deviation in deviations]
+
+
+def _only_file(path: Path) -> Path:
+    """The file of a robomimic dataset: the path itself, or the only one in the folder."""
+    if path.suffix == ".hdf5":
+        return path
+    files = sorted(path.glob("*.hdf5"))
+    if len(files) != 1:
+        raise RoboCacheError(f"{printable(path)}: {len(files)} hdf5 files, not 1; give the file itself")
+    return files[0]

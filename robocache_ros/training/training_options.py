@@ -1,0 +1,54 @@
+"""The options of a training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from robocache_ros.errors import RoboCacheError
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a policy is trained.
+
+    Attributes:
+        learning_rate: the highest; it rises over `warmup` steps and falls as a cosine to a tenth at `steps`.
+        steps: of the optimizer, in all.
+        warmup: steps.
+        weight_decay: of AdamW.
+        clip_norm: largest norm of the gradients; 0: no limit.
+        accumulate: batches of each step.
+        average: decay of the exponential moving average of the weights; 0: none.
+        bf16: compute in bfloat16 where it is safe (autocast). The weights stay float32.
+        compile: torch.compile.
+        cuda_graph: replay the step as a CUDA graph, which saves launches where a step is small.
+        seed: of the weights, the noise and the dropout.
+    """
+
+    learning_rate: float = 3e-4
+    steps: int = 10_000
+    warmup: int = 100
+    weight_decay: float = 1e-4
+    clip_norm: float = 1.0
+    accumulate: int = 1
+    average: float = 0.999
+    bf16: bool = False
+    compile: bool = False
+    cuda_graph: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.learning_rate > 0 and self.steps >= 1 and self.warmup >= 0 and self.accumulate >= 1):
+            raise RoboCacheError(f"training: {self}: learning_rate, steps and accumulate are above 0; change them")
+        if not (0 <= self.average < 1 and self.clip_norm >= 0 and self.weight_decay >= 0):
+            raise RoboCacheError(f"training: {self}: average is in [0, 1), clip_norm and weight_decay are at least 0")
+        if self.cuda_graph and (self.accumulate > 1 or self.compile):
+            raise RoboCacheError("cuda_graph: excludes accumulate and compile; leave out one of them")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, from 0 on."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        share = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))

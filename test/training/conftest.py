@@ -1,0 +1,85 @@
+"""Data for trainings: a small set in memory, demonstrations of the simulated arm, and the Panda recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robocache_ros.bags.write import write_bag
+from robocache_ros.datasets import TimelineLoader
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.training.training_data import DataInfo
+from test.training.reach_arm import TYPES, demonstration, reach_spec
+
+ROOT = Path(__file__).parents[2]
+
+
+class Line(torch.utils.data.Dataset):
+    """40 samples: two ticks of (x, y), and the three actions x + y, x - y; the last one is padding."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        x = torch.linspace(-1, 1, 40)[index]
+        proprio = torch.stack([torch.stack([x, x.square()])] * 2)
+        actions = torch.stack([torch.stack([x + x.square(), x - x.square()])] * 3)
+        return {
+            "proprio": proprio,
+            "actions": actions,
+            "action_is_pad": torch.tensor([False, False, True]),
+            "length": 2,
+        }
+
+
+def line_loader(batch_size: int = 8, **options: Any) -> TimelineLoader:
+    return TimelineLoader(Line(), batch_size, **{"shuffle": True, "seed": 3, "drop_last": True, **options})
+
+
+@pytest.fixture
+def info() -> DataInfo:
+    """What is known of `Line`."""
+    scale = {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
+    return DataInfo({"position": 1, "square": 1}, 2, {}, {"proprio": scale, "actions": scale}, 50)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small matrices are not faster on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Demonstrations of the simulated arm, recorded and exported."""
+
+    spec: FusionSpec
+    dataset: Path
+
+
+@pytest.fixture(scope="session")
+def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
+    folder = tmp_path_factory.mktemp("reach")
+    spec = reach_spec(folder)
+    bags = [write_bag(folder / f"reach_{k}", TYPES, demonstration(k, reaches=12)) for k in range(4)]
+    export(bags, spec, folder / "dataset", ExportOptions(("lerobot",), task="reach the goal", media="none"))
+    return Reach(spec, folder / "dataset")
+
+
+@pytest.fixture(scope="session")
+def panda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Panda recording, exported without its images."""
+    out = tmp_path_factory.mktemp("panda") / "dataset"
+    spec = load_spec(ROOT / "config" / "panda_lift.yaml")
+    export([ROOT / "test" / "data" / "panda_lift"], spec, out, ExportOptions(("lerobot",), task="lift", media="none"))
+    return out

@@ -1,0 +1,129 @@
+"""The policies: their sizes, their losses, and what they predict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.policies.action_diffusion import ActionDiffusion, kept_shares
+from robocache_ros.training.policies.make_policy import make_policy, parameters
+from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
+
+SMALL = PolicyConfig("transformer", 5, 3, n_obs=2, horizon=4, layers=1, heads=2, width=16)
+BOTH = [SMALL, replace(SMALL, kind="diffusion")]
+
+
+def batch(config: PolicyConfig, size: int = 6) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    return {
+        "proprio": torch.randn(size, config.n_obs, config.proprio),
+        "actions": torch.randn(size, config.horizon, config.actions),
+        "action_is_pad": torch.zeros(size, config.horizon, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize(("name", "millions"), [("act-13m", 13), ("act-101m", 101)])
+def test_presets_have_the_parameters_in_their_name(name: str, millions: int) -> None:
+    with torch.device("meta"):  # without memory
+        policy = make_policy(PolicyConfig(proprio=270, actions=7, n_obs=234, horizon=16, **PRESETS[name]))
+
+    assert round(parameters(policy) / 1e6) == millions
+    assert policy.config.tokens == 250
+
+
+@pytest.mark.parametrize("config", BOTH, ids=lambda c: c.kind)
+def test_actions_have_the_shape_of_the_chunk(config: PolicyConfig) -> None:
+    policy = make_policy(config)
+
+    assert policy.predict(batch(config)).shape == (6, 4, 3)
+    assert policy(batch(config)).shape == ()
+
+
+@pytest.mark.parametrize("config", BOTH, ids=lambda c: c.kind)
+def test_actions_outside_of_the_episode_do_not_count(config: PolicyConfig) -> None:
+    policy, given = make_policy(config), batch(config)
+    given["action_is_pad"][:, 2:] = True
+    other = {**given, "actions": given["actions"].clone()}
+    # The noise of diffusion is added to all actions, and its denoiser sees them all: change them where it is 0.
+    other["actions"][:, 2:] = 100.0 if config.kind == "transformer" else given["actions"][:, 2:]
+
+    losses = []
+    for each in (given, other):
+        torch.manual_seed(2)
+        losses.append(policy(each))
+
+    assert torch.equal(*losses)
+
+
+def test_a_chunk_without_actions_has_no_loss() -> None:
+    given = batch(SMALL)
+    given["action_is_pad"][:] = True
+
+    assert make_policy(SMALL)(given) == 0
+
+
+def test_images_of_each_camera_change_the_actions() -> None:
+    config = replace(SMALL, cameras={"vision": 2, "vision/wrist": 1})
+    policy, given = make_policy(config), batch(config, 2)
+    given |= {"vision": torch.rand(2, 2, 2, 3, 32, 32), "vision/wrist": torch.rand(2, 2, 3, 24, 40)}
+    first = policy.predict(given)
+
+    for key, camera in (("vision", (slice(None), -1, 1)), ("vision/wrist", (slice(None), -1))):
+        other = {**given, key: given[key].clone()}
+        other[key][camera] = 0
+        assert not torch.equal(policy.predict(other), first)
+    older = {**given, "vision/wrist": given["vision/wrist"].clone()}
+    older["vision/wrist"][:, 0] = 0
+    assert torch.equal(policy.predict(older), first)  # images of the newest tick only
+
+
+def test_the_share_of_signal_falls_from_one_to_zero() -> None:
+    kept = kept_shares(100)
+
+    assert (kept.diff() < 0).all()
+    assert kept[0] > 0.999
+    assert kept[-1] < 1e-4
+
+
+@pytest.mark.parametrize("sample_steps", [1, 10, 100])
+def test_denoising_with_the_true_noise_gives_the_actions(sample_steps: int) -> None:
+    config = replace(SMALL, kind="diffusion", sample_steps=sample_steps)
+    policy = ActionDiffusion(config)
+    wanted = batch(config)["actions"].clamp(-2, 2)
+
+    def true_noise(_observed: Any, noisy: Tensor, step: Tensor) -> Tensor:
+        kept = policy.kept[step][:, None, None]
+        return (noisy - kept.sqrt() * wanted) / (1 - kept).sqrt()
+
+    policy._noise = true_noise  # type: ignore[method-assign]
+
+    # The last step that is predicted has a share of signal near 1; for one step it is near 0, so float32 loses digits.
+    torch.testing.assert_close(policy.predict(batch(config)), wanted, atol=0.05 if sample_steps == 1 else 1e-4, rtol=0)
+
+
+def test_the_same_generator_gives_the_same_actions() -> None:
+    policy = make_policy(replace(SMALL, kind="diffusion"))
+    first, second = (policy.predict(batch(SMALL), torch.Generator().manual_seed(7)) for _ in range(2))
+
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "gpt"}, "gpt is not one of transformer, diffusion"),
+        ({"heads": 3}, "width 16 is not a multiple of 3 heads"),
+        ({"n_obs": 0}, "a size is below 1 or too large"),
+        ({"width": 1 << 20}, "a size is below 1 or too large"),
+        ({"sample_steps": 0}, "noise steps"),
+        ({"sample_steps": 101}, "noise steps"),
+    ],
+)
+def test_a_wrong_shape_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RoboCacheError, match=message):
+        replace(SMALL, **change)

@@ -1,0 +1,178 @@
+"""The training loop: it learns, it resumes to the very step, and it refuses what cannot work."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy_config import PolicyConfig
+from robocache_ros.training.trainer import Trainer
+from robocache_ros.training.training_options import TrainingOptions
+from test.training.conftest import line_loader
+
+CONFIGS = {
+    kind: PolicyConfig(kind, 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16, dropout=0.1)
+    for kind in ("transformer", "diffusion")
+}
+
+
+def trainer(kind: str = "transformer", *, batch_size: int = 8, device: str = "cpu", **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    given = TrainingOptions(**{"steps": 12, "warmup": 3, "learning_rate": 1e-2, **options})
+    return Trainer(make_policy(CONFIGS[kind]), line_loader(batch_size, device=device), given, device)
+
+
+def losses(made: Trainer, steps: int) -> list[float]:
+    return [float(made.train_step()) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("stop", [4, 5, 7])  # within an epoch of 5 batches, and at its end
+def test_a_resumed_run_has_the_very_same_losses(kind: str, stop: int) -> None:
+    whole = trainer(kind)
+    expected = losses(whole, 12)
+
+    first = trainer(kind)
+    before = losses(first, stop)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = trainer(kind)
+    second.load_state_dict(torch.load(file, weights_only=True))
+
+    assert before + losses(second, 12 - stop) == expected
+    assert second.average is not None
+    assert whole.average is not None
+    assert all(torch.equal(a, b) for a, b in zip(second.average, whole.average, strict=True))
+
+
+def test_accumulated_batches_are_one_larger_batch() -> None:
+    config = CONFIGS["transformer"]
+    CONFIGS["plain"] = PolicyConfig(**{**vars(config), "dropout": 0.0})
+    small, large = trainer("plain", batch_size=4, accumulate=2), trainer("plain", batch_size=8)
+
+    pairs = zip(losses(small, 5), losses(large, 5), strict=True)
+
+    # Sums of float32 in another order.
+    assert all(a == pytest.approx(b, rel=1e-4) for a, b in pairs)
+
+
+def test_accumulation_resumes_between_two_steps() -> None:
+    expected = losses(trainer(accumulate=2), 6)
+    first = trainer(accumulate=2)
+    before, state = losses(first, 2), first.state_dict()
+    second = trainer(accumulate=2)
+    second.load_state_dict(state)
+
+    assert before + losses(second, 4) == expected
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_loss_falls(bf16: bool) -> None:
+    seen = losses(trainer(steps=60, bf16=bf16), 60)
+
+    assert sum(seen[-5:]) < 0.5 * sum(seen[:5])
+
+
+def test_the_average_follows_the_weights() -> None:
+    made = trainer(average=0.5)
+    before = [p.detach().clone() for p in made.policy.parameters()]
+    made.train_step()
+
+    for average, old, new in zip(made.average or (), before, made.policy.parameters(), strict=True):
+        torch.testing.assert_close(average, 0.5 * old + 0.5 * new.detach())
+
+
+def test_without_an_average_there_is_none() -> None:
+    made = trainer(average=0.0)
+    made.train_step()
+
+    assert made.average is None
+    assert made.state_dict()["average"] is None
+
+
+def test_waits_for_data_are_measured() -> None:
+    made = trainer()
+    losses(made, 6)
+
+    result = made.data_wait.result()
+    assert result.steps == 5
+    assert 0 < result.share < 1
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    options = TrainingOptions(learning_rate=1.0, steps=20, warmup=4)
+    rates = [options.rate_at(step) for step in range(20)]
+
+    assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert all(b < a for a, b in pairwise(rates[4:]))
+    assert options.rate_at(20) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "learning_rate, steps and accumulate are above 0"),
+        ({"average": 1.0}, "average is in"),
+        ({"cuda_graph": True, "accumulate": 2}, "cuda_graph: excludes accumulate and compile"),
+        ({"cuda_graph": True, "compile": True}, "cuda_graph: excludes accumulate and compile"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RoboCacheError, match=message):
+        TrainingOptions(**options)
+
+
+def test_a_graph_without_a_gpu_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match="cuda_graph: needs a GPU"):
+        trainer(cuda_graph=True)
+
+
+def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match="fewer samples than a batch"):
+        trainer(batch_size=41).train_step()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 0}, "of version 0, here 1"),
+        ({"ranks": [{}, {}]}, "of 2 processes, here 1; start as many"),
+        ({"average": None}, "with another option `average`"),
+    ],
+)
+def test_a_state_of_another_training_is_refused(change: dict[str, Any], message: str) -> None:
+    state = trainer().state_dict() | change
+
+    with pytest.raises(RoboCacheError, match=message):
+        trainer().load_state_dict(state)
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_has_the_losses_of_the_steps_it_replays() -> None:
+    CONFIGS["plain"] = PolicyConfig(**{**vars(CONFIGS["transformer"]), "dropout": 0.0})
+    plain, graphed = (losses(trainer("plain", device="cuda", cuda_graph=graph), 12) for graph in (False, True))
+
+    # The graph's optimizer computes its bias correction in float32 on the device.
+    assert graphed == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_on_a_gpu_a_resumed_run_has_the_very_same_losses(cuda_graph: bool) -> None:
+    expected = losses(trainer("diffusion", device="cuda", cuda_graph=cuda_graph), 12)
+    first = trainer("diffusion", device="cuda", cuda_graph=cuda_graph)
+    before, state = losses(first, 5), first.state_dict()
+    second = trainer("diffusion", device="cuda", cuda_graph=cuda_graph)
+    second.load_state_dict(state)
+
+    after = losses(second, 7)
+
+    # Random numbers of a graph come from the same generator as those of plain steps.
+    assert before + after == pytest.approx(expected, rel=0 if not cuda_graph else 1e-5)

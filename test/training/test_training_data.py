@@ -1,0 +1,106 @@
+"""Datasets of any format as the data of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, Window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.training.training_data import data_info, format_of, open_for_training, training_loader
+from test.training.conftest import Reach
+from test.training.reach_arm import TYPES, demonstration
+
+
+class Episodes:
+    """Two episodes of four steps: a position that does not change, and the streams that are asked for."""
+
+    def __init__(self, *roles: str) -> None:
+        self.roles = roles
+
+    def __len__(self) -> int:
+        return 2
+
+    def read(self, index: int) -> SourceEpisode:
+        stamps = np.arange(4) * 20_000_000
+        rows = np.stack([np.full(4, 2.5), np.arange(4.0) + index], axis=1).astype(np.float32)
+        streams = {role: Stream(role, stamps, rows, False, role) for role in self.roles}
+        return SourceEpisode(streams, "lift", "test", f"episode {index}")
+
+    def span_ns(self, _index: int) -> tuple[int, int]:
+        return 0, 60_000_000
+
+
+def test_batches_are_normalised_and_constant_columns_stay() -> None:
+    dataset = TimelineDataset(Episodes("observation", "action"), window=Window(1, 2))
+    info = data_info(dataset)
+
+    batches = list(training_loader(dataset, info, 8, shuffle=False))
+
+    assert (info.streams, info.proprio, info.actions) == ({"observation": 2}, 2, 2)
+    proprio = batches[0]["proprio"]
+    assert torch.equal(proprio[..., 0], torch.zeros(8, 1))  # 2.5 - 2.5, over 1
+    assert proprio[..., 1].mean().abs() < 1e-6
+    assert proprio[..., 1].std(correction=0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("roles", "missing"), [(("action",), "proprio"), (("observation",), "actions")])
+def test_a_dataset_without_observations_or_actions_is_refused(roles: tuple[str, ...], missing: str) -> None:
+    with pytest.raises(RoboCacheError, match=f"has no {missing}"):
+        data_info(TimelineDataset(Episodes(*roles), window=Window()))
+
+
+def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path: Path) -> None:
+    from robocache_ros.bags.write import write_bag
+
+    bag = write_bag(tmp_path / "reach", TYPES, demonstration(9, reaches=1))
+    formats = ("lerobot", "lerobot21", "rlds", "robomimic")
+    export([bag], reach.spec, tmp_path / "out", ExportOptions(formats, task="reach", media="none"))
+
+    opened = [open_for_training(tmp_path / "out" / name, window=Window(2, 4)) for name in formats]
+
+    infos = [data_info(dataset) for dataset in opened]
+    batches = [next(iter(training_loader(d, info, 16))) for d, info in zip(opened, infos, strict=True)]
+    assert all(info == infos[0] for info in infos)
+    assert all(torch.equal(batch[key], batches[0][key]) for batch in batches for key in ("proprio", "actions"))
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("meta/info.json", "lerobot"),
+        ("1.0.0/dataset_info.json", "rlds"),
+        ("bridge/1.0.0/dataset_info.json", "rlds"),
+        ("training/ep_start_end_ids.npy", "calvin"),
+        ("low_dim.hdf5", "robomimic"),
+    ],
+)
+def test_a_format_is_found_by_its_files(file: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+
+    assert format_of(tmp_path) == kind
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="not a dataset of lerobot, rlds, calvin, robomimic"):
+        open_for_training(tmp_path, window=Window())
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="format: 'zarr' is not one of"):
+        open_for_training(tmp_path, file_format="zarr", window=Window())
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_robomimic_folder_has_one_file(count: int, tmp_path: Path) -> None:
+    for number in range(count):
+        (tmp_path / f"{number}.hdf5").touch()
+
+    with pytest.raises(RoboCacheError, match=f"{count} hdf5 files, not 1"):
+        open_for_training(tmp_path, file_format="robomimic", window=Window())

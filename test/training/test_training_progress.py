@@ -1,0 +1,70 @@
+"""What a training reports."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy_config import PolicyConfig
+from robocache_ros.training.trainer import Trainer
+from robocache_ros.training.training_options import TrainingOptions
+from robocache_ros.training.training_progress import TrainingProgress
+from test.training.conftest import line_loader
+
+CONFIG = PolicyConfig("transformer", 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16)
+
+
+@pytest.fixture
+def trainer() -> Trainer:
+    torch.manual_seed(0)
+    return Trainer(make_policy(CONFIG), line_loader(), TrainingOptions(steps=4, warmup=1))
+
+
+def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
+    lines: list[str] = []
+    times = iter([0.0, 0.0, 4.0, 5.0])
+    with TrainingProgress(trainer, 2, write=lines.append, clock=lambda: next(times)) as progress:
+        for _ in range(4):
+            progress.update(trainer.train_step())
+
+    assert len(lines) == 2
+    assert lines[0].startswith("step 2: loss 0.")
+    assert ", 0.5 steps/s, " in lines[0]
+    assert ", 2 steps/s, " in lines[1]
+    assert lines[1].endswith("% waiting for data")
+
+
+def test_without_a_terminal_lines_go_to_stdout(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress(trainer, 1) as progress:
+        progress.update(trainer.train_step())
+
+    assert capsys.readouterr().out.startswith("step 1: loss ")
+
+
+def test_on_a_terminal_it_is_a_bar(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with TrainingProgress(trainer, 1) as progress:
+        for _ in range(4):
+            progress.update(trainer.train_step())
+
+    assert "100 %" in capsys.readouterr().out
+
+
+def test_tensorboard_has_each_value(trainer: Trainer, tmp_path: Path) -> None:
+    with warnings.catch_warnings():  # of what TensorBoard imports
+        warnings.simplefilter("ignore")
+        pytest.importorskip("tensorboard")
+        with TrainingProgress(trainer, 1, tmp_path, write=lambda _: None) as progress:
+            progress.update(trainer.train_step())
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path)).Reload()
+
+    assert events.Tags()["scalars"] == ["loss", "steps_per_s", "data_wait_share"]
