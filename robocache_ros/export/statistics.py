@@ -47,6 +47,7 @@ def _of_column(values: NDArray[Any], *, alone: bool) -> Stats:
     if values.dtype.kind == "f":
         values = values[~np.isnan(values)] if np.isnan(values).any() else values
         values = values if len(values) else np.zeros(1, values.dtype)
+    values = values.astype(np.int64) if values.dtype.kind == "b" else values
     exact = values.astype(np.float64)
     mean = _sum(exact, alone) / len(exact)
     np.subtract(exact, mean, out=exact)

@@ -21,7 +21,7 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
+from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks, successes
 from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     DepthFrames,
     StoredArrays,
@@ -69,10 +69,12 @@ class LeRobotEpisodes:
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
         provenance = self.folder / "meta" / "robocache.json"
         self._export: ExportColumns | None = None
+        self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features and provenance.exists():
             told, where = read_object(provenance), printable(provenance)
             self._export = export_columns(told, where)
+            self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
             self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
@@ -120,7 +122,7 @@ class LeRobotEpisodes:
                 stamps = nominal_stamps(place.length, self._layout.fps)
                 streams[f"depth/{camera}"] = Stream(f"depth/{camera}", stamps, values, False)
         task = self._layout.tasks.get(int(columns["task_index"].reshape(-1)[0]), "") if place.length else ""
-        return SourceEpisode(streams, task, self.name, where)
+        return SourceEpisode(streams, task, self.name, where, self._success[index] if self._success else None)
 
     def _depth(self, place: EpisodePlace) -> dict[str, Values]:
         """Return the depth videos of an episode by camera; those with other codes than the known ones are left out."""
@@ -166,7 +168,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, arrays)
+        return about.episode_streams(ticks, marks, found, arrays, columns.get(REWARD))
 
 
 def _camera(name: str) -> str:

@@ -187,6 +187,16 @@ class Episode:
         rewards[-1] = 1.0 if self.success else 0.0
         return rewards
 
+    @cached_property
+    def successes(self) -> NDArray[np.bool_]:
+        """(T,) whether the stream with role success is not 0, false without a value; the last: `success`, if known."""
+        found = np.zeros(self.length, np.bool_)
+        for stream in self.layout.spec.vectors:
+            if stream.role == "success":
+                found = self.has(stream.name) & (self.vector(stream.name)[:, 0] != 0)
+        found[-1] = bool(self.success)
+        return found
+
     def has(self, stream: str) -> NDArray[np.bool_]:
         """(T,) whether a stream has a value."""
         found: NDArray[np.bool_] = self.valid[:, self.layout.names.index(stream)] > 0

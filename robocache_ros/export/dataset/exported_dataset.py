@@ -16,6 +16,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.episode import ArrayInfo, Episode, PictureInfo
 from robocache_ros.export.dataset.features import Feature, features_of, of_role
+from robocache_ros.export.dataset.outcomes import known_outcomes
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.media.depth_codes import depth_stats
@@ -110,6 +111,11 @@ class ExportedDataset:
         """The distinct tasks, in order of first use."""
         tasks = (piece.task_of(number) for piece in self._pieces for number in range(len(piece.episodes)))
         return tuple(dict.fromkeys(tasks))
+
+    @cached_property
+    def outcomes(self) -> frozenset[str]:
+        """What is known of the outcomes of episodes: `reward`, `success`, both or nothing."""
+        return known_outcomes(self.spec, (p.success_of(n) for p in self._pieces for n in range(len(p.episodes))))
 
     @property
     def frames(self) -> int:

@@ -21,8 +21,7 @@ from ...export.readers.sensor_recording import sensor_recording, sensor_spec
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
 EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")
-WITH_REWARDS = ("rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
-WITH_SUCCESS = ("rlds", "webdataset", "diffusion_policy")
+WITH_SUCCESS = ("lerobot", "lerobot21", "rlds", "webdataset", "diffusion_policy")
 
 
 def opened(name: str, exports: Path, **options: Any) -> TimelineDataset:
@@ -74,7 +73,7 @@ def test_every_stream_of_an_export_is_the_engines(
         assert (sample["valid"] == 0).any() == (index == 1)  # the silence
 
 
-@pytest.mark.parametrize("name", WITH_REWARDS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_rewards_are_those_of_the_recording(name: str, result: ExportResult, episodes: list[Rows]) -> None:
     dataset = opened(name, result.out)
 

@@ -127,6 +127,27 @@ def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any]
     return Marks(valid.astype(np.uint8), age_ns.astype(np.int64))
 
 
+def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[bool | None]:
+    """Return whether each episode succeeded, as the provenance of a dataset says; None where it is not known.
+
+    Errors:
+        DatasetError: the provenance has another structure, or another number of episodes.
+    """
+    try:
+        recordings = provenance["recordings"]
+        found = [
+            recordings[about["recording"]]["success"] if about["success"] is None else about["success"]
+            for about in provenance["episodes"]
+        ]
+        if len(found) != episodes or not all(one is None or isinstance(one, bool) for one in found):
+            raise ValueError(f"{len(found)} episodes, not {episodes}")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DatasetError(
+            f"{where}: not the provenance of this dataset ({printable(error, 60)}); export it again"
+        ) from None
+    return found
+
+
 def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
     """Read the layout in the provenance of a dataset.
 

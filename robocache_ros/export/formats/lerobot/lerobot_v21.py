@@ -19,7 +19,7 @@ from robocache_ros.export.formats.lerobot import meta_folder
 from robocache_ros.export.formats.lerobot.arrays import write_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
-from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
+from robocache_ros.export.formats.lerobot.row_tables import REWARD, RowTables, standard_columns
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -90,7 +90,7 @@ class _Writer:
     def _write_episode(self, episode: Episode, first_row: int) -> dict[str, Stats]:
         """Write the rows and the videos of an episode; return its statistics."""
         place = {"episode_chunk": episode.index // CHUNK_EPISODES, "episode_index": episode.index}
-        own = standard_columns(episode, self._dataset.rate_hz, first_row)
+        own = standard_columns(self._dataset, episode, first_row)
         own[ANNOTATION_COLUMN] = np.full(episode.length, episode.task_index)
         with closing(Table(self._folder, DATA_PATH.format(**place))) as table:
             for rows in self._tables.parts(episode, own):
@@ -110,6 +110,8 @@ class _Writer:
         timestamps = [(np.arange(n) / self._dataset.rate_hz).astype(np.float32) for n in self._dataset.episodes.lengths]
         stats = {name: self._dataset.stats[name] for name, f in self._dataset.features.items() if f.dtype == "float32"}
         stats["timestamp"] = of_columns(*timestamps)
+        if "reward" in self._dataset.outcomes:
+            stats[REWARD] = of_columns(*(episode.rewards for episode in self._dataset.episodes))
         return {name: {key: values[key] for key in GR00T_STATS} for name, values in stats.items()}
 
     def _modality(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class _Writer:
         first_row = 0
         with closing(table):
             for episode in self._dataset.episodes:
-                for rows in self._tables.parts(episode, standard_columns(episode, self._dataset.rate_hz, first_row)):
+                for rows in self._tables.parts(episode, standard_columns(self._dataset, episode, first_row)):
                     table.append(rows)
                 places.append(table.end_episode())
                 first_row += episode.length
@@ -93,7 +93,7 @@ class _Writer:
         parts: dict[str, list[NDArray[Any]]] = {}
         first_row = 0
         for episode in self._dataset.episodes:
-            for name, values in standard_columns(episode, self._dataset.rate_hz, first_row).items():
+            for name, values in standard_columns(self._dataset, episode, first_row).items():
                 parts.setdefault(name, []).append(values)
             first_row += episode.length
         return {name: of_columns(*values) for name, values in parts.items()}
@@ -115,7 +115,7 @@ class _Writer:
                 entry = self._episode(episode, row, places[episode.index])
                 for key, parts in videos.items():
                     entry.update(self._place_in_video(key, parts[episode.index], episode.length))
-                own = standard_columns(episode, self._dataset.rate_hz, row)
+                own = standard_columns(self._dataset, episode, row)
                 stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
                 stats.update({IMAGES.format(n): episode.image_stats(n) for n in {**self._encodings, **self._videos}})
                 for key, values in stats.items():

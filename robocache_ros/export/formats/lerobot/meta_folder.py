@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
+from robocache_ros.export.formats.lerobot.row_tables import outcome_dtypes
 from robocache_ros.export.media.depth_codes import MAX_M, MIN_M, SHIFT_M
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.media.video import DEPTH_VIDEO
@@ -82,9 +83,9 @@ def features(
         found[IMAGES.format(name)] = _picture(dataset, name, encoding)
     found.update({IMAGES.format(name): _depth(dataset, name) for name in depth_videos})
     found.update({name: engine[name] for name in own})
-    found["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
-    for key in ("frame_index", "episode_index", "index", "task_index"):
-        found[key] = {"dtype": "int64", "shape": [1], "names": None}
+    indices = dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64")
+    for key, dtype in {**outcome_dtypes(dataset), "timestamp": "float32", **indices}.items():
+        found[key] = {"dtype": dtype, "shape": [1], "names": None}
     return found
 
 

@@ -17,11 +17,22 @@ from robocache_ros.extras import need
 PART_BYTES = 16 << 20  # rows that are read at once
 
 
-def standard_columns(episode: Episode, rate_hz: int, first_row: int) -> dict[str, NDArray[Any]]:
+REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"  # what follows the action of a row
+
+
+def outcome_dtypes(dataset: ExportedDataset) -> dict[str, str]:
+    """Return the types of the columns of LeRobot that say how episodes went; none if nothing is known of it."""
+    reward = {REWARD: "float32", DONE: "bool"} if "reward" in dataset.outcomes else {}
+    return reward | ({SUCCESS: "bool"} if "success" in dataset.outcomes else {})
+
+
+def standard_columns(dataset: ExportedDataset, episode: Episode, first_row: int) -> dict[str, NDArray[Any]]:
     """Return the columns that LeRobot defines for an episode whose first row in the dataset is `first_row`."""
     rows = np.arange(episode.length)
+    outcomes = {REWARD: episode.rewards, DONE: rows == episode.length - 1, SUCCESS: episode.successes}
     return {
-        "timestamp": (rows / rate_hz).astype(np.float32),
+        **{name: outcomes[name] for name in outcome_dtypes(dataset)},
+        "timestamp": (rows / dataset.rate_hz).astype(np.float32),
         "frame_index": rows,
         "episode_index": np.full(episode.length, episode.index),
         "index": first_row + rows,
