@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         open_dataset,
     )
     from robocache_ros.datasets.stored_statistics import dataset_statistics
-    from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
+    from robocache_ros.datasets.timeline_dataset import TimelineDataset
+from robocache_ros.datasets.timeline_dataset import Window
 
 _HOMES = {
     "stored_statistics": ("dataset_statistics",),

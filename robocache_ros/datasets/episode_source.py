@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
@@ -178,6 +178,28 @@ def check_image_bytes(count: int, shape: tuple[int, ...], where: str) -> None:
         size = "x".join(map(str, shape[:2]))
         limit = MAX_IMAGE_BYTES >> 30
         raise DatasetError(f"{where}: {count:,} images of {size} are more than {limit} GiB; choose windows")
+
+
+def cumulative_counts(
+    episodes: int, ticks: Callable[[int], int], unreadable: dict[int, str] | None = None
+) -> list[int]:
+    """Return the number of ticks of all episodes up to each one.
+
+    Args:
+        episodes: their number.
+        ticks: of an episode.
+        unreadable: takes the episodes whose ticks cannot be read, and why; they count as 0. None: an error.
+    """
+    ends: list[int] = []
+    for episode in range(episodes):
+        try:
+            count = ticks(episode)
+        except (RoboCacheError, OSError) as error:
+            if unreadable is None:
+                raise
+            unreadable[episode], count = f"episode {episode}: {error}", 0
+        ends.append(count + (ends[-1] if ends else 0))
+    return ends
 
 
 def checked(episode: SourceEpisode) -> SourceEpisode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     Stream,
     checked,
+    cumulative_counts,
 )
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.engine import tick_grid
@@ -220,13 +220,20 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             return stream.modality in self.modalities
         return stream.role != "observation" or "proprio" in self.modalities
 
+    def leave_out_unreadable(self) -> dict[int, str]:
+        """Give no windows to episodes whose length cannot be read. Return these episodes, and why."""
+        unreadable: dict[int, str] = {}
+        if self.window is not None:
+            self._ends = cumulative_counts(len(self.source), self._ticks_of, unreadable)
+        return unreadable
+
     def _window_ends(self) -> list[int]:
         if self._ends is None:
-            counts = (
-                self.ticks(self.source.span_ns(index), f"episode {index}")[1] for index in range(len(self.source))
-            )
-            self._ends = list(accumulate(counts))
+            self._ends = cumulative_counts(len(self.source), self._ticks_of)
         return self._ends
+
+    def _ticks_of(self, episode: int) -> int:
+        return self.ticks(self.source.span_ns(episode), f"episode {episode}")[1]
 
 
 def _known(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class VideoFrames:
                 if not container.streams.video:
                     raise DatasetError(f"{printable(self.path)}: no video in it; get the file again")
                 stream = container.streams.video[0]
+                if stream.codec_context is None:
+                    raise DatasetError(f"{printable(self.path)}: its codec is unknown; get the file again")
                 size = (stream.codec_context.height, stream.codec_context.width)
                 if not 0 < size[0] * size[1] <= IMAGE_LIMITS.pixels:
                     raise DatasetError(f"{printable(self.path)}: frames of {size[0]}x{size[1]}; check the file")
@@ -77,8 +79,10 @@ class VideoFrames:
         """Read rows from the key frame before the first of them on."""
         times = self.start_s + rows / self.fps
         container.seek(max(0, int((times[0] - TOLERANCE / self.fps) / stream.time_base)), stream=stream, backward=True)
-        place = 0
+        place, damaged = 0, False
         for frame in container.decode(stream):
+            # The decoder conceals damage that it finds; frames up to the next key frame are computed from it.
+            damaged = frame.is_corrupt or (damaged and not frame.key_frame)
             if frame.pts is None:
                 continue
             time = float(frame.pts * stream.time_base)
@@ -86,6 +90,10 @@ class VideoFrames:
                 continue
             if time > times[place] + TOLERANCE / self.fps:
                 break
+            if damaged:
+                raise DatasetError(
+                    f"{printable(self.path)}: damaged at {time:.3f} s, row {rows[place]}; get the file again"
+                )
             image = self._pixels(frame)
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{printable(self.path)}: its frames differ in size; get the file again")

@@ -32,8 +32,7 @@ class RecordFile:
             with path.open("rb") as file:
                 head = file.read(HEAD_BYTES)
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise RoboCacheError(f"{printable(path)}: cannot be read ({reason}); get the file") from None
+            raise _unreadable(path, error) from None
         self._starts = self._find() if is_head(head, self._value) or not head.startswith(b"\x1f\x8b") else None
         self._iterator: Iterator[bytes] = iter(())
         self._next = 0
@@ -53,10 +52,13 @@ class RecordFile:
         start, nbytes = self._starts[index]
         if nbytes > self._limit:
             raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {self._limit:,} are read")
-        with self.path.open("rb") as file:
-            file.seek(start)
-            data = file.read(nbytes)
-            checksum = file.read(CHECKSUM.size)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                data = file.read(nbytes)
+                checksum = file.read(CHECKSUM.size)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
         if len(data) != nbytes or checksum != masked(self._value(data)):
             raise RoboCacheError(f"{where}: its checksum is wrong; get the file again")
         return data
@@ -85,3 +87,8 @@ class RecordFile:
             if self._next > index:
                 return record
         raise RoboCacheError(f"{printable(self.path)}: record {index}: the file ends before it; get the file again")
+
+
+def _unreadable(path: Path, error: OSError) -> RoboCacheError:
+    reason = error.strerror or type(error).__name__
+    return RoboCacheError(f"{printable(path)}: cannot be read ({reason}); get the file")

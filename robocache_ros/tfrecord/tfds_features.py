@@ -99,7 +99,11 @@ def read_example(record: bytes, features: Sequence[TfdsFeature]) -> dict[str, An
     Errors:
         RoboCacheError: the record is damaged, lacks a feature, or does not match its shape.
     """
-    stored = parse_example(record)
+    return values_of(parse_example(record), features)
+
+
+def values_of(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> dict[str, Any]:
+    """As `read_example`, of a record that was parsed with `parse_example`."""
     found: dict[str, Any] = {}
     for feature in features:
         try:
@@ -108,6 +112,12 @@ def read_example(record: bytes, features: Sequence[TfdsFeature]) -> dict[str, An
             what = f"not in the record ({error})" if isinstance(error, KeyError) else printable(error, 100)
             raise RoboCacheError(f"{printable(feature.path, 60)}: {what}; check features.json") from None
     return found
+
+
+def unlisted(stored: Mapping[str, Values], features: Sequence[TfdsFeature]) -> list[str]:
+    """Return the names in a record that features.json does not list."""
+    listed = {feature.path for feature in features}
+    return sorted({name.partition("/ragged_")[0] for name in stored} - listed)
 
 
 def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Iterator[TfdsFeature]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.bench.hostile import messages, recordings, specs
+from robocache_ros.bench.hostile.datasets import damaged_datasets
 from robocache_ros.errors import RoboCacheError
 
 
@@ -46,12 +47,13 @@ def _node(count: int) -> dict[str, Any]:
 # Each part: its option, what is counted, and what runs it. A part returns counts, `failures`, and `rows` for a table.
 PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "recordings": ("damaged recordings", recordings.run),
+    "datasets": ("damaged datasets", damaged_datasets.run),
     "specs": ("damaged specs", specs.run),
     "messages": ("damaged messages", _messages),
     "node": ("garbage messages to a live node", _node),
 }
 MAX_SILENCE_MS = 100.0
-LIBRARIES = ("torch", "numpy", "rosbags", "backports.zstd", "lz4", "PyYAML")
+LIBRARIES = ("torch", "numpy", "rosbags", "backports.zstd", "lz4", "PyYAML", "h5py", "pyarrow", "av", "pillow")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from robocache_ros.errors import RoboCacheError, printable
 if TYPE_CHECKING:
     from robocache_ros.datasets.loader.device.raw_samples import RawLayout
 
-MAX_REASON = 160  # characters kept of the reason why a sample was skipped
+MAX_REASON = 200  # characters kept of the reason why a sample was skipped
 NOT_PER_TICK = frozenset({"measured"})  # a flag per stream, also where there are as many streams as ticks
 CHUNKS = frozenset(
     {"actions", "rewards", "action_is_pad"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.loader.reading import Sample
+from robocache_ros.datasets.loader.reading import MAX_REASON, Sample
 from robocache_ros.errors import RoboCacheError, printable
 
 
@@ -25,6 +25,8 @@ class Samples:
         self.windows = windows
         self.unreadable: dict[int, str] = {}
         if windows is None:
+            if skip and hasattr(dataset, "leave_out_unreadable"):
+                self.unreadable = dataset.leave_out_unreadable()
             self._ends = np.arange(1, len(dataset) + 1, dtype=np.int64)
             return
         ticks, stride = windows
@@ -65,7 +67,7 @@ class Samples:
             except (RoboCacheError, OSError) as error:
                 if not skip:
                     raise
-                self.unreadable[item] = printable(error, 160)
+                self.unreadable[item] = printable(error, MAX_REASON)
         return lengths
 
 

@@ -113,6 +113,8 @@ class TimelineLoader:
         self._samples = Samples(dataset, windows, skip=on_error == "skip")
         for item, reason in self._samples.unreadable.items():
             self._skip(item, reason)
+        if not len(self._samples):
+            raise RoboCacheError("dataset: it has no samples; check its path, split, tasks and windows")
         self._order = BatchOrder(len(self._samples), batch_size, shuffle, seed, drop_last, rank, world_size)
         self._finishing = Finishing(Normalisation(statistics or {}), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}

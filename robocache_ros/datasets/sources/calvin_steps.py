@@ -5,7 +5,6 @@ No stamps are stored; the published rate is 30 Hz.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ LANGUAGE = "lang_annotations/auto_lang_ann.npy"
 RANGES = "ep_start_end_ids.npy"
 PROPRIO, ACTIONS = "robot_obs", ("rel_actions", "actions")
 ALL = "all"
+MAX_STEP_BYTES = 256 << 20  # of an array of a step
 
 
 @dataclass(frozen=True)
@@ -183,21 +183,30 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     path = folder / f"episode_{step:07d}.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in keys}
+            for key in keys:
+                nbytes = arrays.zip.getinfo(f"{key}.npy").file_size
+                if nbytes > MAX_STEP_BYTES:
+                    raise DatasetError(f"{printable(path)}: {printable(key, 40)}: {nbytes:,} bytes; check the file")
+            found = {key: arrays[key] for key in keys}
+            if not all(isinstance(value, np.ndarray) for value in found.values()):
+                raise DatasetError(f"{printable(path)}: damaged (a header of an array); get the file again")
+            return found
     except FileNotFoundError:
         raise DatasetError(f"{printable(path)}: not there; get the file") from None
     except KeyError as error:
         raise DatasetError(
-            f"{printable(path)}: {printable(error, 60)}; choose another camera or get the file again"
+            f"{printable(path)}: {printable(error.args[0], 60)}; choose another camera or get the file again"
         ) from None
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+    except DatasetError:
+        raise
+    except Exception as error:  # damaged headers of arrays raise errors of any kind
         raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
 
 
 def _array(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # damaged headers of arrays raise errors of any kind
         reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
         raise DatasetError(f"{printable(path)}: {reason}; give the folder of a CALVIN dataset") from None
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     depth_unit,
     stored_arrays,
 )
-from robocache_ros.datasets.sources.lerobot_layout import EpisodePlace, read_layout, read_parquet
+from robocache_ros.datasets.sources.lerobot_layout import EpisodePlace, column_names, read_layout, read_parquet
 from robocache_ros.datasets.video_frames import VideoFrames
 from robocache_ros.errors import printable
 
@@ -100,6 +101,8 @@ class LeRobotEpisodes:
         path = file_below(self.folder, place.rows)
         where = f"{printable(path)}: episode {place.index}"
         table, first = _rows(path, self._columns, place.index, os.getpid())
+        if index == 0:
+            self._compare(path)
         if table.num_rows != place.length:
             raise DatasetError(f"{where}: {table.num_rows:,} rows, not {place.length:,}; get the file again")
         columns = {name: _values(table.column(name), f"{where}: {name}") for name in table.column_names}
@@ -121,8 +124,8 @@ class LeRobotEpisodes:
             for camera, values in depth.items():
                 stamps = nominal_stamps(place.length, self._layout.fps)
                 streams[f"depth/{camera}"] = Stream(f"depth/{camera}", stamps, values, False)
-        task = self._layout.tasks.get(int(columns["task_index"].reshape(-1)[0]), "") if place.length else ""
-        return SourceEpisode(streams, task, self.name, where, self._success[index] if self._success else None)
+        success = self._success[index] if self._success else None
+        return SourceEpisode(streams, self._task(columns, where), self.name, where, success)
 
     def _depth(self, place: EpisodePlace) -> dict[str, Values]:
         """Return the depth videos of an episode by camera; those with other codes than the known ones are left out."""
@@ -142,6 +145,19 @@ class LeRobotEpisodes:
         table, _ = _rows(path, self._columns, place.index, os.getpid())
         ticks = _values(table.column(TICK), f"{printable(path)}: episode {place.index}: {TICK}").reshape(-1)
         return int(ticks[0]), int(ticks[-1])
+
+    def _compare(self, path: Path) -> None:
+        """Warn if a file has columns that info.json does not list: damaged names look like this too."""
+        names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, REWARD))]
+        if names := [name for name in names if name not in self._layout.features]:
+            where, name = printable(self.folder / "meta" / "info.json", 80), printable(names[0], 40)
+            warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
+
+    def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:
+        task = int(columns["task_index"].reshape(-1)[0])
+        if task not in self._layout.tasks:
+            raise DatasetError(f"{where}: task {task} is not in the list of tasks; get the folder meta again")
+        return self._layout.tasks[task]
 
     def _nominal(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
         stamps = nominal_stamps(len(columns["task_index"]), self._layout.fps)

@@ -93,6 +93,12 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
         raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
 
 
+def column_names(path: Path) -> list[str]:
+    """Return the names of the columns of a parquet file that was read before."""
+    names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
+    return names
+
+
 def _is_depth(about: Mapping[str, Any]) -> bool:
     return about.get("dtype") == "video" and any(
         _info(about).get(key) for key in ("is_depth_map", "video.is_depth_map")
@@ -158,7 +164,7 @@ def _seconds(value: Any) -> float:
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
     rows = read_parquet(file_below(folder, "meta/tasks.parquet")).to_pylist()
-    return {int(row["task_index"]): str(row.get("__index_level_0__", row.get("task", ""))) for row in rows}
+    return {int(row["task_index"]): str(row["task" if "task" in row else "__index_level_0__"]) for row in rows}
 
 
 def _tasks_v2(folder: Path) -> dict[int, str]:

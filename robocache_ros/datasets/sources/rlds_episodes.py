@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -28,9 +29,10 @@ from robocache_ros.datasets.sources.exports.export_columns import ExportColumns,
 from robocache_ros.datasets.sources.open_x import rate_of
 from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.tfrecord.example import parse_example
 from robocache_ros.tfrecord.record_file import RecordFile
 from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
-from robocache_ros.tfrecord.tfds_features import CompressedArrays, read_example
+from robocache_ros.tfrecord.tfds_features import CompressedArrays, unlisted, values_of
 
 RECORD_BYTES = 1 << 30  # of an episode
 OPEN_FILES = 64  # whose offsets are kept
@@ -79,6 +81,7 @@ class RldsEpisodes:
             wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == _SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
         first = {"steps/is_first", "steps/robocache/tick_ns"}
+        self._listed = dataset.features
         self._features = tuple(f for f in dataset.features if f.path in wanted)
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
 
@@ -94,6 +97,13 @@ class RldsEpisodes:
         """Return an episode."""
         where, values = self._values(index, self._features)
         task = next((v[0] for v in (values[path] for path in self._paths.language) if v and v[0]), "")
+        counts = {path: len(each) for path, each in values.items() if path.startswith(STEPS)}
+        if odd := [path for path, count in counts.items() if count != next(iter(counts.values()))]:
+            first, count = next(iter(counts.items()))
+            raise DatasetError(
+                f"{where}: {counts[odd[0]]:,} steps of {printable(odd[0], 40)}, {count:,} of {printable(first, 40)}; "
+                "get features.json again"
+            )
         streams = self._exported(values, where) if self._export else self._nominal(values, where)
         success = int(values[_SUCCESS]) if _SUCCESS in values else -1
         return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
@@ -122,9 +132,18 @@ class RldsEpisodes:
         except RoboCacheError as error:
             raise DatasetError(str(error)) from None
         try:
-            return where, read_example(data, features)
+            stored = parse_example(data)
+            if record == 0:
+                self._compare(stored)
+            return where, values_of(stored, features)
         except RoboCacheError as error:
             raise DatasetError(f"{where}: {error}") from None
+
+    def _compare(self, stored: Mapping[str, Any]) -> None:
+        """Warn if records have features that features.json does not list: damaged names look like this too."""
+        if names := unlisted(stored, self._listed):
+            path, name = printable(self._files[0].with_name("features.json"), 80), printable(names[0], 40)
+            warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}

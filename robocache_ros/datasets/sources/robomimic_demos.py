@@ -206,6 +206,7 @@ def _file(path: Path, process: int) -> Any:
         return need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
     except OSError as error:
         reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
+        reason = "it ends early" if "truncated file" in str(error) else reason
         raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
 
 

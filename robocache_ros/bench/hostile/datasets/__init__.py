@@ -1,0 +1,1 @@
+"""Small datasets of every format, and what reading damaged copies of them gives."""

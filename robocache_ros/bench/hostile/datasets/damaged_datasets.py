@@ -1,0 +1,169 @@
+"""Damaged datasets: each episode is read as the undamaged one, or refused in one line that names the file."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import random
+import resource
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.bench.hostile.damage import DAMAGES, damaged
+from robocache_ros.bench.hostile.datasets.small_datasets import FORMATS
+from robocache_ros.datasets import TimelineLoader
+from robocache_ros.errors import RoboCacheError
+
+MAX_S = 20  # of a case, with the loading of libraries in the first one
+MAX_GROWTH_KIB = 1 << 20
+LINE = 200  # characters of an error, less the path of the dataset
+UNCHECKED = "altered (no checksums)"
+GOOD = ("identical", "refused", UNCHECKED)
+BAD = ("altered", "long error", "traceback", "crash", "hang", "memory")
+HOW = ("missing", *DAMAGES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damaged file of a dataset."""
+
+    format: str
+    damage: str
+    seed: int
+
+
+def cases(count: int) -> list[Case]:
+    """`count` cases, evenly over formats and kinds of damage."""
+    pairs = [(name, how) for how in HOW for name in FORMATS]
+    return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
+
+
+def read(name: str, folder: Path) -> list[str]:
+    """The digest of each episode of a dataset; the text of an error where there is none."""
+    dataset = FORMATS[name][1](folder)
+    TimelineLoader(dataset, 1)  # refuses an empty dataset
+    found = []
+    for index in range(len(dataset)):
+        try:
+            digest = hashlib.sha256()
+            for key, value in sorted(dataset[index].items()):
+                digest.update(repr((key, value)).encode() if isinstance(value, (str, int)) else value.numpy().tobytes())
+            found.append(digest.hexdigest())
+        except RoboCacheError as error:
+            found.append(f"refused: {error}")
+    return found
+
+
+class Judge:
+    """Damages copies of the small datasets in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._made = folder, 0
+        self._files: dict[str, dict[Path, bytes]] = {}
+        self.undamaged: dict[str, list[str]] = {}
+        for name, (write, _, _) in FORMATS.items():
+            place = self._next()
+            write(place)
+            paths = sorted(path for path in place.rglob("*") if path.is_file())
+            self._files[name] = {path.relative_to(place): path.read_bytes() for path in paths}
+            self.undamaged[name] = read(name, place)
+
+    def __call__(self, case: Case) -> tuple[str, str]:
+        """The outcome of a case: one of GOOD or BAD, and what was said."""
+        place = self._next()
+        victim = random.Random(f"{case}").choice(list(self._files[case.format]))
+        for path, data in self._files[case.format].items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            if path != victim:
+                (place / path).write_bytes(data)
+            elif case.damage != "missing":
+                (place / path).write_bytes(damaged(data, case.damage, case.seed))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                found = read(case.format, place)
+        except RoboCacheError as error:
+            found = [f"refused: {error}"]
+        except Exception:  # what a user would see as a traceback
+            return "traceback", f"{victim}: {traceback.format_exc()}"
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
+            return "memory", str(victim)
+        stated = [f"warning: {each.message}" for each in warned]
+        return self._compared(case, victim, [text.replace(str(place), "") for text in (*found, *stated)])
+
+    def _compared(self, case: Case, victim: Path, found: list[str]) -> tuple[str, str]:
+        refusals = [text for text in found if text.startswith(("refused: ", "warning: "))]
+        if long := [text for text in refusals if len(text) > LINE + len("refused: ") or not text.isprintable()]:
+            return "long error", long[0]
+        if found == self.undamaged[case.format]:
+            return "identical", ""
+        others = [text for text in found if text not in (*refusals, *self.undamaged[case.format])]
+        stated = any(text.startswith("warning: ") for text in refusals)
+        if not refusals or (others and not stated):
+            checked = FORMATS[case.format][2] and victim.suffix not in (".json", ".npy")
+            return ("altered" if checked else UNCHECKED), f"{victim}: {len(found)} episodes"
+        return "refused", refusals[0]
+
+    def _next(self) -> Path:
+        self._made += 1
+        return self._folder / f"d{self._made}"  # a new place, because readers keep what they have opened
+
+
+def _work(connection: Connection, wanted: list[Case]) -> None:
+    with tempfile.TemporaryDirectory(prefix="robocache-hostile-") as folder:
+        judge = Judge(Path(folder))
+        connection.send("ready")
+        for case in wanted:
+            connection.send(judge(case))
+
+
+def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
+    """The outcome of each case. A process that crashes or hangs in a library is replaced."""
+    context = multiprocessing.get_context("spawn")
+    while wanted:
+        mine, there = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(there, wanted))
+        process.start()
+        there.close()
+        try:
+            mine.recv()  # without which every case would count as a crash
+        except EOFError:
+            raise RuntimeError("the undamaged datasets cannot be read") from None
+        try:
+            while wanted:
+                outcome, said = mine.recv() if mine.poll(MAX_S) else ("hang", f"{MAX_S} s")
+                yield wanted[0], outcome, said
+                wanted = wanted[1:]
+                if outcome == "hang":
+                    break
+        except EOFError:
+            process.join()
+            yield wanted[0], "crash", f"exit code {process.exitcode}"
+            wanted = wanted[1:]
+        finally:
+            process.kill()
+            process.join()
+
+
+def run(count: int) -> dict[str, Any]:
+    """Damage `count` datasets and count the outcomes.
+
+    Returns:
+        `rows`: by format, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.
+    """
+    table: dict[str, Counter[str]] = {name: Counter() for name in FORMATS}
+    failures: list[dict[str, Any]] = []
+    for case, outcome, said in outcomes(cases(count)):
+        table[case.format][outcome] += 1
+        if outcome in BAD and len(failures) < 20:
+            failures.append({"case": [case.format, case.damage, case.seed], "outcome": outcome, "said": said})
+    rows = [{"format": name, **{word: counts[word] for word in (*GOOD, *BAD)}} for name, counts in table.items()]
+    return {"count": count, "rows": rows, "failures": failures}
