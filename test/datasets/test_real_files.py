@@ -1,0 +1,122 @@
+"""Datasets that others made: every value compared with an independent reading by other libraries or plain Python."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import h5py
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from robocache_ros.datasets import LeRobotTimelineDataset, RoboMimicDataset, RTXDataset
+
+BRIDGE = "rlds_bridge/bridge_dataset/1.0.0/bridge_dataset-val.tfrecord-00000-of-00001"
+LIFT = "robomimic_lift/lift_two_demos.hdf5"
+SO101 = "lerobot_v30_so101"
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] & 0x80:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return value | data[at] << shift, at + 1
+
+
+def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields with a length of a protobuf message."""
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        assert tag & 7 == 2
+        size, at = varint(data, at)
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def example(record: bytes) -> dict[str, Any]:
+    """A tf.train.Example, as `example.proto` defines it."""
+    found: dict[str, Any] = {}
+    for _, features in fields(record):
+        for _, entry in fields(features):
+            parts = dict(fields(entry))
+            ((kind, values),) = fields(parts[2])
+            if kind == 1:
+                found[parts[1].decode()] = [value for _, value in fields(values)]
+            elif kind == 2:
+                found[parts[1].decode()] = np.frombuffer(b"".join(part for _, part in fields(values)), "<f4")
+    return found
+
+
+def records(path: Path) -> list[bytes]:
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        found.append(data[at + 12 : at + 12 + size])
+        at += 16 + size
+    return found
+
+
+def test_every_value_and_pixel_of_bridge(real: Path) -> None:
+    dataset = RTXDataset(real / "rlds_bridge", split="val", target_hz=5)
+    examples = [example(record) for record in records(real / BRIDGE)]
+
+    assert len(dataset) == len(examples) == 25
+    names = dataset.stream_names()
+    cameras = [name.removeprefix("vision/") for name in names if name.startswith("vision/")]
+    compared = 0
+    for index, wanted in enumerate(examples):
+        sample = dataset[index]
+        assert np.array_equal(sample["proprio"], wanted["steps/observation/state"].reshape(-1, 7))
+        assert np.array_equal(sample["actions"], wanted["steps/action"].reshape(-1, 7))
+        assert sample["language"].encode() == wanted["steps/language_instruction"][0]
+        assert (sample["valid"] == 1).all()
+        for place, camera in enumerate(cameras):
+            images = sample["vision"][:, place] if "vision" in sample else sample[f"vision/{camera}"]
+            files = wanted[f"steps/observation/{camera}"]
+            assert len(files) == sample["length"]
+            for image, file in zip(images, files, strict=True):
+                assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(file)).convert("RGB")))
+                compared += 1
+    assert compared == sum(len(each["steps/language_instruction"]) for each in examples) * len(cameras)
+
+
+@pytest.mark.parametrize("demo", [0, 1])
+def test_every_value_of_robomimic(real: Path, demo: int) -> None:
+    dataset = RoboMimicDataset(real / LIFT, target_hz=20)
+    with h5py.File(real / LIFT) as file:
+        group = file[f"data/demo_{demo}"]
+        vectors = {key: stored[()] for key, stored in group["obs"].items() if stored.ndim == 2}
+        actions, rewards = group["actions"][()], group["rewards"][()]
+
+    sample, streams = dataset[demo], dataset.source.read(demo).streams
+
+    assert {name for name, each in streams.items() if each.role == "observation"} == set(vectors)
+    for name, values in vectors.items():
+        assert np.array_equal(streams[name].values, values.astype(np.float32)), name
+    assert np.array_equal(sample["proprio"], np.concatenate([vectors[k] for k in sorted(vectors)], 1, dtype=np.float32))
+    assert np.array_equal(sample["actions"], actions.astype(np.float32))
+    assert np.array_equal(sample["rewards"], rewards.astype(np.float32))
+
+
+def test_every_value_and_pixel_of_so101(real: Path) -> None:
+    dataset = LeRobotTimelineDataset(real / SO101, target_hz=30)
+    rows = parquet.read_table(real / SO101 / "data/chunk-000/file-000.parquet").to_pydict()
+    episodes = np.array(rows["episode_index"])
+
+    with av.open(str(real / SO101 / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as video:
+        frames = video.decode(video.streams.video[0])  # all episodes, one after the other
+        for index in range(len(dataset)):
+            sample, mine = dataset[index], np.flatnonzero(episodes == index)
+            for key, name in (("proprio", "observation.state"), ("actions", "action")):
+                assert np.array_equal(sample[key], np.array([rows[name][row] for row in mine], np.float32))
+            assert len(sample["vision"]) == len(mine)
+            for image in sample["vision"][:, 0]:
+                assert np.array_equal(image, next(frames).to_ndarray(format="rgb24"))
