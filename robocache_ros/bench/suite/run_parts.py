@@ -37,7 +37,7 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell) -> int:
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
-        raise RoboCacheError(f"bench: {unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
+        raise RoboCacheError(f"bench: {unknown[0]!r} is not a part; choose from {', '.join(PARTS)}")
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": system(), "parts": {}}
     for name in names:

@@ -52,7 +52,7 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     assert [each.name for each in compare(tmp_path / "old", tmp_path / "new")[1]] == ["tick: rows tick ours"]
 
 
-def test_the_machine_is_no_figure(tmp_path: Path) -> None:
+def test_the_machine_is_not_a_figure(tmp_path: Path) -> None:
     assert list(figures(result(tmp_path / "a.json", fuse=1.0))) == ["rows fuse ours"]
 
 

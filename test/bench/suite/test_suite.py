@@ -57,7 +57,7 @@ def test_the_page_contains_the_tables_and_plots_of_each_part(parts: dict[str, Pa
 
 
 def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is no part; choose from vectors, spatial"):
+    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is not a part; choose from vectors, spatial"):
         run_suite(["vector"], tmp_path, lambda _line: None)
 
 
