@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
+from robocache_ros.units import NS_PER_S
+
+CLOCK_STARTS_NS = 3600 * NS_PER_S  # a stamp in the first hour of a clock: it is none of the time since 1970
 
 
 def check_finite(findings: Findings, where: str, values: NDArray[Any]) -> None:
@@ -55,3 +58,13 @@ def image_size(data: bytes, *, decode: bool) -> tuple[int, int]:
             return image.height, image.width
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         raise ValueError(str(error)) from None
+
+
+def stamps_disagree(stamps: NDArray[np.int64], valid: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return where a stamp of 0, which stands for no value, and `valid` disagree.
+
+    The first sample of a recording whose clock starts at 0 has this stamp too.
+    """
+    starts_at_0 = bool(((stamps > 0) & (stamps < CLOCK_STARTS_NS)).any())
+    disagree: NDArray[np.bool_] = np.where(valid == 0, stamps != 0, (stamps == 0) & (not starts_at_0))
+    return disagree

@@ -13,6 +13,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate import robomimic_check
+from robocache_ros.export.validate.array_values import stamps_disagree
 from robocache_ros.export.validate.validators import validate
 
 from .conftest import found
@@ -177,3 +178,11 @@ def test_unusable_metadata_is_one_line(zarr: Path) -> None:
     assert text.startswith("meta/episode_ends/.zarray: ")
     with pytest.raises(RoboCacheError, match="does not exist"):
         validate(zarr / "missing")
+
+
+def test_a_stamp_of_0_is_a_sample_only_if_the_clock_starts_at_0() -> None:
+    valid = np.array([0, 1, 1], np.uint8)
+    from_0, since_1970 = np.array([0, 0, 10**9]), np.array([0, 0, 1_760_000_000 * 10**9])
+    assert stamps_disagree(from_0, valid).tolist() == [False, False, False]
+    assert stamps_disagree(since_1970, valid).tolist() == [False, True, False]
+    assert stamps_disagree(np.array([1, 1, 1]), valid).tolist() == [True, False, False]

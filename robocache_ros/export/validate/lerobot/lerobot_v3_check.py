@@ -135,7 +135,7 @@ class LeRobotV3Check:
             images = [key for key, feature in info.features.items() if feature.size]
             if images:
                 findings.check(all(key in stored for key in images), STATS, "has no statistics of an image feature")
-                findings.skip("statistics of images: they are of a sample of the frames")
+                findings.skip("statistics of images: they are of a sample of the pixels")
             if not info.own:
                 findings.skip("quantiles: LeRobot merges those of episodes, which is not exact")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.export.validate.array_values import check_ticks
+from robocache_ros.export.validate.array_values import check_ticks, stamps_disagree
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.export.validate.lerobot.info_file import Info
 
@@ -49,7 +49,7 @@ class OwnColumns:
         valid = values[VALID]
         self._findings.check(bool(np.isin(valid, (0, 1, 2)).all()), where, f"{VALID}: has values other than 0, 1 and 2")
         if STAMP in values and values[STAMP].shape == valid.shape:
-            off = (values[STAMP] == 0) != (valid == 0)
+            off = stamps_disagree(values[STAMP], valid)
             self._findings.check(not off.any(), where, f"{STAMP}: 0 and {VALID} disagree in {int(off.sum())} places")
         missing = {}
         for key, sources in self._sources.items():

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.export.formats.mcap.plot_messages import message_dtype
+from robocache_ros.export.validate.array_values import stamps_disagree
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
@@ -37,7 +38,7 @@ def check_stream(
     valid = table["valid"]
     stamps: NDArray[np.int64] = table["sec"].astype(np.int64) * NS_PER_S + table["nanosec"]
     _none(findings, where, ~np.isin(valid, (0, 1, 2)), "valid is not 0, 1 or 2")
-    _none(findings, where, (stamps == 0) != (valid == 0), "valid and the stamp disagree")
+    _none(findings, where, stamps_disagree(stamps, valid), "valid and the stamp disagree")
     _none(findings, where, ~np.isfinite(table["age_ms"]), "age_ms is NaN or infinite")
     if stream.kind == "vector":
         values = table["values"]
