@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,9 @@ class RoboMimicDataset(TimelineDataset):
     """robomimic.
 
     Args:
-        path: a file, or the folder of an export; with `tasks`, a folder with a file of each task: `<task>.hdf5`, or
-            the only one below `<task>/` whose name contains `obs_modality`.
+        path: a file, or the folder of an export; with `tasks`, a folder with a file of each task: `<task>.hdf5`, the
+            only one below `<task>/`, or the only one with the task in its name; of several, the only one with
+            `obs_modality` in its name.
         tasks: the tasks; None: `path` is a file or an export.
         obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
         target_hz, modalities, align, window: see `TimelineDataset`.
@@ -161,9 +163,12 @@ def open_dataset(
 
 
 def _task_file(path: Path, task: str, modality: str) -> Path:
-    if (path / f"{task}.hdf5").exists():
-        return path / f"{task}.hdf5"
-    found = sorted(file for file in (path / task).rglob("*.hdf5") if modality in file.name)
+    """Return the file of a task: the only one in its folder or with its name, or the one of these with the modality."""
+    if path.is_file() or (path / f"{task}.hdf5").exists():
+        return path if path.is_file() else path / f"{task}.hdf5"
+    found = sorted((path / task).rglob("*.hdf5")) or sorted(path.glob(f"*{glob.escape(task)}*.hdf5"))
+    if len(found) > 1:
+        found = [file for file in found if modality in file.name]
     if len(found) != 1:
         raise DatasetError(
             f"{printable(path, 60)}: {len(found)} files of {printable(task, 40)} with {modality} in the name, not 1; "

@@ -40,11 +40,18 @@ def test_every_tenth_tick_of_the_bridge_dataset_is_a_step(real: Path) -> None:
     assert not sample["measured"].any()
 
 
-def test_a_missing_file_is_named_when_an_episode_is_read(real: Path) -> None:
-    dataset = RTXDataset(real / "rlds_bridge")
+def test_a_split_without_its_files_is_refused_with_one_that_has_them(real: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no file of the split train is there; split='val' has files"):
+        RTXDataset(real / "rlds_bridge")
 
-    assert len(dataset) == 25
-    with pytest.raises(DatasetError, match=r"train.tfrecord-00000-of-00001: cannot be read"):
+
+def test_a_missing_file_is_named_when_an_episode_is_read(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(3, 10.0 * k) for k in range(4)], shards=2)
+    min(folder.glob("*.tfrecord*")).unlink()
+    dataset = RTXDataset(folder)
+
+    assert dataset[3]["proprio"][0, 0] == 30
+    with pytest.raises(DatasetError, match=r"tfrecord-00000-of-00002: cannot be read"):
         dataset[0]
 
 

@@ -87,6 +87,14 @@ def test_tasks_are_files(tmp_path: Path) -> None:
     assert len(RoboMimicDataset(tmp_path, tasks=["lift", "can"])) == 4
 
 
+@pytest.mark.parametrize("name", ["lift_two_demos.hdf5", "lift/image.hdf5"])
+def test_the_only_file_of_a_task_is_used_whatever_its_name(tmp_path: Path, name: str) -> None:
+    write_demos(tmp_path / name)
+    write_demos(tmp_path / "can.hdf5")
+
+    assert len(RoboMimicDataset(tmp_path, tasks=["lift"])) == 2
+
+
 def test_a_task_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="0 files of square"):
         RoboMimicDataset(tmp_path, tasks=["square"])

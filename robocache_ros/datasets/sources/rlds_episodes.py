@@ -70,6 +70,10 @@ class RldsEpisodes:
             raise DatasetError(f"{where}: no split {printable(split, 40)}; there are {', '.join(dataset.splits)}")
         self.name, self._files = dataset.name, dataset.splits[split].files
         self._lengths = dataset.splits[split].lengths
+        if self._files and not any(file.exists() for file in self._files):
+            there = [name for name, each in dataset.splits.items() if any(file.exists() for file in each.files)]
+            way_out = f"split='{printable(there[0], 40)}' has files" if there else "get the files"
+            raise DatasetError(f"{where}: no file of the split {printable(split, 40)} is there; {way_out}")
         self._ends = list(accumulate(self._lengths))
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
