@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
     from robocache_ros.datasets.loader.augmentation import Augmentation
     from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
+    from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
     from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
     from robocache_ros.datasets.mixture import WeightedMixture
     from robocache_ros.datasets.public_datasets import (
@@ -30,6 +31,7 @@ _HOMES = {
     "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
+    "loader.runs.run_order": ("ShuffledRuns",),
     "loader.timeline_loader": ("TimelineLoader",),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
@@ -51,6 +53,7 @@ __all__ = [
     "LeRobotTimelineDataset",
     "RTXDataset",
     "RoboMimicDataset",
+    "ShuffledRuns",
     "SourceEpisode",
     "Stream",
     "TimelineDataset",

@@ -103,7 +103,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         if self.window is None:
             return len(self.source)
-        ends = self._window_ends()
+        ends = self.window_ends()
         return ends[-1] if ends else 0
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         """Return the episode of a sample, and its tick in it (0 for a whole episode)."""
         if self.window is None:
             return index, 0
-        ends = self._window_ends()
+        ends = self.window_ends()
         episode = bisect_right(ends, index)
         return episode, index - (ends[episode - 1] if episode else 0)
 
@@ -227,7 +227,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             self._ends = cumulative_counts(len(self.source), self._ticks_of, unreadable)
         return unreadable
 
-    def _window_ends(self) -> list[int]:
+    def window_ends(self) -> list[int]:
+        """Return for each episode the number after its last window."""
         if self._ends is None:
             self._ends = cumulative_counts(len(self.source), self._ticks_of)
         return self._ends

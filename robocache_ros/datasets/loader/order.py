@@ -13,7 +13,7 @@ from robocache_ros.errors import RoboCacheError
 Int64 = NDArray[np.int64]
 _MASK = 2**64 - 1
 # What random numbers of a sample are for: a word of the generator's counter, so that their streams do not overlap.
-ORDER, NOISE, DROPOUT, CROP, COLOUR = range(5)
+ORDER, NOISE, DROPOUT, CROP, COLOUR, MIX = range(6)
 
 
 def philox(seed: int, epoch: int, purpose: int, sample: int = 0) -> np.random.Philox:
@@ -49,25 +49,34 @@ class BatchOrder:
             raise RoboCacheError(f"batch_size: {self.batch_size} is less than 1; give the samples of a batch")
         if not 0 <= self.rank < self.world_size:
             raise RoboCacheError(f"rank: {self.rank} is not in 0..{self.world_size - 1}; give the rank of this process")
-        if self.length and not self.drop_last and self._used // self.world_size < len(self):
+        if self.length and not self.drop_last and self.used // self.world_size < len(self):
             raise RoboCacheError(
                 f"batch_size: {self.length} samples do not give {self.world_size} ranks {len(self)} batches each; "
                 "use drop_last=True"
             )
 
     @property
-    def _used(self) -> int:
+    def used(self) -> int:
         """How many samples of an epoch all ranks have together."""
         step = self.batch_size * self.world_size
         return self.length // step * step if self.drop_last else self.length
 
+    @property
+    def mixing(self) -> list[int] | None:
+        """How runs of samples are mixed, if they are: what a state must agree on."""
+        return None
+
     def __len__(self) -> int:
-        return -(-self._used // (self.batch_size * self.world_size))
+        return -(-self.used // (self.batch_size * self.world_size))
+
+    def share(self, epoch: int) -> Int64:
+        """The samples of this rank in their order, (n,) int64."""
+        order = permutation(self.length, self.seed, epoch) if self.shuffle else np.arange(self.length, dtype=np.int64)
+        return order[: self.used][self.rank :: self.world_size]
 
     def batches(self, epoch: int) -> list[Int64]:
         """The samples of each batch of this rank in an epoch, as arrays of at most `batch_size` int64."""
-        order = permutation(self.length, self.seed, epoch) if self.shuffle else np.arange(self.length, dtype=np.int64)
-        mine = order[: self._used][self.rank :: self.world_size]
+        mine = self.share(epoch)
         edges = np.minimum(np.arange(len(self) + 1) * self.batch_size, len(mine))
         if len(self) and edges[-2] == len(mine):
             edges[-2] -= 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
 from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
 from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
 from robocache_ros.datasets.timeline_dataset import Window
@@ -21,7 +22,7 @@ def create_rtx_dataloader(
     modalities: Sequence[str] = ALL_MODALITIES,
     split: str = "train",
     window: Window | None = None,
-    shuffle: bool = True,
+    shuffle: bool | ShuffledRuns = True,
     workers: int = 2,
     **options: Any,
 ) -> TimelineLoader:
@@ -36,7 +37,7 @@ def create_rtx_dataloader(
         modalities: the parts that are read.
         split: of the datasets.
         window: the ticks of a sample.
-        shuffle: in a random order.
+        shuffle: in a random order; see `TimelineLoader`.
         workers: processes that read.
         options: of `TimelineLoader`.
 

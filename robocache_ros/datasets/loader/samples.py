@@ -22,7 +22,7 @@ class Samples:
     """
 
     def __init__(self, dataset: Any, windows: tuple[int, int] | None, *, skip: bool = False) -> None:
-        self.windows = windows
+        self.windows, self._dataset = windows, dataset
         self.unreadable: dict[int, str] = {}
         if windows is None:
             if skip and hasattr(dataset, "leave_out_unreadable"):
@@ -51,6 +51,12 @@ class Samples:
         items = np.searchsorted(self._ends, numbers, "right")
         before = np.where(items > 0, self._ends[items - 1], 0)
         return items, (numbers - before) * self.windows[1]
+
+    def episode_ends(self) -> NDArray[np.int64]:
+        """(N,) the number after the last sample of each episode that is cut into windows; that of all if none is."""
+        if self.windows is None and getattr(self._dataset, "window", None) is not None:
+            return np.asarray(self._dataset.window_ends(), np.int64)
+        return self._ends if self.windows else self._ends[-1:]
 
     def _lengths(self, dataset: Any, skip: bool) -> NDArray[np.int64]:
         """(N,) ticks of each item."""

@@ -23,8 +23,9 @@ from robocache_ros.datasets.loader.loader_arguments import (
     find_device,
     ranks,
 )
-from robocache_ros.datasets.loader.order import BatchOrder
 from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
+from robocache_ros.datasets.loader.runs.run_mixing import mixed
+from robocache_ros.datasets.loader.runs.run_order import RunOrder, ShuffledRuns, make_order
 from robocache_ros.datasets.loader.sample_cache import SampleCache, Skipped, fill
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
@@ -44,7 +45,7 @@ class TimelineLoader:
     Args:
         dataset: such as a `TimelineDataset`; picklable if there are workers.
         batch_size: samples of a batch.
-        shuffle: in a random order, a different one in each epoch.
+        shuffle: in a random order, another in each epoch; `ShuffledRuns` for videos, which are read in sequence.
         seed: of the order and the augmentations.
         workers: processes that read; 0: this process does.
         prefetch: batches that are read ahead; None: two per worker.
@@ -81,7 +82,7 @@ class TimelineLoader:
         dataset: IndexedEpisodes,
         batch_size: int,
         *,
-        shuffle: bool = False,
+        shuffle: bool | ShuffledRuns = False,
         seed: int = 0,
         workers: int = 0,
         prefetch: int | None = None,
@@ -115,7 +116,8 @@ class TimelineLoader:
             self._skip(item, reason)
         if not len(self._samples):
             raise RoboCacheError("dataset: it has no samples; check its path, split, tasks and windows")
-        self._order = BatchOrder(len(self._samples), batch_size, shuffle, seed, drop_last, rank, world_size)
+        self._shuffle = shuffle
+        self._order = make_order(shuffle, self._samples, batch_size, seed, drop_last, rank, world_size)
         self._finishing = Finishing(Normalisation(statistics or {}), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
@@ -137,7 +139,7 @@ class TimelineLoader:
         slots = self._prefetcher.slots
         now = sum(slot.nbytes for slot in slots) / 2**20
         return (
-            f"TimelineLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self._order.shuffle}, "
+            f"TimelineLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self._shuffle}, "
             f"seed={self._order.seed}, workers={self._workers}, device={self.device}, cache={self.cache}, "
             f"rank {self._order.rank} of {self._order.world_size}, {len(self)} batches, "
             f"host memory {now:.1f} MiB in {len(slots)} blocks of at most {self._bound / 2**20:g} MiB)"
@@ -178,6 +180,12 @@ class TimelineLoader:
             self._filled = True
         if self._cached is not None:
             for batch, skipped in self._cached.batches(batches, self._samples):
+                yield batch and self._finish(batch), skipped
+            return
+        if isinstance(self._order, RunOrder) and batches:
+            reads = (self._samples.of(run) for run in self._order.reads(self._epoch, np.concatenate(batches)))
+            runs = self._prefetcher.batches(reads, self._widths, lambda run: run, self._epoch)
+            for batch, skipped in mixed(batches, runs):
                 yield batch and self._finish(batch), skipped
             return
         wanted = (self._samples.of(each) for each in batches)
@@ -231,7 +239,7 @@ class TimelineLoader:
         """Return all that the order depends on."""
         order = self._order
         names = ("length", "batch_size", "shuffle", "seed", "drop_last", "rank", "world_size")
-        return {"version": 1, **{name: getattr(order, name) for name in names}}
+        return {"version": 1, **{name: getattr(order, name) for name in names}, "runs": order.mixing}
 
     def close(self) -> None:
         """End the workers and free the memory. The loader is of no use afterwards."""

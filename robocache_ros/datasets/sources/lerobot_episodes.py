@@ -30,7 +30,7 @@ from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     stored_arrays,
 )
 from robocache_ros.datasets.sources.lerobot_layout import EpisodePlace, column_names, read_layout, read_parquet
-from robocache_ros.datasets.video_frames import VideoFrames
+from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
 
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, array_of, channels_last
 from robocache_ros.datasets.sources.lerobot_layout import read_parquet
-from robocache_ros.datasets.video_frames import VideoFrames
+from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
 from robocache_ros.export.media.depth_codes import CODES, MAX_M, MIN_M, SHIFT_M, UNITS, depths_of_codes
 from robocache_ros.export.media.sparse_voxels import to_dense

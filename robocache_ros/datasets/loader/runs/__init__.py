@@ -1,0 +1,1 @@
+"""Shuffled runs of samples, for data that is read fastest in sequence."""
