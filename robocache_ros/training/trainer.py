@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from robocache_ros.datasets import TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.training.graphed_step import GraphedStep
@@ -19,6 +18,19 @@ from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
 VERSION = 1
+
+
+class Batches(Protocol):
+    """What a trainer needs of a loader; `TimelineLoader` has it."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Return the batches of the next epoch, or the rest of the one that was resumed."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the next batch."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a place."""
 
 
 class Trainer:
@@ -42,7 +54,7 @@ class Trainer:
     """
 
     def __init__(
-        self, policy: Policy, loader: TimelineLoader, options: TrainingOptions, device: torch.device | str = "cpu"
+        self, policy: Policy, loader: Batches, options: TrainingOptions, device: torch.device | str = "cpu"
     ) -> None:
         self.policy, self.loader, self.options = policy.to(device), loader, options
         self.device = torch.device(device)
@@ -187,5 +199,5 @@ class Trainer:
                 self._batches = iter(self.loader)
                 batch = next(self._batches, None)
             if batch is None:
-                raise RoboCacheError(f"{self.loader.dataset!r}: fewer samples than a batch; use a smaller batch size")
+                raise RoboCacheError("loader: the dataset has fewer samples than a batch; use a smaller batch size")
         return {key: batch[key] for key in self.policy.config.keys}

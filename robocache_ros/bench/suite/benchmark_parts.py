@@ -73,6 +73,11 @@ PARTS: Mapping[str, Part] = {
     "tick": Part(("robocache_ros.bench.ops.tick",), "a whole tick of the engine, on the GPU and the host", ("GPU",)),
     "windows": Part(("robocache_ros.bench.ops.windows",), "streams with windows beside linear ones", ("GPU",)),
     "profile": Part(("robocache_ros.bench.ops.traces",), "traces of a tick, with the time of each kernel", ("GPU",)),
+    "training": Part(
+        ("robocache_ros.bench.training",),
+        "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
+        ("GPU",),
+    ),
     "ingest": Part(
         ("robocache_ros.bench.live.ingest_cost",),
         "what receiving costs a node, by the kind of subscription",

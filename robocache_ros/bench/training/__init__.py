@@ -1,0 +1,1 @@
+"""How fast policies train: the step, the data, and both together."""

@@ -1,0 +1,84 @@
+"""The published training step: two streams fused to 250 ticks, then a small network with Adam."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robocache_ros import Stream, fuse
+from robocache_ros.bench.published import REPOSITORY
+from robocache_ros.bench.training.measured import Row, Size, wait_for
+from robocache_ros.training.graphed_step import GraphedStep
+
+BATCH, SAMPLES, TICKS, TICK_NS = 32, 500, 250, 20_000_000
+WIDTHS = {"vision": 256, "proprio": 14}
+PART = "published training step: bfloat16 streams of 500 samples, 256 and 14 wide; MLP 270-512-256-7 at 250 ticks"
+
+PUBLISHED = "1.56 ms"
+SOURCE = f"{REPOSITORY}, robocache/profiling/NSIGHT_SYSTEMS_H100.md"
+ROUNDS = 5
+
+
+def measure(size: Size, device: torch.device) -> list[Row]:
+    """Measure the step for a batch of 32 and an action per tick, preprocessing included."""
+    rows = []
+    for graph, wanted in ((True, "0.22 ms"), (False, "1.0 ms")):
+        for bf16 in (False, True):
+            name = f"{'CUDA graph' if graph else 'no graph'}, network in {'bfloat16' if bf16 else 'TF32'}"
+            ms, note = None, "needs a GPU"
+            if device.type == "cuda" or not graph:
+                ms, note = _step_ms(device, size.steps, graph=graph, bf16=bf16), "fuse, forward, backward, Adam"
+            rows.append(Row(PART, name, ms, "ms", PUBLISHED, wanted, note, SOURCE))
+    return rows
+
+
+def _step_ms(device: torch.device, steps: int, *, graph: bool, bf16: bool) -> float:
+    """The median over rounds of the mean milliseconds of a step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(270, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 7)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=device.type == "cuda", capturable=graph)
+    ticks = torch.arange(TICKS, dtype=torch.int64, device=device) * TICK_NS
+    stamps = torch.arange(SAMPLES, dtype=torch.int64, device=device) * (TICKS * TICK_NS // SAMPLES)
+    stamps = stamps.expand(BATCH, -1).contiguous()
+    result: list[Any] = [None]  # its tensors are used by each step
+
+    def step(batch: Mapping[str, Tensor]) -> Tensor:
+        fused = result[0] = fuse([Stream(batch[name], stamps) for name in WIDTHS], ticks, out=result[0])
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16, bf16, cache_enabled=not graph):
+            actions = model(fused.values if bf16 else fused.values.float())
+        loss = nn.functional.mse_loss(actions.float(), batch["actions"])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    run: Callable[[Mapping[str, Tensor]], Tensor] = GraphedStep(step) if graph else step
+    batches = [_batch(device, seed) for seed in range(8)]
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for number in range(16 if device.type == "cuda" else 1):
+            run(batches[number % 8])
+        taken = []
+        for _ in range(ROUNDS if device.type == "cuda" else 1):
+            wait_for(device)
+            start = time.perf_counter()
+            for number in range(steps):
+                run(batches[number % 8])
+            wait_for(device)
+            taken.append((time.perf_counter() - start) / steps * 1000)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return median(taken)
+
+
+def _batch(device: torch.device, seed: int) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    streams = {name: torch.randn(BATCH, SAMPLES, width, generator=random) for name, width in WIDTHS.items()}
+    batch = {name: values.bfloat16().to(device) for name, values in streams.items()}
+    return {**batch, "actions": torch.randn(BATCH, TICKS, 7, generator=random).to(device)}
