@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from robocache_ros.export.media.video import DEPTH_VIDEO
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import Outcome
+from robocache_ros.export.publish import sync_files
 from robocache_ros.export.report.page import write_report
-from robocache_ros.export.validate.checksum_list import write_checksums
+from robocache_ros.export.validate.checksum_list import files_of, write_checksums
 from robocache_ros.spec import FusionSpec
 
 
@@ -58,15 +60,28 @@ def merge_pieces(
         for piece, recording, (task, success) in zip(folders, recordings, told, strict=True)
     ]
     dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
-    for format_ in formats:
-        of_format = folder if len(formats) == 1 else folder / format_.name
-        of_format.mkdir(exist_ok=True)
-        format_.write(dataset, of_format)
-        write_checksums(of_format)
-    if name is not None:
-        report = folder / "report.html"
-        write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
+    completed: list[Future[None]] = []
+    pool = ThreadPoolExecutor(1, "complete")
+    try:
+        for format_ in formats:
+            of_format = folder if len(formats) == 1 else folder / format_.name
+            of_format.mkdir(exist_ok=True)
+            format_.write(dataset, of_format)
+            completed.append(pool.submit(_complete, of_format, files_of(of_format)))
+        if name is not None:
+            report = folder / "report.html"
+            write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
+        for one in completed:
+            one.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
     return recordings
+
+
+def _complete(dataset: Path, files: Sequence[str]) -> None:
+    """Write the checksums of the files of a format and flush them, while the next format is written."""
+    write_checksums(dataset, files)
+    sync_files(dataset / name for name in files)
 
 
 def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[str, str]:

@@ -76,7 +76,7 @@ class Plan:
         metadata = recording.path / "metadata.yaml"
         options = {name: value for name, value in asdict(self.options).items() if name not in _OF_THE_DATASET}
         decides = {
-            "engine": _engine(),
+            "engine": engine(),
             "spec": self.spec.to_dict(),
             "options": options,
             "encodings": self.encodings,
@@ -96,7 +96,7 @@ class Plan:
 
 
 @cache
-def _engine() -> dict[str, str]:
+def engine() -> dict[str, str]:
     """Return the versions of the code that makes a piece, and a hash of the sources, which can change in a checkout."""
     package = Path(robocache_ros.__file__).parent
     sources = hashlib.sha256()

@@ -19,7 +19,7 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.convert_recording import Conversion, PartsDropped
 from robocache_ros.export.pieces.piece_writer import PieceWriter
-from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.plan import Plan, engine
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.run_together import run_together
 from robocache_ros.export.pieces.store import PieceStore
@@ -75,6 +75,7 @@ def make_pieces_of(
     outcomes: dict[int, Outcome] = {}
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
+            engine()  # part of the keys; computed once, here beside the checksums and not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
                 if found := store.find(plan.key(recording, checksums.result())):
                     outcomes[number] = Outcome(recording, found, reused=True)

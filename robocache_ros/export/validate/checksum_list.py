@@ -18,10 +18,14 @@ _BLOCK_BYTES = 1 << 20
 _MAX_BYTES = 256 << 20
 
 
-def write_checksums(dataset: Path) -> None:
-    """Write SHA256SUMS of all files of a dataset into it."""
+def files_of(dataset: Path) -> list[str]:
+    """Return the names of all files of a dataset, relative to it, in the order of SHA256SUMS and without it."""
     files = sorted(file.relative_to(dataset).as_posix() for file in dataset.rglob("*") if file.is_file())
-    names = [name for name in files if name != FILE]
+    return [name for name in files if name != FILE]
+
+
+def write_checksums(dataset: Path, names: Sequence[str]) -> None:
+    """Write SHA256SUMS of files of a dataset, which are named relative to it, into it."""
     lines = [f"{digest}  {name}\n" for name, digest in zip(names, _digests(dataset, names), strict=True)]
     (dataset / FILE).write_text("".join(lines), encoding="utf-8")
 
