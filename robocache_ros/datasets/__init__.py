@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         RTXDataset,
         open_dataset,
     )
+    from robocache_ros.datasets.sample_window import Window
     from robocache_ros.datasets.stored_statistics import dataset_statistics
     from robocache_ros.datasets.timeline_dataset import TimelineDataset
-from robocache_ros.datasets.timeline_dataset import Window
 
 _HOMES = {
     "stored_statistics": ("dataset_statistics",),
@@ -41,7 +41,8 @@ _HOMES = {
         "RoboMimicDataset",
         "open_dataset",
     ),
-    "timeline_dataset": ("TimelineDataset", "Window"),
+    "sample_window": ("Window",),
+    "timeline_dataset": ("TimelineDataset",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -54,6 +54,7 @@ class Stream:
         role: observation, action or reward.
         align: the alignment to use if the user chooses none; empty: linear for observations, hold for the others.
         max_gap_ns, max_age_ns: limits of the alignment; None: no limit.
+        columns: names of the D columns; empty if the dataset has none.
         valid, age_ns: (K,) uint8 and int64, of samples that an export of this project aligned: how each was made, and
             its age. A sample with valid 0 is absent.
     """
@@ -68,6 +69,7 @@ class Stream:
     max_age_ns: int | None = None
     valid: NDArray[np.uint8] | None = None
     age_ns: NDArray[np.int64] | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def is_image(self) -> bool:

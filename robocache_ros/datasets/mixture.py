@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from robocache_ros.datasets.mapping.common_layout import CommonLayout, load_layout
+from robocache_ros.datasets.mapping.mapped_episodes import MappedEpisodes
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.errors import RoboCacheError, printable
@@ -26,11 +29,13 @@ class WeightedMixture(Dataset[dict[str, Any]]):
     Args:
         datasets: by name.
         weights: of each dataset: its probability is weight / sum of weights.
+        layout: the common layout of all samples, a YAML file or what it contains; see `load_layout`. None: the layout
+            of each dataset.
         samples: number of samples of an epoch; None: the number of samples of all datasets.
         seed: of the order.
 
     Errors:
-        RoboCacheError: a weight is missing or not positive, or a dataset is empty.
+        RoboCacheError: a weight is missing or not positive, a dataset is empty, or the layout is wrong.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         datasets: Mapping[str, TimelineDataset],
         weights: Mapping[str, float],
         *,
+        layout: str | Path | Mapping[str, Any] | None = None,
         samples: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -50,6 +56,9 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         count = sum(len(dataset) for dataset in datasets.values()) if samples is None else samples
         if not datasets or not 0 < count <= MAX_SAMPLES:
             raise RoboCacheError(f"samples: {count:,} of {len(datasets)} datasets; 1 to {MAX_SAMPLES:,} are possible")
+        self.layout = None if layout is None else load_layout(layout)
+        if self.layout is not None:
+            datasets = {name: _in_layout(dataset, name, self.layout) for name, dataset in datasets.items()}
         self.datasets, self.names = tuple(datasets.values()), tuple(datasets)
         self._shares = np.array([weights[name] for name in self.names], np.float64)
         self._shares /= self._shares.sum()
@@ -89,3 +98,10 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         if not -self._count <= index < self._count:
             raise IndexError(f"index {index} of {self._count} samples")
         return int(self._dataset[index]), int(self._sample[index])
+
+
+def _in_layout(dataset: TimelineDataset, name: str, layout: CommonLayout) -> TimelineDataset:
+    if name not in layout.origins:
+        known = printable(", ".join(layout.origins), 80)
+        raise RoboCacheError(f"datasets.{printable(name, 40)}: not in the layout, which has {known}; add it")
+    return dataset.of_source(MappedEpisodes(dataset.source, layout.streams, layout.origins[name]))

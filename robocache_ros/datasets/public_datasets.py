@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.mapping.resized_frames import RESIZES
+from robocache_ros.datasets.sample_window import Window
 from robocache_ros.datasets.sources.calvin_steps import CalvinSteps
 from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.datasets.sources.lerobot_episodes import LeRobotEpisodes
@@ -15,7 +17,7 @@ from robocache_ros.datasets.sources.registry import open_source
 from robocache_ros.datasets.sources.rlds_features import Mapped
 from robocache_ros.datasets.sources.rlds_folders import open_rlds
 from robocache_ros.datasets.sources.robomimic_demos import RobomimicDemos
-from robocache_ros.datasets.timeline_dataset import TimelineDataset, Window
+from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import printable
 
 ALL_MODALITIES = ("vision", "proprio", "language")
@@ -26,11 +28,12 @@ class RTXDataset(TimelineDataset):
 
     Args:
         path: a dataset, its version, or a folder of several datasets, which follow each other by name.
-        modalities, target_hz, align, window: see `TimelineDataset`.
+        modalities, target_hz: see `TimelineDataset`.
         split: train, or another that dataset_info.json names.
         rate_hz: steps per second; None: that of a known dataset of Open X. Exports of this project need none.
         features: features that replace those found by the rules in `rlds_features`, such as
             `{"vision": ["observation/image_0"], "proprio": ["observation/state"]}`.
+        timeline: align, window, image_size and image_resize of `TimelineDataset`.
     """
 
     def __init__(
@@ -42,11 +45,10 @@ class RTXDataset(TimelineDataset):
         split: str = "train",
         rate_hz: float | None = None,
         features: Mapped | None = None,
-        align: Mapping[str, str] | None = None,
-        window: Window | None = None,
+        **timeline: Any,
     ) -> None:
         source = open_rlds(path, split=split, rate_hz=rate_hz, features=features)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
 
 
 class CALVINDataset(TimelineDataset):
@@ -55,7 +57,8 @@ class CALVINDataset(TimelineDataset):
     Args:
         path: the dataset, or the folder of a split.
         tasks, cameras, split, actions: see `CalvinSteps`.
-        target_hz, align, window: see `TimelineDataset`.
+        target_hz: see `TimelineDataset`.
+        timeline: align, window, image_size and image_resize of `TimelineDataset`.
     """
 
     def __init__(
@@ -67,11 +70,10 @@ class CALVINDataset(TimelineDataset):
         *,
         split: str = "training",
         actions: str = "rel_actions",
-        align: Mapping[str, str] | None = None,
-        window: Window | None = None,
+        **timeline: Any,
     ) -> None:
         source = CalvinSteps(path, split=split, tasks=tasks, cameras=cameras, actions=actions)
-        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, align=align, window=window)
+        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, **timeline)
 
 
 class RoboMimicDataset(TimelineDataset):
@@ -83,7 +85,8 @@ class RoboMimicDataset(TimelineDataset):
             `obs_modality` in its name.
         tasks: the tasks; None: `path` is a file or an export.
         obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
-        target_hz, modalities, align, window: see `TimelineDataset`.
+        target_hz, modalities: see `TimelineDataset`.
+        timeline: align, window, image_size and image_resize of `TimelineDataset`.
     """
 
     def __init__(
@@ -97,8 +100,7 @@ class RoboMimicDataset(TimelineDataset):
         obs_keys: Sequence[str] | None = None,
         mask: str | None = None,
         rate_hz: float | None = None,
-        align: Mapping[str, str] | None = None,
-        window: Window | None = None,
+        **timeline: Any,
     ) -> None:
         files = [Path(path)] if tasks is None else [_task_file(Path(path), task, obs_modality) for task in tasks]
         sources = [
@@ -106,7 +108,7 @@ class RoboMimicDataset(TimelineDataset):
             for file in files
         ]
         source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
 
 
 class LeRobotTimelineDataset(TimelineDataset):
@@ -115,7 +117,8 @@ class LeRobotTimelineDataset(TimelineDataset):
     Args:
         path: the folder with `meta/`.
         cameras: see `LeRobotEpisodes`.
-        modalities, target_hz, align, window: see `TimelineDataset`.
+        modalities, target_hz: see `TimelineDataset`.
+        timeline: align, window, image_size and image_resize of `TimelineDataset`.
     """
 
     def __init__(
@@ -125,11 +128,10 @@ class LeRobotTimelineDataset(TimelineDataset):
         target_hz: float = 50.0,
         *,
         cameras: Sequence[str] | None = None,
-        align: Mapping[str, str] | None = None,
-        window: Window | None = None,
+        **timeline: Any,
     ) -> None:
         source = LeRobotEpisodes(path, cameras=cameras)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
 
 
 def open_dataset(
@@ -140,6 +142,8 @@ def open_dataset(
     modalities: Sequence[str] = ALL_MODALITIES,
     align: Mapping[str, str] | None = None,
     window: Window | None = None,
+    image_size: Sequence[int] | None = None,
+    image_resize: str = RESIZES[0],
     **options: Any,
 ) -> TimelineDataset:
     """Open a dataset of any format.
@@ -149,17 +153,27 @@ def open_dataset(
             the group `robocache_ros.datasets`, which is called with `path` and `options` and returns an
             `EpisodeSource`.
         path: the dataset.
-        target_hz: see `TimelineDataset`, as `modalities`, `align` and `window`.
+        target_hz: see `TimelineDataset`, as the others up to `options`.
         modalities: the parts that are read.
         align: alignments by name or role.
         window: the ticks of a sample.
+        image_size: height and width of all images.
+        image_resize: how images are resized.
         options: of the format.
 
     Errors:
         DatasetError: there is no such format.
     """
     source = open_source(name, path, **options)
-    return TimelineDataset(source, target_hz=target_hz, modalities=modalities, align=align, window=window)
+    return TimelineDataset(
+        source,
+        target_hz=target_hz,
+        modalities=modalities,
+        align=align,
+        window=window,
+        image_size=image_size,
+        image_resize=image_resize,
+    )
 
 
 def _task_file(path: Path, task: str, modality: str) -> Path:

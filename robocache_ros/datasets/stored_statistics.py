@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.dataset_files import read_object
 from robocache_ros.datasets.episode_source import DatasetError, SourceEpisode, Stream
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import printable
 from robocache_ros.export.statistics import Stats, of_columns

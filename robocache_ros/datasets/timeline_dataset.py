@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from robocache_ros.datasets.episode_source import (
     checked,
     cumulative_counts,
 )
+from robocache_ros.datasets.mapping.resized_frames import RESIZES, checked_size, with_image_size
+from robocache_ros.datasets.sample_window import Window
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError, printable
@@ -30,25 +33,6 @@ from robocache_ros.units import NS_PER_S
 
 MAX_TICKS = 10_000_000  # of an episode
 MODALITIES = ("vision", "proprio", "language", "depth", "voxels")
-
-
-@dataclass(frozen=True)
-class Window:
-    """A training sample: some ticks of observations, and a chunk of actions.
-
-    Attributes:
-        n_obs: ticks of observations, up to the tick of the sample.
-        horizon: ticks of actions.
-        action_offset: ticks from the tick of the sample to the first action.
-    """
-
-    n_obs: int = 1
-    horizon: int = 1
-    action_offset: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
-            raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
 
 
 class TimelineDataset(Dataset[dict[str, Any]]):
@@ -62,6 +46,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         align: an alignment for some streams, by name or role: `{"vision": "nearest", "actions": "next"}`. Without one,
             observations are linear, images and actions are held.
         window: samples are windows around each tick; None: whole episodes.
+        image_size: height and width to which the images of all cameras are resized, with the bits of an export that
+            resizes them; None: they stay as they are.
+        image_resize: bilinear, nearest or area; see `robocache_ros.convert_image`.
 
     A sample has, for T ticks:
         proprio: (T, P) float32, the vectors of role observation; actions: (T, A) float32; rewards: (T,) float32.
@@ -86,6 +73,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         modalities: Sequence[str] = ("vision", "proprio", "language"),
         align: Mapping[str, str] | None = None,
         window: Window | None = None,
+        image_size: Sequence[int] | None = None,
+        image_resize: str = RESIZES[0],
     ) -> None:
         if not (1 <= target_hz <= 1000 and target_hz == int(target_hz)):
             raise RoboCacheError(f"target_hz: {target_hz!r} is not a whole number from 1 to 1000; choose one")
@@ -95,6 +84,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         self.align = dict(align or {})
         _known("align", list(self.align.values()), NAMES)
         self.window = window
+        self.image_resize = image_resize
+        self.image_size = None if image_size is None else checked_size("image_size", image_size, image_resize)
         self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
         # The episode of the last window, as read and as aligned: the next window is often in it.
         self._read: tuple[int, SourceEpisode] | None = None
@@ -160,10 +151,19 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         if self._read is not None and self._read[0] == index:
             return self._read[1]
         read = checked(self.source.read(index))
-        episode = replace(read, streams=self._selected(read))
+        streams = self._selected(read)
+        if self.image_size is not None:
+            streams = with_image_size(streams, self.image_size, self.image_resize, read.source)
+        episode = replace(read, streams=streams)
         if self.window is not None:
             self._read = index, episode
         return episode
+
+    def of_source(self, source: EpisodeSource) -> TimelineDataset:
+        """Return this dataset with other streams of the same episodes."""
+        made = copy(self)
+        made.source, made._read, made._aligned = source, None, None
+        return made
 
     def stream_names(self, index: int = 0) -> tuple[str, ...]:
         """Return the names of an episode's streams, in the order of `valid`, `age_ms` and `measured`."""

@@ -9,7 +9,7 @@ from typing import Any
 from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
 from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
 from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
-from robocache_ros.datasets.timeline_dataset import Window
+from robocache_ros.datasets.sample_window import Window
 
 
 def create_rtx_dataloader(
@@ -22,6 +22,7 @@ def create_rtx_dataloader(
     modalities: Sequence[str] = ALL_MODALITIES,
     split: str = "train",
     window: Window | None = None,
+    image_size: Sequence[int] | None = None,
     shuffle: bool | ShuffledRuns = True,
     workers: int = 2,
     **options: Any,
@@ -29,7 +30,7 @@ def create_rtx_dataloader(
     """Create a loader of the RLDS datasets in a folder.
 
     Args:
-        data_dir: see `RTXDataset`, as `target_hz`, `modalities`, `split` and `window`.
+        data_dir: see `RTXDataset`, as `target_hz`, `modalities`, `split`, `window` and `image_size`.
         batch_size: samples of a batch: episodes, or windows.
         target_hz: ticks per second.
         use_robocache: keep the aligned samples where they fit: `cache="auto"`; else `cache="none"`.
@@ -37,6 +38,7 @@ def create_rtx_dataloader(
         modalities: the parts that are read.
         split: of the datasets.
         window: the ticks of a sample.
+        image_size: height and width of all images, which the datasets of a folder need in one batch.
         shuffle: in a random order; see `TimelineLoader`.
         workers: processes that read.
         options: of `TimelineLoader`.
@@ -44,6 +46,6 @@ def create_rtx_dataloader(
     Errors:
         RoboCacheError: an argument is wrong, or the folder has no dataset.
     """
-    dataset = RTXDataset(data_dir, modalities, target_hz, split=split, window=window)
+    dataset = RTXDataset(data_dir, modalities, target_hz, split=split, window=window, image_size=image_size)
     options.setdefault("cache", "auto" if use_robocache else "none")
     return TimelineLoader(dataset, batch_size, shuffle=shuffle, workers=workers, device=device, **options)

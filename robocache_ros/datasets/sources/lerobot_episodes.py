@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.dataset_files import file_below, read_object
 from robocache_ros.datasets.episode_source import (
     DatasetError,
     SourceEpisode,
@@ -22,6 +21,7 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_files import file_below, read_object
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks, successes
 from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     DepthFrames,
@@ -29,7 +29,13 @@ from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     depth_unit,
     stored_arrays,
 )
-from robocache_ros.datasets.sources.lerobot_layout import EpisodePlace, column_names, read_layout, read_parquet
+from robocache_ros.datasets.sources.lerobot_layout import (
+    EpisodePlace,
+    column_labels,
+    column_names,
+    read_layout,
+    read_parquet,
+)
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
 
@@ -165,7 +171,9 @@ class LeRobotEpisodes:
         named = [(name, "observation", "proprio" if name == STATE else name) for name in self._proprio]
         for name, role, label in (*named, (ACTION, "action", "actions"), (REWARD, "reward", "rewards")):
             if name in columns:
-                streams[label] = Stream(label, stamps, numbers(columns[name], f"{where}: {name}"), False, role)
+                table = numbers(columns[name], f"{where}: {name}")
+                named_columns = column_labels(self._layout.features[name], table.shape[1])
+                streams[label] = Stream(label, stamps, table, False, role, columns=named_columns)
         for camera, values in images.items():
             streams[f"vision/{camera}"] = Stream(f"vision/{camera}", stamps, values, False)
         return streams

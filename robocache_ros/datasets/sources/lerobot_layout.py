@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.dataset_files import file_below, read_object, read_objects
 from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
+from robocache_ros.datasets.files.dataset_files import file_below, read_object, read_objects
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 
@@ -97,6 +97,14 @@ def column_names(path: Path) -> list[str]:
     """Return the names of the columns of a parquet file that was read before."""
     names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
     return names
+
+
+def column_labels(about: Mapping[str, Any], width: int) -> tuple[str, ...]:
+    """Return the names of the columns of a feature: a list, or the only list in a dictionary; empty without names."""
+    names = about.get("names")
+    if isinstance(names, dict) and len(names) == 1:
+        (names,) = names.values()
+    return tuple(map(str, names)) if isinstance(names, list) and len(names) == width else ()
 
 
 def _is_depth(about: Mapping[str, Any]) -> bool:

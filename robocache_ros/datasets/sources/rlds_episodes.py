@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.dataset_files import read_object
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     DatasetError,
@@ -24,6 +23,7 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows, channels_last
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.datasets.sources.open_x import rate_of

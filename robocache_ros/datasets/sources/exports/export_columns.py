@@ -26,6 +26,7 @@ class ExportedStream:
     align: str
     kind: str
     shape: tuple[int, ...]
+    columns: tuple[str, ...] = ()  # names of the columns of a vector
 
     @property
     def width(self) -> int:
@@ -104,7 +105,7 @@ class ExportColumns:
         # Each tick of a window was computed from its own samples.
         align = about.align if about.align in NAMES else "hold"
         valid, age_ns = marks.valid[:, index], marks.age_ns[:, index]
-        return Stream(label, ticks, values, True, about.role, align, *self._limits, valid, age_ns)
+        return Stream(label, ticks, values, True, about.role, align, *self._limits, valid, age_ns, about.columns)
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,18 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         layout = provenance["layout"]
         # Some formats sort the keys of objects, so the order is that of the columns.
         names = [str(column["stream"]) for column in layout["columns"] if column["quantity"] == "valid"]
+        columns: dict[str, list[str]] = {}
+        for column in layout["columns"]:
+            if column["quantity"] == "value":
+                name = str(column["stream"])
+                columns.setdefault(name, []).append(str(column["name"]).removeprefix(f"{name}."))
         streams = {
             name: ExportedStream(
                 str(about["role"]),
                 str(about["align"]),
                 str(about["kind"]),
                 tuple(int(n) for n in about.get("shape", ())),
+                tuple(columns.get(name, ())),
             )
             for name, about in ((name, layout["streams"][name]) for name in names)
         }

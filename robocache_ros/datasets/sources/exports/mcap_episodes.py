@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage.mcap import McapFile
-from robocache_ros.datasets.dataset_files import read_object
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -23,6 +22,7 @@ from robocache_ros.datasets.episode_source import (
     check_image_bytes,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.image_decoding import decode_image
 from robocache_ros.datasets.sources.exports.export_columns import Marks, export_columns, read_marks
 from robocache_ros.datasets.sources.exports.fused_messages import (

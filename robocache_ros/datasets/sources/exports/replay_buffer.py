@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.dataset_files import read_object
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -18,6 +17,7 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.zarr_rows import ZarrRows, open_zarr

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.dataset_files import file_below, parse_object, read_object
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -21,6 +20,7 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_files import file_below, parse_object, read_object
 from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.storage.codecs import decompress
-from robocache_ros.datasets.dataset_files import read_object
 from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.errors import RoboCacheError, printable
 
 CHUNK_BYTES = 256 << 20
