@@ -14,6 +14,7 @@ EXTRAS = {
     **dict.fromkeys(("pyarrow", "av", "PIL", "jinja2", "matplotlib", "google_crc32c"), "export"),
     "h5py": "hdf5",
     "simplejpeg": "datasets",
+    "fsspec": "remote",
     **dict.fromkeys(("pynvml", "tensorboard"), "training"),
     "lightning": "lightning",
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),

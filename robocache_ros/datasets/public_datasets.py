@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.files.dataset_path import dataset_path
 from robocache_ros.datasets.mapping.resized_frames import RESIZES
 from robocache_ros.datasets.sample_window import Window
 from robocache_ros.datasets.sources.calvin_steps import CalvinSteps
@@ -27,13 +28,15 @@ class RTXDataset(TimelineDataset):
     """RLDS datasets (TFDS), as those of Open X-Embodiment.
 
     Args:
-        path: a dataset, its version, or a folder of several datasets, which follow each other by name.
+        path: a dataset, its version, or a folder of several datasets, which follow each other by name; as of all
+            classes, a local path or a URL of fsspec.
         modalities, target_hz: see `TimelineDataset`.
         split: train, or another that dataset_info.json names.
         rate_hz: steps per second; None: that of a known dataset of Open X. Exports of this project need none.
         features: features that replace those found by the rules in `rlds_features`, such as
             `{"vision": ["observation/image_0"], "proprio": ["observation/state"]}`.
-        timeline: align, window, image_size and image_resize of `TimelineDataset`.
+        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
+            storage_options of `dataset_path`, for a URL.
     """
 
     def __init__(
@@ -45,10 +48,11 @@ class RTXDataset(TimelineDataset):
         split: str = "train",
         rate_hz: float | None = None,
         features: Mapped | None = None,
-        **timeline: Any,
+        **options: Any,
     ) -> None:
+        path = _taken(path, options)
         source = open_rlds(path, split=split, rate_hz=rate_hz, features=features)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **options)
 
 
 class CALVINDataset(TimelineDataset):
@@ -58,7 +62,8 @@ class CALVINDataset(TimelineDataset):
         path: the dataset, or the folder of a split.
         tasks, cameras, split, actions: see `CalvinSteps`.
         target_hz: see `TimelineDataset`.
-        timeline: align, window, image_size and image_resize of `TimelineDataset`.
+        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
+            storage_options of `dataset_path`, for a URL.
     """
 
     def __init__(
@@ -70,10 +75,11 @@ class CALVINDataset(TimelineDataset):
         *,
         split: str = "training",
         actions: str = "rel_actions",
-        **timeline: Any,
+        **options: Any,
     ) -> None:
+        path = _taken(path, options)
         source = CalvinSteps(path, split=split, tasks=tasks, cameras=cameras, actions=actions)
-        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, **timeline)
+        super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, **options)
 
 
 class RoboMimicDataset(TimelineDataset):
@@ -86,7 +92,8 @@ class RoboMimicDataset(TimelineDataset):
         tasks: the tasks; None: `path` is a file or an export.
         obs_modality, obs_keys, mask, rate_hz: see `RobomimicDemos`.
         target_hz, modalities: see `TimelineDataset`.
-        timeline: align, window, image_size and image_resize of `TimelineDataset`.
+        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
+            storage_options of `dataset_path`, for a URL.
     """
 
     def __init__(
@@ -100,15 +107,16 @@ class RoboMimicDataset(TimelineDataset):
         obs_keys: Sequence[str] | None = None,
         mask: str | None = None,
         rate_hz: float | None = None,
-        **timeline: Any,
+        **options: Any,
     ) -> None:
-        files = [Path(path)] if tasks is None else [_task_file(Path(path), task, obs_modality) for task in tasks]
+        given = _taken(path, options)
+        files = [given] if tasks is None else [_task_file(given, task, obs_modality) for task in tasks]
         sources = [
             RobomimicDemos(file, obs_modality=obs_modality, obs_keys=obs_keys, mask=mask, rate_hz=rate_hz)
             for file in files
         ]
         source = sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **options)
 
 
 class LeRobotTimelineDataset(TimelineDataset):
@@ -118,7 +126,8 @@ class LeRobotTimelineDataset(TimelineDataset):
         path: the folder with `meta/`.
         cameras: see `LeRobotEpisodes`.
         modalities, target_hz: see `TimelineDataset`.
-        timeline: align, window, image_size and image_resize of `TimelineDataset`.
+        options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
+            storage_options of `dataset_path`, for a URL.
     """
 
     def __init__(
@@ -128,10 +137,11 @@ class LeRobotTimelineDataset(TimelineDataset):
         target_hz: float = 50.0,
         *,
         cameras: Sequence[str] | None = None,
-        **timeline: Any,
+        **options: Any,
     ) -> None:
+        path = _taken(path, options)
         source = LeRobotEpisodes(path, cameras=cameras)
-        super().__init__(source, target_hz=target_hz, modalities=modalities, **timeline)
+        super().__init__(source, target_hz=target_hz, modalities=modalities, **options)
 
 
 def open_dataset(
@@ -159,11 +169,12 @@ def open_dataset(
         window: the ticks of a sample.
         image_size: height and width of all images.
         image_resize: how images are resized.
-        options: of the format.
+        options: of the format; cache_dir, cache_bytes and storage_options of `dataset_path`, for a URL.
 
     Errors:
         DatasetError: there is no such format.
     """
+    path = _taken(path, options)
     source = open_source(name, path, **options)
     return TimelineDataset(
         source,
@@ -189,3 +200,9 @@ def _task_file(path: Path, task: str, modality: str) -> Path:
             "give the file itself"
         )
     return found[0]
+
+
+def _taken(path: str | Path, options: dict[str, Any]) -> Path:
+    """Return the path of a dataset, and take the options of its files out of the others."""
+    files = {name: options.pop(name) for name in ("cache_dir", "cache_bytes", "storage_options") if name in options}
+    return dataset_path(path, **files)

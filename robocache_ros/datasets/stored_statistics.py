@@ -34,15 +34,16 @@ def dataset_statistics(dataset: TimelineDataset, folder: str | Path | None = Non
 
     Args:
         dataset: of whole episodes or of windows, which makes no difference.
-        folder: where they are stored; None: beside the first file of the dataset. If it cannot be written, a warning is
-            given.
+        folder: where they are stored; None: beside the first file of the dataset, or in the cache of downloaded files.
+            If it cannot be written, a warning is given.
 
     Errors:
         DatasetError: an episode cannot be read, has other columns than the first, or the values take more memory than
             `MAX_BYTES`.
     """
     files: tuple[Path, ...] = tuple(getattr(dataset.source, "files", ()))
-    place = Path(folder) if folder is not None else files[0].parent if files else None
+    beside = getattr(files[0], "cache_folder", files[0].parent) if files else None  # of downloaded files: in the cache
+    place = Path(folder) if folder is not None else beside
     path = None if place is None else place / f"robocache_statistics_{_key(dataset, files)}.json"
     if path is not None and path.exists():
         return read_object(path)

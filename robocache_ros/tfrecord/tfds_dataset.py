@@ -39,7 +39,7 @@ class TfdsDataset:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder) if isinstance(folder, str) else folder
         info = _json(self.folder / "dataset_info.json")
         self.features: tuple[TfdsFeature, ...] = features_of(_json(self.folder / "features.json"))
         try:

@@ -1,1 +1,1 @@
-"""The files of datasets."""
+"""Files of datasets that are elsewhere: URLs of fsspec, and the local cache of what was downloaded."""

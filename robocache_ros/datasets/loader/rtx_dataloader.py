@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.datasets.files.dataset_path import CACHE_BYTES, dataset_path
 from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
 from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
 from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
@@ -23,6 +24,8 @@ def create_rtx_dataloader(
     split: str = "train",
     window: Window | None = None,
     image_size: Sequence[int] | None = None,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
     shuffle: bool | ShuffledRuns = True,
     workers: int = 2,
     **options: Any,
@@ -39,6 +42,8 @@ def create_rtx_dataloader(
         split: of the datasets.
         window: the ticks of a sample.
         image_size: height and width of all images, which the datasets of a folder need in one batch.
+        cache_dir: folder of downloaded files, if `data_dir` is a URL.
+        cache_bytes: limit of its size.
         shuffle: in a random order; see `TimelineLoader`.
         workers: processes that read.
         options: of `TimelineLoader`.
@@ -46,6 +51,7 @@ def create_rtx_dataloader(
     Errors:
         RoboCacheError: an argument is wrong, or the folder has no dataset.
     """
-    dataset = RTXDataset(data_dir, modalities, target_hz, split=split, window=window, image_size=image_size)
+    path = dataset_path(data_dir, cache_dir=cache_dir, cache_bytes=cache_bytes)
+    dataset = RTXDataset(path, modalities, target_hz, split=split, window=window, image_size=image_size)
     options.setdefault("cache", "auto" if use_robocache else "none")
     return TimelineLoader(dataset, batch_size, shuffle=shuffle, workers=workers, device=device, **options)

@@ -5,6 +5,7 @@ No stamps are stored; the published rate is 30 Hz.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.restricted_pickle import load_arrays
 from robocache_ros.errors import printable
 
@@ -69,7 +71,7 @@ class CalvinSteps:
         cameras: Sequence[str] = ("static", "gripper"),
         actions: str = ACTIONS[0],
     ) -> None:
-        folder = Path(path)
+        folder = as_path(path)
         self.folder = folder if (folder / RANGES).exists() or not (folder / split).is_dir() else folder / split
         if actions not in ACTIONS:
             raise DatasetError(
@@ -205,7 +207,7 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False, mmap_mode="r")
+        array: NDArray[Any] = np.load(os.fspath(path), allow_pickle=False, mmap_mode="r")
     except Exception as error:  # damaged headers of arrays raise errors of any kind
         reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
         raise DatasetError(f"{printable(path)}: {reason}; give the folder of a CALVIN dataset") from None

@@ -22,6 +22,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import file_below, read_object
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks, successes
 from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     DepthFrames,
@@ -61,7 +62,7 @@ class LeRobotEpisodes:
     """
 
     def __init__(self, path: str | Path, *, cameras: Sequence[str] | None = None) -> None:
-        self.folder = Path(path)
+        self.folder = as_path(path)
         self.name = self.folder.name
         self._layout = read_layout(self.folder)
         features = self._layout.features

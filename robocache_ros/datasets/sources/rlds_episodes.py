@@ -24,6 +24,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows, channels_last
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.datasets.sources.open_x import rate_of
@@ -77,7 +78,7 @@ class RldsEpisodes:
         self._ends = list(accumulate(self._lengths))
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
-        self._export = _read_export(Path(folder))
+        self._export = _read_export(as_path(folder))
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
         wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.datasets.sources.rlds_episodes import RldsEpisodes
 from robocache_ros.errors import printable
@@ -23,7 +24,7 @@ def open_rlds(path: str | Path, **options: Any) -> EpisodeSource:
     Errors:
         DatasetError: there is no dataset.
     """
-    sources = [RldsEpisodes(folder, **options) for folder in _tfds_folders(Path(path))]
+    sources = [RldsEpisodes(folder, **options) for folder in _tfds_folders(as_path(path))]
     return sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
 
 

@@ -24,6 +24,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import parse_object
+from robocache_ros.datasets.files.dataset_path import as_path, keep_for
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.errors import printable
@@ -62,7 +63,8 @@ class RobomimicDemos:
             raise DatasetError(
                 f"obs_modality: {printable(obs_modality, 40)} is not low_dim or image; choose one of them"
             )
-        self.path = Path(path) / "dataset.hdf5" if Path(path).is_dir() else Path(path)  # the file of an export
+        given = as_path(path)
+        self.path = given / "dataset.hdf5" if given.is_dir() else given  # the file of an export
         self._images, self._keys = obs_modality == "image", obs_keys
         self.name = self.path.stem
         file = _file(self.path, os.getpid())
@@ -203,11 +205,13 @@ def _is_image(stored: Any) -> bool:
 @lru_cache(maxsize=OPEN_FILES)
 def _file(path: Path, process: int) -> Any:
     try:
-        return need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
+        file = need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
     except OSError as error:
         reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
         reason = "it ends early" if "truncated file" in str(error) else reason
         raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+    keep_for(path, file)
+    return file
 
 
 def _demos(file: Any, mask: str | None) -> list[str]:

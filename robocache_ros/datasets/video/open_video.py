@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.files.dataset_path import keep_for
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
@@ -34,7 +35,8 @@ class OpenVideo:
 
     def __init__(self, path: Path) -> None:
         self._where = printable(path)
-        self._container = need("av", "datasets").open(str(path))
+        self._container = need("av", "datasets").open(os.fspath(path))
+        keep_for(path, self)
         if not self._container.streams.video:
             raise DatasetError(f"{self._where}: no video in it; get the file again")
         self._stream = self._container.streams.video[0]

@@ -23,6 +23,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.image_decoding import decode_image
 from robocache_ros.datasets.sources.exports.export_columns import Marks, export_columns, read_marks
 from robocache_ros.datasets.sources.exports.fused_messages import (
@@ -55,7 +56,7 @@ class McapEpisodes:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.folder = Path(path)
+        self.folder = as_path(path)
         self.name = self.folder.name
         provenance, where = read_object(self.folder / "robocache.json"), printable(self.folder / "robocache.json")
         self._columns = export_columns(provenance, where)

@@ -18,6 +18,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.zarr_rows import ZarrRows, open_zarr
@@ -38,7 +39,7 @@ class ReplayBufferEpisodes:
     """
 
     def __init__(self, path: str | Path) -> None:
-        folder = Path(path)
+        folder = as_path(path)
         self.folder = folder / FOLDER if (folder / FOLDER).is_dir() else folder
         self.name = self.folder.stem
         where = printable(self.folder / ".zattrs")

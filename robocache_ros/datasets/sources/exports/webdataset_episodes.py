@@ -21,6 +21,7 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import file_below, parse_object, read_object
+from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members
@@ -41,7 +42,7 @@ class WebDatasetEpisodes:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.folder = Path(path)
+        self.folder = as_path(path)
         self.name = self.folder.name
         where = printable(self.folder / "dataset.json")
         index = read_object(self.folder / "dataset.json")

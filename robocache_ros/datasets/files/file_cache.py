@@ -1,0 +1,173 @@
+"""A folder of downloaded files with a limit on its size, shared by any number of processes.
+
+A file is downloaded to a temporary name under an exclusive lock, checked, and renamed: a file with its final name is
+complete. A process that reads one holds a shared lock on it. To make space, the files that were used least recently are
+removed, except those that are locked. The locks end with the processes that hold them, however they end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.errors import printable
+
+MAX_NAME = 100  # characters kept of a file's name
+KEPT_SHARE = 0.9  # of the limit, after files were removed: so that it is not done for each download
+_LOCK = "cache.lock"  # contains the bytes of all files
+_PARTIAL = ".partial"
+_ENTRY = re.compile(r"[0-9a-f]{32}-.+")
+
+
+class FileCache:
+    """The files in a folder.
+
+    Args:
+        folder: created when needed; of this cache alone.
+        limit: bytes of all files. Files in use are kept, also if they exceed it.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+
+    def open(self, key: str, name: str, size: int, download: Callable[[Path], None]) -> BinaryIO:
+        """Return a file, open for reading. It is not removed before it is closed.
+
+        Args:
+            key: 32 hexadecimal digits that stand for the file and its version.
+            name: of the file, at the end of the local name.
+            size: of the file in bytes.
+            download: writes the file to a path.
+
+        Errors:
+            DatasetError: the file is larger than the limit, or the download has another size.
+            OSError: the disk is full, or the download fails.
+        """
+        if size > self.limit:
+            shown = printable(name, 60)
+            raise DatasetError(f"{shown}: {size:,} bytes are more than the cache of {self.limit:,}; raise cache_bytes")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{key}-{name[-MAX_NAME:]}"
+        while True:
+            if (file := self._opened(path, size)) is not None:
+                return file
+            self._download(path, size, download)
+
+    def _opened(self, path: Path, size: int) -> BinaryIO | None:
+        """Return the file with a shared lock; None if it is not there."""
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return None
+        fcntl.flock(file, fcntl.LOCK_SH)
+        if _is_at(path, file.fileno()):
+            if os.fstat(file.fileno()).st_size == size:
+                os.utime(file.fileno())  # used now
+                return file
+            path.unlink(missing_ok=True)  # changed by someone else
+        file.close()
+        return None
+
+    def _download(self, path: Path, size: int, download: Callable[[Path], None]) -> None:
+        """Download a file, or wait for the process that does."""
+        partial = path.with_name(path.name + _PARTIAL)
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not self._reserved(partial, handle, size):
+                fcntl.flock(handle, fcntl.LOCK_EX)  # until the other process is done, or gone
+                return
+            if path.exists():  # it was complete in between
+                self._drop(partial, size)
+                return
+            try:
+                download(partial)
+                if (found := partial.stat().st_size) != size or not _is_at(partial, handle):
+                    name = printable(path.name[33:], 60)
+                    raise DatasetError(f"{name}: {found:,} bytes came, not {size:,}; try again")
+                os.fsync(handle)
+                partial.rename(path)
+            except BaseException:
+                self._drop(partial, size)
+                raise
+        finally:
+            os.close(handle)
+
+    def _reserved(self, partial: Path, handle: int, size: int) -> bool:
+        """Make space for a file, and return True; False if another process downloads it, or has done so."""
+        with self._locked() as total:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not _is_at(partial, handle):  # it was completed, or removed, before it was locked
+                return False
+            if total.value + size > self.limit:
+                total.value = self._make_space(size, partial)
+            os.ftruncate(handle, size)  # from now on it counts
+            total.value += size
+            return True
+
+    def _drop(self, partial: Path, size: int) -> None:
+        with self._locked() as total:
+            partial.unlink(missing_ok=True)
+            total.value -= size
+
+    def _make_space(self, size: int, keep: Path) -> int:
+        """Remove files until another one of a size fits; return the bytes of the others."""
+        found = []
+        for entry in os.scandir(self.folder):
+            if _ENTRY.fullmatch(entry.name) and entry.name != keep.name:
+                with suppress(FileNotFoundError):
+                    status = entry.stat()
+                    found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
+        total = sum(nbytes for _, nbytes, _ in found)
+        goal = min(int(self.limit * KEPT_SHARE), self.limit - size)
+        for _, nbytes, path in sorted(found):
+            if total <= goal:
+                break
+            total -= nbytes if _removed(path) else 0
+        return total
+
+    @contextmanager
+    def _locked(self) -> Iterator[_Total]:
+        """Lock the cache for all other processes; yield the bytes in it."""
+        with (self.folder / _LOCK).open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read(32)
+            total = _Total(int(text)) if text.isdigit() else _Total(self.limit)  # the files are counted then
+            yield total
+            file.truncate(0)
+            file.write(str(max(0, total.value)).encode())
+
+
+class _Total:
+    """The bytes of all files."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether an open file is still the one with this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _removed(path: Path) -> bool:
+    """Remove a file that no process has open; a partial one if no process writes it."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        path.unlink()
+    return True

@@ -1,0 +1,187 @@
+"""The cache of downloaded files: what it keeps, what it removes, and what it never gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.files.file_cache import FileCache
+
+SIZE = 1000
+
+
+def key(number: int) -> str:
+    return f"{number:032x}"
+
+
+def writes(number: int, log: Path | None = None) -> Callable[[Path], None]:
+    """A download of a file of one byte value, which is noted in a log."""
+
+    def download(path: Path) -> None:
+        path.write_bytes(bytes([number]) * SIZE)
+        if log:
+            with log.open("a") as file:
+                file.write(f"{number}\n")
+
+    return download
+
+
+def fails(path: Path) -> None:
+    path.write_bytes(b"half")
+    raise OSError("the connection is lost")
+
+
+def use(cache: FileCache, number: int, log: Path | None = None) -> bytes:
+    with cache.open(key(number), "a.npz", SIZE, writes(number, log)) as file:
+        return file.read()
+
+
+def stored(cache: FileCache) -> set[int]:
+    return {int(path.name[:32], 16) for path in cache.folder.glob("*-a.npz*")}
+
+
+def test_a_file_is_downloaded_once(tmp_path: Path) -> None:
+    cache, log = FileCache(tmp_path / "cache", 10 * SIZE), tmp_path / "log"
+
+    contents = [use(cache, 1, log) for _ in range(3)]
+
+    assert contents == [bytes([1]) * SIZE] * 3
+    assert log.read_text() == "1\n"
+
+
+def test_the_files_used_least_recently_are_removed(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 3 * SIZE + SIZE // 2)
+    for number in (1, 2, 3):
+        use(cache, number)
+    use(cache, 1)
+
+    use(cache, 4)
+
+    assert stored(cache) == {1, 3, 4}
+
+
+def test_all_files_together_stay_within_the_limit(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 5 * SIZE)
+
+    for number in range(1, 30):
+        use(cache, number)
+        assert sum(path.stat().st_size for path in tmp_path.glob("*-a.npz")) <= 5 * SIZE
+
+
+def test_a_file_that_is_open_is_kept(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 2 * SIZE)
+    opened = cache.open(key(1), "a.npz", SIZE, writes(1))
+
+    for number in range(2, 8):
+        use(cache, number)
+
+    with opened:
+        assert 1 in stored(cache)
+        assert opened.read() == bytes([1]) * SIZE
+
+
+def test_a_file_that_was_closed_is_removed_like_others(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 2 * SIZE)
+    cache.open(key(1), "a.npz", SIZE, writes(1)).close()
+
+    for number in (2, 3):
+        use(cache, number)
+
+    assert 1 not in stored(cache)
+
+
+def test_a_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"a\.npz: 1,000 bytes are more than the cache of 999; raise cache_bytes"):
+        use(FileCache(tmp_path, SIZE - 1), 1)
+
+
+def test_a_download_of_another_size_is_not_used(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 10 * SIZE)
+
+    with pytest.raises(DatasetError, match=r"a\.npz: 1,000 bytes came, not 999; try again"):
+        cache.open(key(1), "a.npz", SIZE - 1, writes(1))
+
+    assert stored(cache) == set()
+
+
+def test_a_failed_download_leaves_nothing_and_takes_no_space(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 2 * SIZE)
+    for _ in range(5):
+        with pytest.raises(OSError, match="connection is lost"):
+            cache.open(key(1), "a.npz", SIZE, fails)
+
+    use(cache, 2)
+    use(cache, 3)
+
+    assert stored(cache) == {2, 3}
+
+
+def test_what_a_killed_process_left_is_not_used(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 10 * SIZE)
+    (tmp_path / f"{key(1)}-a.npz.partial").write_bytes(b"x" * SIZE)  # as large as the file, but not complete
+
+    assert use(cache, 1) == bytes([1]) * SIZE
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_what_a_killed_process_left_is_removed_when_space_is_needed(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, 2 * SIZE)
+    use(cache, 1)
+    (tmp_path / f"{key(9)}-a.npz.partial").write_bytes(b"x" * SIZE)
+    os.utime(tmp_path / f"{key(9)}-a.npz.partial", (0, 0))
+    (tmp_path / "cache.lock").unlink()  # so that the files are counted
+
+    use(cache, 2)
+
+    assert stored(cache) == {1, 2}
+
+
+def test_a_file_that_lost_its_end_is_downloaded_again(tmp_path: Path) -> None:
+    cache, log = FileCache(tmp_path / "cache", 10 * SIZE), tmp_path / "log"
+    use(cache, 1, log)
+    (path,) = cache.folder.glob("*-a.npz")
+    os.truncate(path, SIZE // 2)
+
+    assert use(cache, 1, log) == bytes([1]) * SIZE
+    assert log.read_text() == "1\n1\n"
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from robocache_ros.datasets.files.file_cache import FileCache
+
+folder, log, limit, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+cache = FileCache(folder, limit)
+for step in range(40):
+    number = (step * 7 + seed * 3) % 8 + 1
+    data = bytes([number]) * 1000
+
+    def download(path):
+        path.write_bytes(data)
+        with log.open("a") as file:
+            file.write(f"{number}\\n")
+
+    with cache.open(f"{number:032x}", "a.npz", 1000, download) as file:
+        assert file.read() == data
+"""
+
+
+@pytest.mark.parametrize("files", [4, 20])
+def test_processes_that_share_a_cache_read_complete_files(files: int, tmp_path: Path) -> None:
+    folder, log = tmp_path / "cache", tmp_path / "log"
+    command = [sys.executable, "-c", PROCESS, str(folder), str(log), str(files * SIZE)]
+    processes = [subprocess.Popen([*command, str(seed)]) for seed in range(3)]
+
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    assert not list(folder.glob("*.partial"))
+    downloads = len(log.read_text().splitlines())
+    assert downloads == 8 if files == 20 else downloads > 8  # all eight fit; or they replace each other
+    # Each process may have had a file open that could not be removed.
+    assert sum(path.stat().st_size for path in folder.glob("*-a.npz")) <= (files + 3) * SIZE
