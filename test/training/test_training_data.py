@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,12 @@ from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, Windo
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy_config import PolicyConfig
+from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import data_info, format_of, open_for_training, training_loader
+from robocache_ros.training.training_options import TrainingOptions
+from test.datasets.conftest import write_calvin
 from test.training.conftest import Reach
 from test.training.reach_arm import TYPES, demonstration
 
@@ -104,3 +110,38 @@ def test_a_robomimic_folder_has_one_file(count: int, tmp_path: Path) -> None:
 
     with pytest.raises(RoboCacheError, match=f"{count} hdf5 files, not 1"):
         open_for_training(tmp_path, file_format="robomimic", window=Window())
+
+
+class Pictures(Episodes):
+    """Episodes with a camera of 16 x 12 pixels too."""
+
+    def read(self, index: int) -> SourceEpisode:
+        episode = super().read(index)
+        frames = np.full((4, 12, 16, 3), 40 * index, np.uint8)
+        camera = Stream("vision/front", np.arange(4) * 20_000_000, frames, False)
+        return replace(episode, streams={**episode.streams, "vision/front": camera})
+
+
+def test_images_are_part_of_the_training() -> None:
+    dataset = TimelineDataset(Pictures("observation", "action"), window=Window(1, 2))
+    info = data_info(dataset)
+    loader = training_loader(dataset, info, 4)
+    config = PolicyConfig("transformer", 2, 2, 1, 2, cameras=info.cameras, layers=1, heads=2, width=16)
+
+    trainer = Trainer(make_policy(config), loader, TrainingOptions(steps=2))
+
+    assert info.cameras == {"vision": 1}
+    assert all(trainer.train_step().isfinite() for _ in range(2))
+    encoder = trainer.policy.of_image
+    assert encoder is not None
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("vision", [False, True])
+def test_calvin_is_opened_with_and_without_images(vision: bool, tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training", annotations=None)
+
+    dataset = open_for_training(tmp_path, window=Window(1, 2), vision=vision)
+
+    assert data_info(dataset).cameras == ({"vision/static": 1, "vision/gripper": 1} if vision else {})
+    assert data_info(dataset).actions == 7

@@ -1,0 +1,117 @@
+"""Measures loading and training on 1, 2, 4, ... GPUs: weak (a batch per GPU) and strong (one batch for all of them).
+
+for n in 1 2 4; do torchrun --nproc-per-node $n examples/multi_gpu_scaling.py lift --out scaling.jsonl; done
+
+Each run appends its figures to the file and prints the table so far. The efficiency is the rate per process over that
+of one process alone. Processes without a GPU share the processor: there it only shows that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from robocache_ros.datasets import TimelineDataset, Window
+from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
+from robocache_ros.training.process_group import ProcessGroup, process_group
+from robocache_ros.training.trainer import Trainer
+from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
+from robocache_ros.training.training_options import TrainingOptions
+
+WINDOW = Window(n_obs=32, horizon=16)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="file of results, which is appended to")
+    parser.add_argument("--policy", choices=sorted(PRESETS), default="act-101m")
+    parser.add_argument("--batch-size", type=int, default=64, help="of a process if weak, of all if strong")
+    parser.add_argument("--workers", type=int, default=4, help="processes that read, per process")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args(given)
+    with process_group(args.device) as group:
+        dataset = open_for_training(args.dataset, window=WINDOW)
+        info = data_info(dataset)
+        rows = []
+        for mode in ("weak", "strong"):
+            batch_size = args.batch_size if mode == "weak" else args.batch_size // group.size
+            for what, rate in measured(dataset, info, group, batch_size, args).items():
+                about = {"mode": mode, "what": what, "processes": group.size, "device": group.device.type}
+                rows.append({**about, "policy": args.policy, "batch": batch_size, "samples_per_s": rate})
+        if group.first:
+            with args.out.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            print(table([json.loads(line) for line in args.out.read_text().splitlines()]))
+
+
+def measured(
+    dataset: TimelineDataset, info: DataInfo, group: ProcessGroup, batch_size: int, args: argparse.Namespace
+) -> dict[str, float]:
+    """Return the samples per second of all processes, of loading with alignment, and of training."""
+    loader = training_loader(dataset, info, batch_size, workers=args.workers, device=group.device)
+    torch.manual_seed(0)
+    shape = {"proprio": info.proprio, "actions": info.actions, "n_obs": WINDOW.n_obs, "horizon": WINDOW.horizon}
+    policy = make_policy(PolicyConfig(**{**PRESETS[args.policy], **shape}))
+    bf16 = group.device.type == "cuda"
+    trainer = Trainer(policy, loader, TrainingOptions(bf16=bf16, compile=args.compile, average=0.0), group.device)
+    batches = endless(loader)
+    rates = {
+        "loading": rate(lambda: next(batches), args.steps, batch_size, group),
+        "training": rate(trainer.train_step, args.steps, batch_size, group),
+    }
+    loader.close()
+    return rates
+
+
+def endless(loader: Any) -> Any:
+    """Yield the batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def rate(step: Callable[[], Any], steps: int, batch_size: int, group: ProcessGroup) -> float:
+    """Samples per second of all processes: they begin together, and the slowest one ends the measurement."""
+    for _ in range(max(1, steps // 10)):
+        step()
+    wait(group)
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait(group)
+    return steps * batch_size * group.size / (time.perf_counter() - start)
+
+
+def wait(group: ProcessGroup) -> None:
+    """Wait for the GPU, and for all processes."""
+    if group.device.type == "cuda":
+        torch.cuda.synchronize()
+    if group.size > 1:
+        distributed.barrier()
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the results as a table in Markdown; of several runs with the same arguments the last one counts."""
+    keys = ("mode", "what", "policy", "device")
+    found = {(*(row[key] for key in keys), row["processes"]): row["samples_per_s"] for row in rows}
+    lines = ["| | processes | samples/s | efficiency |", "|---|---|---|---|"]
+    for name in sorted(found):
+        alone = found.get((*name[:-1], 1))
+        share = f"{found[name] / (alone * name[-1]):.1%}" if alone else "needs a run with 1 process"
+        lines.append(f"| {', '.join(name[:-1])} | {name[-1]} | {found[name]:,.0f} | {share} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
