@@ -2,8 +2,6 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-import signal
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -12,6 +10,7 @@ import typer
 
 from robocache_ros.cli import option_types as given
 from robocache_ros.cli.dataset_options import with_export_options
+from robocache_ros.cli.stop_signals import StopSignals
 from robocache_ros.export.export_options import ExportOptions
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def export(
 
     With several specs or rates, each spec at each rate is a dataset in DIR/<spec>-<rate>hz.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit: files are removed
+    stop = StopSignals()  # by exceptions, so that files are removed
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.output import export_outcome
     from robocache_ros.cli.output.progress_display import shown_progress
@@ -72,7 +71,7 @@ def export(
             report=report,
             jobs=jobs,
             on_error=on_error.value,
-            progress=progress,
+            progress=stop.checked(progress),
             pieces=pieces,
             device=device,
         )
