@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,21 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
     monkeypatch.setattr("robocache_ros.export.job.make_pieces", resized)
     with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
         export(bags, spec, tmp_path / "set")
+
+
+def test_the_process_of_the_export_is_one_of_the_jobs(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    @contextmanager
+    def none_started(count: int, *_: object) -> Iterator[list[Connection]]:
+        counts.append(count)
+        yield []
+
+    monkeypatch.setattr(workers, "_processes", none_started)
+    assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
+    assert counts == [1]
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
