@@ -90,7 +90,7 @@ setup(
         # Public datasets; simplejpeg, if installed, decodes jpeg faster than pillow.
         "datasets": ["h5py>=3.9", "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "google-crc32c>=1.6"],
         # Datasets at URLs; fsspec names the package of a kind of URL, such as s3fs, if it is missing.
-        "remote": ["fsspec>=2024.2", "aiohttp>=3.8"],
+        "remote": ["fsspec>=2024.2", "aiohttp>=3.9"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],

@@ -82,6 +82,8 @@ def stream_widths(dataset: Any) -> dict[str, tuple[int, ...]]:
 
     They are empty for a dataset that does not know its streams, and for one without a readable episode.
     """
+    if getattr(dataset, "layout", None) is not None:  # of a mixture, whose datasets all have it
+        dataset = dataset.datasets[0]
     if not hasattr(dataset, "streams_of"):
         return {}
     for index in range(len(dataset)):

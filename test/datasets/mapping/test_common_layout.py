@@ -15,6 +15,7 @@ from robocache_ros.datasets import (
     SourceEpisode,
     Stream,
     TimelineDataset,
+    TimelineLoader,
     WeightedMixture,
     Window,
 )
@@ -104,6 +105,17 @@ def test_a_stream_that_a_dataset_lacks_is_never_valid(mixture: WeightedMixture) 
     assert named["valid"][:, [0, 3, 4]].all()
     assert not named["vision"].any()
     assert calvin["valid"].all()
+
+
+def test_absent_columns_are_not_normalised(mixture: WeightedMixture) -> None:
+    statistics = {"proprio": {"mean": [0.0, 0.0, 5.0], "std": [1.0, 1.0, 2.0]}}
+
+    batches = list(TimelineLoader(mixture, 40, statistics=statistics))
+
+    (batch,) = batches
+    named = torch.tensor([name == "named" for name in batch["dataset"]])
+    assert not batch["proprio"][named][:, :, 2].any()
+    assert batch["proprio"][~named][:, :, 2].min() >= (14 - 5) / 2
 
 
 def test_a_dataset_that_the_layout_lacks_is_refused() -> None:
