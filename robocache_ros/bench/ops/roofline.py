@@ -109,7 +109,8 @@ def main() -> None:
     rows = [*vectors(), *clouds(), *images()]
     for row in rows:
         row["% of the ceiling"] = 100 * max(row["MB"] * 1e6 / limits["memory"], limits["launch us"]) / row["us"]
-    extra = {f"ceiling, {name}": round(value, 3) for name, value in limits.items()}
+    extra: dict[str, Any] = {f"ceiling, {name}, GB/s": round(limits[name] / 1e3, 1) for name in ("memory", "L2")}
+    extra["ceiling, launch, us"] = round(limits["launch us"], 3)
     device_time.write("roofline", "Operations against the ceilings of the GPU", rows, extra, given.out)
     draw(rows, limits, device_time.machine()["gpu"], given.out / "roofline.png")
 
