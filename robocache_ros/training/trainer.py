@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -37,8 +38,8 @@ class Trainer:
     """Trains a policy on the batches of a loader, in one process or in each of several.
 
     A run that is resumed from `state_dict` has, on the same machine and with the same arguments, exactly the losses of
-    one that was not interrupted: the state has the weights, the optimizer, the average, the random numbers of all
-    processes, and the place in the loader's order.
+    one that was not interrupted (on a GPU with `deterministic`): the state has the weights, the optimizer, the average,
+    the random numbers of all processes, and the place in the loader's order.
 
     Args:
         policy: on any device; it is moved.
@@ -58,6 +59,9 @@ class Trainer:
     ) -> None:
         self.policy, self.loader, self.options = policy.to(device), loader, options
         self.device = torch.device(device)
+        if options.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+            torch.use_deterministic_algorithms(True)
         self.step = 0
         self.data_wait = DataWaitMeter(self.device)
         self._parameters = list(policy.parameters())

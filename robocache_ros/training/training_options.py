@@ -23,6 +23,8 @@ class TrainingOptions:
         bf16: compute in bfloat16 where it is safe (autocast). The weights stay float32.
         compile: torch.compile.
         cuda_graph: replay the step as a CUDA graph, which saves launches where a step is small.
+        deterministic: use operations that give the same bits each time, in the whole process. On a GPU, the gradient of
+            attention is otherwise a sum whose order varies, and a run repeats another one only up to rounding.
         seed: of the weights, the noise and the dropout.
     """
 
@@ -36,6 +38,7 @@ class TrainingOptions:
     bf16: bool = False
     compile: bool = False
     cuda_graph: bool = False
+    deterministic: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

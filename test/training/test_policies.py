@@ -12,6 +12,7 @@ from torch import Tensor
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.policies.action_diffusion import ActionDiffusion, kept_shares
 from robocache_ros.training.policies.make_policy import make_policy, parameters
+from robocache_ros.training.policies.policy import _Quarters
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 
 SMALL = PolicyConfig("transformer", 5, 3, n_obs=2, horizon=4, layers=1, heads=2, width=16)
@@ -127,3 +128,12 @@ def test_the_same_generator_gives_the_same_actions() -> None:
 def test_a_wrong_shape_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RoboCacheError, match=message):
         replace(SMALL, **change)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (7, 5), (14, 14)])
+def test_quarters_of_images_are_those_of_adaptive_pooling(rows: int, columns: int) -> None:
+    images = torch.randn(2, 3, rows, columns)
+
+    expected = torch.nn.functional.adaptive_avg_pool2d(images, 2).permute(0, 2, 3, 1).flatten(1)
+
+    torch.testing.assert_close(_Quarters()(images), expected)  # sums in another order

@@ -69,7 +69,17 @@ class _ImageEncoder(nn.Sequential):
         stages: list[nn.Module] = []
         for before, after in pairwise(sizes):
             stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
-        super().__init__(*stages, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * sizes[-1], width))
+        super().__init__(*stages, _Quarters(), nn.Linear(4 * sizes[-1], width))
+
+
+class _Quarters(nn.Module):
+    """(N, C, H, W) to (N, 4 C): AdaptiveAvgPool2d(2), whose own gradient is not deterministic on a GPU."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows, columns = images.shape[2:]
+        halves = images[:, :, : -(-rows // 2)], images[:, :, rows // 2 :]
+        parts = [part for half in halves for part in (half[..., : -(-columns // 2)], half[..., columns // 2 :])]
+        return torch.cat([part.mean(dim=(2, 3)) for part in parts], dim=1)
 
 
 def masked_mean(values: Tensor, is_pad: Tensor) -> Tensor:
