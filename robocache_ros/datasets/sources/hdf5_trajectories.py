@@ -1,0 +1,199 @@
+"""Trajectories of one's own in an HDF5 file: groups of streams, each with its stamps.
+
+    /<trajectory>/<stream>/values      (K, D) numbers, or (K, H, W, 3) uint8 images
+    /<trajectory>/<stream>/stamps_ns   (K,) int64, rising; or stamps_s, (K,) float64
+    /<trajectory>                      its attribute `task`, if there is one, is the instruction
+
+Arrays that are stored as one piece, without compression, are mapped into memory, which takes microseconds; h5py takes a
+fraction of a millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.episode_source import (
+    MAX_EPISODES,
+    MAX_IMAGE_BYTES,
+    MAX_VECTOR_BYTES,
+    DatasetError,
+    SourceEpisode,
+    Stream,
+    numbers,
+)
+from robocache_ros.errors import printable
+from robocache_ros.extras import need
+from robocache_ros.units import NS_PER_S
+
+OPEN_FILES = 8
+STAMPS = {"stamps_ns": np.dtype(np.int64), "stamps_s": np.dtype(np.float64)}
+
+
+class _Stored(NamedTuple):
+    """An array of a file."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int  # bytes; -1: h5py reads it
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class _StoredStream(NamedTuple):
+    name: str
+    values: _Stored
+    stamps: _Stored
+
+
+class _Trajectory(NamedTuple):
+    name: str
+    task: str
+    streams: tuple[_StoredStream, ...]
+
+
+class Hdf5Trajectories:
+    """The trajectories of a file, by the names of their groups.
+
+    Args:
+        path: the file.
+        group: that has the trajectories; empty: the file itself.
+        roles: of streams by name, observation, action or reward; without one a stream is an observation, and `actions`
+            and `rewards` are what they are called.
+
+    Errors:
+        DatasetError: the file is missing or damaged, or a trajectory has no streams of this form.
+    """
+
+    def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
+        self.path, self._roles = Path(path), {"actions": "action", "rewards": "reward", **(roles or {})}
+        self.name = self.path.stem
+        file, where = _file(self.path, os.getpid()), printable(self.path)
+        try:
+            names = sorted(file[group] if group else file)
+            if len(names) > MAX_EPISODES:
+                raise DatasetError(f"{where}: more than {MAX_EPISODES:,} trajectories; split the file")
+            size = self.path.stat().st_size
+            self._trajectories = [_trajectory(file, group, name, size) for name in names]
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise _refusal(where, error) from None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (self.path,)
+
+    def __len__(self) -> int:
+        return len(self._trajectories)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return a trajectory."""
+        trajectory = self._trajectories[index]
+        where = f"{printable(self.path)}: {printable(trajectory.name, 40)}"
+        streams = {}
+        try:
+            for stored in trajectory.streams:
+                values = self._array(stored.values)
+                if values.ndim == 4:
+                    name = f"vision/{stored.name.removeprefix('vision/')}"
+                    streams[name] = Stream(name, self._stamps(stored.stamps), values, True)
+                    continue
+                values = numbers(values, f"{where}: {printable(stored.name, 40)}")
+                role = self._roles.get(stored.name, "observation")
+                streams[stored.name] = Stream(stored.name, self._stamps(stored.stamps), values, True, role)
+        except (KeyError, ValueError, OSError, RuntimeError) as error:
+            raise _refusal(where, error) from None
+        return SourceEpisode(streams, trajectory.task, self.name, where)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of a trajectory."""
+        trajectory = self._trajectories[index]
+        try:
+            stamps = [self._stamps(stored.stamps) for stored in trajectory.streams]
+        except (KeyError, ValueError, OSError, RuntimeError) as error:
+            raise _refusal(f"{printable(self.path)}: {printable(trajectory.name, 40)}", error) from None
+        return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
+
+    def _stamps(self, stored: _Stored) -> NDArray[np.int64]:
+        stamps = self._array(stored)
+        return stamps if stamps.dtype == np.int64 else np.rint(stamps * NS_PER_S).astype(np.int64)
+
+    def _array(self, stored: _Stored) -> NDArray[Any]:
+        if stored.offset < 0:
+            read: NDArray[Any] = _file(self.path, os.getpid())[stored.path][()]
+            return read
+        bytes_ = _mapped(self.path, os.getpid())[stored.offset : stored.offset + stored.nbytes]
+        return bytes_.view(stored.dtype).reshape(stored.shape)
+
+
+def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
+    where = f"{printable(file.filename)}: {printable(name, 40)}"
+    group = file[f"{root}/{name}"]
+    streams = []
+    for key in sorted(group) if hasattr(group, "keys") else ():
+        stream = group[key]
+        form = next(
+            (form for form in STAMPS if hasattr(stream, "keys") and form in stream and "values" in stream), None
+        )
+        if form is None:
+            continue
+        values, stamps = (_stored(stream[each], size, f"{where}: {printable(key, 40)}") for each in ("values", form))
+        if np.dtype(stamps.dtype) != STAMPS[form] or len(stamps.shape) != 1:
+            raise DatasetError(f"{where}: {printable(key, 40)}: {form} is {stamps.dtype}, not (K,) {STAMPS[form]}")
+        if len(values.shape) == 4 and values.dtype != "|u1":
+            raise DatasetError(f"{where}: {printable(key, 40)}: images of {values.dtype}, not uint8; convert them")
+        streams.append(_StoredStream(key, values, stamps))
+    if not streams:
+        raise DatasetError(f"{where}: no group in it has values and stamps_ns or stamps_s; see Hdf5Trajectories")
+    return _Trajectory(name, printable(group.attrs.get("task", ""), 1000), tuple(streams))
+
+
+def _stored(dataset: Any, size: int, where: str) -> _Stored:
+    """Return where an array is in a file of `size` bytes.
+
+    Errors:
+        DatasetError: it is too large, or not in the file.
+    """
+    found = _Stored(dataset.name, tuple(dataset.shape), dataset.dtype.str, -1)
+    limit = MAX_IMAGE_BYTES if len(found.shape) == 4 else MAX_VECTOR_BYTES
+    if found.nbytes > limit:
+        raise DatasetError(f"{where}: {found.nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
+    offset = dataset.id.get_offset()  # None unless it is one piece, in this file
+    if offset is None or dataset.compression is not None or dataset.external or dataset.dtype.hasobject:
+        return found
+    if offset + found.nbytes > size:
+        raise DatasetError(f"{where}: ends after the file; get the file again")
+    return found._replace(offset=offset)
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _file(path: Path, process: int) -> Any:
+    try:
+        return need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
+    except OSError as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
+        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _mapped(path: Path, process: int) -> NDArray[np.uint8]:
+    """The bytes of a file. A change of them stays in this process."""
+    with path.open("rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+
+
+def _refusal(where: str, error: Exception) -> DatasetError:
+    if isinstance(error, DatasetError):
+        return error
+    return DatasetError(f"{where}: damaged ({printable(error, 60)}); get the file again")

@@ -1,0 +1,99 @@
+"""Trajectories of one's own in HDF5 files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.datasets import DatasetError, Hdf5Trajectories, TimelineDataset
+
+h5py = pytest.importorskip("h5py")
+
+
+def write(path: Path, count: int = 3, **storage: Any) -> Path:
+    """Write trajectories of joints at 100 Hz and actions at 20 Hz."""
+    random = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for number in range(count):
+            group = file.create_group(f"run_{number}")
+            group.attrs["task"] = f"task {number}"
+            for name, rate, width in (("joints", 100, 3), ("actions", 20, 2)):
+                stamps = (np.arange(rate) * (10**9 / rate)).astype(np.int64)
+                values = random.standard_normal((rate, width)).astype(np.float32)
+                group.create_dataset(f"{name}/values", data=values, **storage)
+                group.create_dataset(f"{name}/stamps_ns", data=stamps)
+            group.create_dataset("notes", data=np.arange(3))
+    return path
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (10, 1), "compression": "gzip"}], ids=["one piece", "compressed"])
+def test_streams_have_the_values_and_stamps_of_the_file(tmp_path: Path, storage: dict[str, Any]) -> None:
+    source = pickle.loads(pickle.dumps(Hdf5Trajectories(write(tmp_path / "runs.hdf5", **storage))))
+
+    with h5py.File(tmp_path / "runs.hdf5") as file:
+        for index in range(3):
+            episode = source.read(index)
+            assert list(episode.streams) == ["actions", "joints"]
+            for name, stream in episode.streams.items():
+                assert np.array_equal(stream.values, file[f"run_{index}/{name}/values"][()])
+                assert np.array_equal(stream.stamps_ns, file[f"run_{index}/{name}/stamps_ns"][()])
+    assert (episode.task, episode.streams["actions"].role, episode.streams["joints"].role) == (
+        "task 2",
+        "action",
+        "observation",
+    )
+    assert source.span_ns(0) == (0, 990_000_000)
+
+
+def test_trajectories_are_samples_of_a_dataset(tmp_path: Path) -> None:
+    sample = TimelineDataset(Hdf5Trajectories(write(tmp_path / "runs.hdf5")))[1]
+
+    assert sample["proprio"].shape == (50, 3)
+    assert sample["actions"].shape == (50, 2)
+    assert bool(sample["measured"].all())
+
+
+def test_stamps_may_be_seconds_and_streams_images(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["all/one/front/values"] = np.full((3, 4, 5, 3), 7, np.uint8)
+        file["all/one/front/stamps_s"] = np.array([0.0, 0.1, 0.2])
+
+    stream = Hdf5Trajectories(tmp_path / "a.hdf5", group="all").read(0).streams["vision/front"]
+
+    assert stream.stamps_ns.tolist() == [0, 100_000_000, 200_000_000]
+    assert stream.is_image
+
+
+def test_roles_are_chosen_by_name(tmp_path: Path) -> None:
+    source = Hdf5Trajectories(write(tmp_path / "runs.hdf5"), roles={"joints": "action"})
+
+    assert {stream.role for stream in source.read(0).streams.values()} == {"action"}
+
+
+def test_values_of_a_mapped_file_can_be_changed_without_changing_it(tmp_path: Path) -> None:
+    source = Hdf5Trajectories(write(tmp_path / "runs.hdf5"))
+    before = (tmp_path / "runs.hdf5").read_bytes()
+
+    source.read(0).streams["joints"].values[:] = 5  # type: ignore[index]
+
+    assert (tmp_path / "runs.hdf5").read_bytes() == before
+
+
+def test_a_group_without_streams_is_refused_by_its_name(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["run_0/joints"] = np.zeros((3, 2))
+
+    with pytest.raises(DatasetError, match="run_0: no group in it has values and stamps_ns"):
+        Hdf5Trajectories(tmp_path / "a.hdf5")
+
+
+def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.hdf5")
+    path.write_bytes(path.read_bytes()[:3000])
+
+    with pytest.raises(DatasetError, match="get the file again"):
+        Hdf5Trajectories(path).read(2)
