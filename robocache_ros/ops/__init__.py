@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from robocache_ros.ops.image.convert import convert_image, normalize_image
     from robocache_ros.ops.installation import print_installation_info, set_device
     from robocache_ros.ops.resample.blend import blend
+    from robocache_ros.ops.resample.from_host import resample_from_host
     from robocache_ros.ops.resample.fuse import fuse, fuse_multimodal_alignment
     from robocache_ros.ops.resample.inputs import Fused, Stream
     from robocache_ros.ops.resample.trajectories import resample_trajectories
@@ -27,6 +28,7 @@ _HOMES = {
     "image.convert": ("convert_image", "normalize_image"),
     "installation": ("print_installation_info", "set_device"),
     "resample.blend": ("blend",),
+    "resample.from_host": ("resample_from_host",),
     "resample.fuse": ("fuse", "fuse_multimodal_alignment"),
     "resample.inputs": ("Fused", "Stream"),
     "resample.trajectories": ("resample_trajectories",),
@@ -51,6 +53,7 @@ __all__ = [
     "fuse_multimodal_alignment",
     "normalize_image",
     "print_installation_info",
+    "resample_from_host",
     "resample_trajectories",
     "self_test",
     "set_device",

@@ -35,7 +35,7 @@ from robocache_ros.extras import need
 from robocache_ros.units import NS_PER_S
 
 OPEN_FILES = 8
-STAMPS = {"stamps_ns": np.dtype(np.int64), "stamps_s": np.dtype(np.float64)}
+STAMPS = {b"stamps_ns": np.dtype(np.int64), b"stamps_s": np.dtype(np.float64)}
 
 
 class _Stored(NamedTuple):
@@ -138,39 +138,51 @@ class Hdf5Trajectories:
 
 
 def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
-    where = f"{printable(file.filename)}: {printable(name, 40)}"
-    group = file[f"{root}/{name}"]
-    streams = []
-    for key in sorted(group) if hasattr(group, "keys") else ():
-        stream = group[key]
-        form = next(
-            (form for form in STAMPS if hasattr(stream, "keys") and form in stream and "values" in stream), None
-        )
-        if form is None:
+    """Find the streams of a trajectory, with h5py's low-level calls: there may be many thousands of them."""
+    h5py, path = need("h5py", "datasets"), f"{root}/{name}".encode()
+    where, streams = f"{printable(file.filename)}: {printable(name, 40)}", []
+    group = _group(h5py, file.id, path)
+    for key in sorted(group or ()):
+        stream = _group(h5py, group, key)
+        members = set(stream or ())
+        form = next((form for form in STAMPS if form in members), None)
+        if form is None or b"values" not in members:
             continue
-        values, stamps = (_stored(stream[each], size, f"{where}: {printable(key, 40)}") for each in ("values", form))
+        text = key.decode("utf-8", "replace")
+        here = f"{where}: {printable(text, 40)}"
+        values, stamps = (_stored(h5py, stream, b"/".join((path, key)), part, size, here) for part in (b"values", form))
         if np.dtype(stamps.dtype) != STAMPS[form] or len(stamps.shape) != 1:
-            raise DatasetError(f"{where}: {printable(key, 40)}: {form} is {stamps.dtype}, not (K,) {STAMPS[form]}")
+            raise DatasetError(f"{here}: {form.decode()} is {stamps.dtype}, not (K,) {STAMPS[form]}; convert it")
         if len(values.shape) == 4 and values.dtype != "|u1":
-            raise DatasetError(f"{where}: {printable(key, 40)}: images of {values.dtype}, not uint8; convert them")
-        streams.append(_StoredStream(key, values, stamps))
+            raise DatasetError(f"{here}: images of {values.dtype}, not uint8; convert them")
+        streams.append(_StoredStream(text, values, stamps))
     if not streams:
         raise DatasetError(f"{where}: no group in it has values and stamps_ns or stamps_s; see Hdf5Trajectories")
-    return _Trajectory(name, printable(group.attrs.get("task", ""), 1000), tuple(streams))
+    task = file[path].attrs["task"] if h5py.h5a.exists(group, b"task") else ""
+    return _Trajectory(name, printable(task, 1000), tuple(streams))
 
 
-def _stored(dataset: Any, size: int, where: str) -> _Stored:
+def _group(h5py: Any, parent: Any, name: bytes) -> Any:
+    """The group of a name; None if it is not a group."""
+    try:
+        return h5py.h5g.open(parent, name)
+    except (KeyError, ValueError):
+        return None
+
+
+def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: str) -> _Stored:
     """Return where an array is in a file of `size` bytes.
 
     Errors:
         DatasetError: it is too large, or not in the file.
     """
-    found = _Stored(dataset.name, tuple(dataset.shape), dataset.dtype.str, -1)
+    array = h5py.h5d.open(group, name)
+    found = _Stored(b"/".join((path, name)).decode("utf-8", "replace"), tuple(array.shape), array.dtype.str, -1)
     limit = MAX_IMAGE_BYTES if len(found.shape) == 4 else MAX_VECTOR_BYTES
     if found.nbytes > limit:
         raise DatasetError(f"{where}: {found.nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
-    offset = dataset.id.get_offset()  # None unless it is one piece, in this file
-    if offset is None or dataset.compression is not None or dataset.external or dataset.dtype.hasobject:
+    offset, form = array.get_offset(), array.get_create_plist()  # no offset unless it is one piece, in this file
+    if offset is None or form.get_nfilters() or form.get_external_count() or array.dtype.hasobject:
         return found
     if offset + found.nbytes > size:
         raise DatasetError(f"{where}: ends after the file; get the file again")

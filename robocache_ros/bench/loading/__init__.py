@@ -1,0 +1,1 @@
+"""Benchmarks of datasets and of the loader."""
