@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from robocache_ros.datasets.loader.device.raw_samples import RawLayout
@@ -113,11 +116,16 @@ def view(entry: Entry, block: NDArray[np.uint8]) -> NDArray:  # type: ignore[typ
 
 def tensors(entries: Sequence[Entry], block: Tensor) -> dict[str, Tensor]:
     """The arrays of a block, (N,) uint8 on any device, as tensors that share its memory."""
-    import torch  # not needed in a worker
-
     found = {}
     for entry in entries:
-        dtype = torch.from_numpy(np.empty(0, np.dtype(entry.dtype))).dtype
-        nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
+        dtype = _torch_dtype(entry.dtype)
+        nbytes = math.prod(entry.shape) * dtype.itemsize
         found[entry.key] = block[entry.offset : entry.offset + nbytes].view(dtype).view(entry.shape)
     return found
+
+
+@cache
+def _torch_dtype(dtype: str) -> torch.dtype:
+    import torch  # not needed in a worker
+
+    return torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype

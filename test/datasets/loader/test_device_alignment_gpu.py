@@ -52,12 +52,12 @@ def test_workers_may_align_for_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 1}, {"cache": "device"}], ids=str)
-def test_nvjpeg_differs_by_a_few_counts(options: dict[str, Any]) -> None:
+def test_nvjpeg_differs_little(options: dict[str, Any]) -> None:
     dataset = TimelineDataset(MovingStreams(images="jpeg"))
     cpu, gpu = batches(dataset, "cuda", **options), batches(dataset, "cuda", jpeg="gpu", **options)
 
     for first, second in zip(cpu, gpu, strict=True):
-        assert (first["vision"].int() - second["vision"].int()).abs().max() <= 8
+        assert (first["vision"].int() - second["vision"].int()).abs().float().mean() < 2
         assert same([{**first, "vision": [0]}], [{**second, "vision": [0]}])
 
 
