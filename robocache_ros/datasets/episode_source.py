@@ -159,8 +159,10 @@ def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
         raise DatasetError(f"{where}: 0 steps; leave the episode out")
     if values.dtype.kind not in "fiub":
         raise DatasetError(f"{where}: {values.dtype} is not numeric; leave the feature out of the mapping")
-    with np.errstate(over="ignore"):
-        table = np.require(values.reshape(len(values), -1), np.float32, ["C", "W"])
+    table: NDArray[np.float32] = values.reshape(len(values), -1)
+    if table.dtype != np.float32 or not (table.flags.c_contiguous and table.flags.writeable):
+        with np.errstate(over="ignore"):
+            table = np.require(table, np.float32, ["C", "W"])
     finite = np.isfinite(table)
     if not finite.all():
         row, column = (int(each) for each in np.argwhere(~finite)[0])

@@ -135,7 +135,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         first, count = self.ticks(episode.span_ns(), episode.source)
         methods = {stream.name: self.method(stream) for stream in episode.streams.values()}
         if self.window is None:
-            return Unaligned(episode, methods, self._times(first, np.arange(count)), None, {}, self._texts(episode))
+            times = tick_grid.ticks_ns(first, count, self.rate_hz)
+            return Unaligned(episode, methods, times, None, {}, self._texts(episode))
         observed = tick + np.arange(1 - self.window.n_obs, 1)
         acted = tick + self.window.action_offset + np.arange(self.window.horizon)
         ticks = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]

@@ -37,9 +37,10 @@ from robocache_ros.ops.image.nvjpeg_batch import JpegBatchDecoder
 
 Row = dict[str, Any]
 MILLION = 1_000_000
+PARTS = ("trajectories", "jpeg", "fuse", "bulk")
 
 
-def rate(epoch: Callable[[], Iterator[int]], at_least_s: float = 3.0, warm: int = 1) -> float:
+def rate(epoch: Callable[[], Iterator[int]], at_least_s: float = 2.0, warm: int = 1) -> float:
     """Trajectories per second over whole epochs, after `warm` of them; `epoch` yields the sizes of batches."""
     for _ in range(warm):
         sum(epoch())
@@ -59,7 +60,7 @@ def row(what: str, measured: float, unit: str, target: str, **more: Any) -> Row:
     return found
 
 
-def peer(dataset: Dataset[Any], workers: int, at_least_s: float) -> float:
+def peer(dataset: Dataset[Any], workers: int) -> float:
     """Trajectories per second of a DataLoader, copied to the GPU."""
     loader: Any = DataLoader(
         dataset, 32, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True, prefetch_factor=4
@@ -69,10 +70,10 @@ def peer(dataset: Dataset[Any], workers: int, at_least_s: float) -> float:
         for batch in loader:
             yield len(batch.to("cuda", non_blocking=True))
 
-    return rate(epoch, at_least_s)
+    return rate(epoch)
 
 
-def ours(loader: TimelineLoader, at_least_s: float = 3.0) -> float:
+def ours(loader: TimelineLoader, at_least_s: float = 2.0) -> float:
     """Trajectories per second of a loader of this package."""
 
     def epoch() -> Iterator[int]:
@@ -82,9 +83,9 @@ def ours(loader: TimelineLoader, at_least_s: float = 3.0) -> float:
     return rate(epoch, at_least_s, warm=2)
 
 
-def trajectories(folder: Path, count: int) -> list[Row]:
+def trajectories(path: Path, count: int) -> list[Row]:
     """Trajectories of an HDF5 file, by the loader, by its cache, and by DataLoaders."""
-    path, cores = folder / "trajectories.hdf5", os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     write_trajectories(path, count)
     begin = time.perf_counter()
     dataset = TimelineDataset(Hdf5Trajectories(path), modalities=("proprio",))
@@ -93,8 +94,8 @@ def trajectories(folder: Path, count: int) -> list[Row]:
     for index in range(min(count, 1000)):
         dataset.source.read(index)
     reading = (time.perf_counter() - begin) / min(count, 1000) * 1e6
-    usual = peer(InterpTrajectories(path, count), min(8, cores), 3)
-    vectorised = peer(VectorisedTrajectories(path, count), cores, 3)
+    usual = peer(InterpTrajectories(path, count), min(8, cores))
+    vectorised = peer(VectorisedTrajectories(path, count), cores)
     rows = [
         row("DataLoader, np.interp, 8 workers", usual, "trajectories/s", ""),
         row(f"DataLoader, vectorised, {cores} workers", vectorised, "trajectories/s", ""),
@@ -107,7 +108,7 @@ def trajectories(folder: Path, count: int) -> list[Row]:
     rows.append(
         row(f"loader, batch 32, {cores} workers", found, "trajectories/s", "10 x np.interp, 5 x vectorised", **both)
     )
-    loader = TimelineLoader(dataset, 128, shuffle=True, workers=cores, device="cuda", cache="device")
+    loader = TimelineLoader(dataset, 128, shuffle=True, workers=8, device="cuda", cache="device")
     found = ours(loader)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "us a batch": round(128e6 / found, 1)}
@@ -166,7 +167,7 @@ def one_batch() -> list[Row]:
     ]
 
 
-def jpeg(folder: Path) -> list[Row]:
+def jpeg() -> list[Row]:
     """Jpeg files of 256x256 into batches."""
     image, random = need("PIL.Image", "export"), np.random.default_rng(0)
     files = []
@@ -232,10 +233,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--count", type=int, default=5000, help="Trajectories of the file.")
+    parser.add_argument("--part", choices=PARTS, action="append", help="Measure this part only; may be repeated.")
     given = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [*trajectories(Path(folder), given.count), *jpeg(Path(folder)), *one_batch(), *bulk()]
+        path = Path(folder) / "trajectories.hdf5"
+        measures = {
+            "trajectories": lambda: trajectories(path, given.count),
+            "jpeg": jpeg,
+            "fuse": one_batch,
+            "bulk": bulk,
+        }
+        rows = [each for part in given.part or PARTS for each in measures[part]()]
     write(rows, given.out)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.device.cached_places import CachedPlaces, cached_places
 from robocache_ros.datasets.loader.packing import NEVER, is_time
 from robocache_ros.datasets.loader.reading import Sample
 from robocache_ros.datasets.loader.samples import Samples
@@ -24,7 +25,6 @@ BYTES_TOGETHER = 2**20  # of small batches that are gathered together: they shar
 MAX_TOGETHER = 64
 SHARE = 0.5  # of the free memory that the cache may use: packing needs room for its largest tensor twice
 Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
-Indices = NDArray[np.int64]
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,6 +50,7 @@ class SampleCache:
         for key in [key for key in first.tensors if key not in ("length", "index")]:
             packed = torch.cat([part.tensors.pop(key) for part in parts])
             self._tensors[key] = packed.pin_memory() if pinned else packed
+        self._place = next(iter(self._tensors.values())).device
 
     @property
     def nbytes(self) -> int:
@@ -101,12 +102,10 @@ class SampleCache:
         items, starts = samples.places(numbers)
         rows = self._rows[items]
         lengths = np.full(len(rows), samples.windows[0]) if samples.windows else self._lengths[rows]
-        found = {
-            **self._tensors_of(rows, self._starts[rows] + starts, lengths),
-            "length": torch.from_numpy(lengths).to(self._device),
-            "index": torch.from_numpy(numbers).to(self._device),
-        }
-        padding = torch.from_numpy(np.arange(lengths.max()) >= lengths[:, None]).to(self._device)
+        places = cached_places(self._starts[rows] + starts, lengths, rows, numbers, self._place)
+        found = self._tensors_of(places)
+        found["length"], found["index"] = places.lengths.to(self._device), places.numbers.to(self._device)
+        padding = places.padding.to(self._device)
         sizes = [len(each) for each in group]
         masks, parts = (
             padding.split_with_sizes(sizes),
@@ -127,25 +126,15 @@ class SampleCache:
             )
             first = last
 
-    def _tensors_of(self, rows: Indices, starts: Indices, lengths: Indices) -> dict[str, Tensor]:
-        """Return the tensors of B samples, padded to the longest.
-
-        Args:
-            rows: (B,) of the items.
-            starts: (B,) the first tick of each in the tensors of ticks.
-            lengths: (B,) the ticks of each.
-        """
-        ticks = np.arange(lengths.max())
-        places = starts[:, None] + np.minimum(ticks, lengths[:, None] - 1)
-        outside = ticks >= lengths[:, None]
-        padding = torch.from_numpy(outside).to(self._device) if outside.any() else None
-        index, row_index = torch.from_numpy(places.ravel()), torch.from_numpy(rows)
-        found = {}
+    def _tensors_of(self, places: CachedPlaces) -> dict[str, Tensor]:
+        """Return the tensors of B samples, padded to the longest."""
+        index, found = places.ticks.flatten(), {}
+        padding = places.padding.to(self._device) if places.ragged else None
         for key, tensor in self._tensors.items():
             if key not in self._per_tick:
-                found[key] = self._gathered(tensor, row_index)
+                found[key] = self._gathered(tensor, places.rows)
                 continue
-            found[key] = self._gathered(tensor, index).view(*places.shape, *tensor.shape[1:])
+            found[key] = self._gathered(tensor, index).view(*places.ticks.shape, *tensor.shape[1:])
             if padding is not None:
                 mask = padding.view(*padding.shape, *(1,) * (tensor.ndim - 1))
                 found[key].masked_fill_(mask, NEVER if is_time(key) else 0)
@@ -153,7 +142,7 @@ class SampleCache:
 
     def _gathered(self, tensor: Tensor, index: Tensor) -> Tensor:
         if tensor.device == self._device:
-            return tensor.index_select(0, index.to(self._device))
+            return tensor.index_select(0, index)
         staging = torch.empty((len(index), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
         return torch.index_select(tensor, 0, index, out=staging).to(self._device, non_blocking=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import selectors
 import signal
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -78,7 +78,8 @@ class WorkerPool:
         self._threads = threads
         self._slots = {slot.number: slot for slot in slots}
         self._free = deque(slots)
-        self._workers = [_Worker(self._reader, threads) for _ in range(workers)]
+        self._selector = selectors.DefaultSelector()
+        self._workers = [self._started() for _ in range(workers)]
         self._done: dict[int, tuple[Description, Slot] | RoboCacheError] = {}
         self._broken: RoboCacheError | None = None  # why no worker can read anything
         self._deaths: dict[int, int] = {}
@@ -135,12 +136,10 @@ class WorkerPool:
 
     def _receive(self, timeout_s: float | None = None) -> None:
         """Take in what the workers report."""
-        by_connection = {worker.connection: worker for worker in self._workers}
-        for ready in wait(list(by_connection), timeout_s):
-            assert isinstance(ready, Connection)
-            worker = by_connection[ready]
+        for ready, _ in self._selector.select(timeout_s):
+            worker: _Worker = ready.data
             try:
-                message = ready.recv()
+                message = worker.connection.recv()
             except (EOFError, OSError):
                 self._replace(worker)
                 continue
@@ -177,6 +176,7 @@ class WorkerPool:
         """Start a process in the place of one that died: it reads the same samples into the same slots."""
         place = self._workers.index(worker)
         jobs = list(worker.jobs.values())
+        self._selector.unregister(worker.connection)
         worker.end()
         self.replaced += 1
         if jobs:  # they are read in order, so it died over the first one
@@ -190,11 +190,16 @@ class WorkerPool:
                     f"samples {numbers}{', …' * (len(first.samples) > 4)}: {MAX_DEATHS} workers died; "
                     "check the memory, or use workers=0 to see the cause",
                 )
-        self._workers[place] = fresh = _Worker(self._reader, self._threads)
+        self._workers[place] = fresh = self._started()
         for job in jobs:
             slot = self._slots[job.place.slot]
             job = job._replace(place=_place(slot))
             fresh.send(job, slot, job)
+
+    def _started(self) -> _Worker:
+        worker = _Worker(self._reader, self._threads)
+        self._selector.register(worker.connection, selectors.EVENT_READ, worker)
+        return worker
 
     @property
     def pids(self) -> list[int]:
@@ -206,6 +211,7 @@ class WorkerPool:
         for worker in self._workers:
             worker.end()
         self._workers = []
+        self._selector.close()
 
 
 def _place(slot: Slot) -> Place:
