@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class Batch:
         kept = [row for row in range(len(self.samples)) if row not in rows]
         self.samples, self.lengths = (tuple(each[row] for row in kept) for each in (self.samples, self.lengths))
         self.texts = {key: tuple(words[row] for row in kept) for key, words in self.texts.items()}
+        self.mask = None
         ticks, index = max(self.lengths, default=0), torch.tensor(kept, dtype=torch.int64)
         for key, tensor in self.tensors.items():
             left = tensor.index_select(0, index.to(tensor.device))
@@ -62,7 +64,7 @@ class Batch:
         widths = self.widths.get(key)
         valid = self.tensors.get("valid")
         if widths and valid is not None and valid.shape[1] == values.shape[1] and sum(widths) == values.shape[-1]:
-            repeats = torch.tensor(widths).to(values.device)
+            repeats = _on_device(widths, values.device)
             return torch.repeat_interleave(valid > 0, repeats, dim=2, output_size=sum(widths))
         there = ~self.padding()
         return there.view(*there.shape, *(1,) * (values.ndim - 2)).expand_as(values)
@@ -92,6 +94,11 @@ class Batch:
         else:
             found["padding"] = self.padding()
         return {**found, **{key: list(words) for key, words in self.texts.items()}}
+
+
+@cache
+def _on_device(widths: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(widths, device=device)  # once: a copy from pageable memory waits for the device
 
 
 def convert_images(batch: Batch, dtype: torch.dtype, normalize: Any) -> None:

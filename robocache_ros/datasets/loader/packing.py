@@ -116,11 +116,13 @@ def view(entry: Entry, block: NDArray[np.uint8]) -> NDArray:  # type: ignore[typ
 
 def tensors(entries: Sequence[Entry], block: Tensor) -> dict[str, Tensor]:
     """The arrays of a block, (N,) uint8 on any device, as tensors that share its memory."""
-    found = {}
+    found, typed = {}, {}
     for entry in entries:
         dtype = _torch_dtype(entry.dtype)
-        nbytes = math.prod(entry.shape) * dtype.itemsize
-        found[entry.key] = block[entry.offset : entry.offset + nbytes].view(dtype).view(entry.shape)
+        if dtype not in typed:
+            typed[dtype] = block.view(dtype)
+        strides = [math.prod(entry.shape[axis + 1 :]) for axis in range(len(entry.shape))]
+        found[entry.key] = typed[dtype].as_strided(entry.shape, strides, entry.offset // dtype.itemsize)
     return found
 
 

@@ -21,7 +21,7 @@ from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.errors import RoboCacheError
 
 ITEMS_PER_READ = 16
-BYTES_TOGETHER = 2**20  # of small batches that are gathered together: they share memory
+BYTES_TOGETHER = {"cpu": 2**20, "cuda": 2**28}  # of batches that are gathered together: they share memory
 MAX_TOGETHER = 64
 SHARE = 0.5  # of the free memory that the cache may use: packing needs room for its largest tensor twice
 Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
@@ -82,7 +82,7 @@ class SampleCache:
             (ticks if key in self._per_tick else 1) * tensor[:1].numel() * tensor.element_size()
             for key, tensor in self._tensors.items()
         )
-        return max(1, min(MAX_TOGETHER, BYTES_TOGETHER // max(1, batch_size * per_sample)))
+        return max(1, min(MAX_TOGETHER, BYTES_TOGETHER[self._place.type] // max(1, batch_size * per_sample)))
 
     def _readable(self, numbers: NDArray[np.int64], samples: Samples) -> tuple[NDArray[np.int64], Skipped]:
         """Return the samples that could be read, and the others with the reason."""

@@ -40,9 +40,9 @@ class Samples:
 
     def of(self, numbers: NDArray[np.int64]) -> list[Sample]:
         """Return samples by their numbers, (B,) int64."""
-        places = zip(numbers.tolist(), *(each.tolist() for each in self.places(numbers)), strict=True)
-        ticks = self.windows[0] if self.windows else 0
-        return [Sample(number, item, start, ticks) for number, item, start in places]
+        items, starts = self.places(numbers)
+        ticks = np.full_like(numbers, self.windows[0] if self.windows else 0)
+        return list(map(Sample._make, np.stack([numbers, items, starts, ticks], axis=1).tolist()))
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the items of samples, and their first ticks in them, (B,) int64 each."""

@@ -13,6 +13,7 @@ from robocache_ros.datasets.episode_source import modality_of
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.device.raw_samples import RawLayout, RawStream, key_of
 from robocache_ros.ops.resample.selection import HELD
+from robocache_ros.ops.resample.times import NEVER
 from robocache_ros.units import NS_PER_MS
 
 FOREVER = torch.iinfo(torch.int64).max
@@ -21,16 +22,26 @@ KEPT = ("measured", "success", "tick_ns", "is_pad", "action_is_pad", "length", "
 Raw = dict[str, Tensor]
 
 
-class _Stream(NamedTuple):
-    """A stream at T ticks of each of B samples."""
+class _Aligned(NamedTuple):
+    """N streams at T ticks of each of B samples."""
 
-    values: Tensor  # (B, T, D) float32, or images (B, T, H, W, 3) uint8
-    valid: Tensor  # (B, T) uint8
-    age_ms: Tensor  # (B, T) float32
+    order: Sequence[int]  # (N,) the index of each in the layout
+    values: Tensor  # (B, T, sum of D) float32
+    valid: Tensor  # (B, T, N) uint8
+    age_ms: Tensor  # (B, T, N) float32
+    spans: dict[int, slice]  # the columns of each
+
+    def columns(self, wanted: Sequence[int]) -> Tensor:
+        """(B, T, columns of these streams) float32, in memory of its own."""
+        spans = [self.spans[index] for index in wanted]
+        whole = slice(spans[0].start, spans[-1].stop)
+        if whole.stop - whole.start == sum(span.stop - span.start for span in spans):
+            return self.values[:, :, whole].clone(memory_format=torch.contiguous_format)
+        return torch.cat([self.values[:, :, span] for span in spans], dim=2)
 
 
 def align_batch(batch: Batch, layout: RawLayout) -> None:
-    """Replace the streams of a batch by what `Unaligned.aligned` gives, with the same bits, by one call of `ops.fuse`.
+    """Replace the streams of a batch by the samples of a `TimelineDataset`, with the same bits, by one `ops.fuse`.
 
     Actions with ticks of their own take another one. Each image of the block was sent once, and is gathered here.
     """
@@ -38,67 +49,68 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     vectors = [index for index, stream in enumerate(streams) if stream.width]
     of_role = {role: [i for i in vectors if streams[i].role == role] for role in ("observation", "action", "reward")}
     fused = [index for index in vectors if streams[index].role != "reward"]
-    values, aligned = _fused(raw, streams, [*fused, *of_role["reward"]], raw["tick_ns"])
+    aligned = _fused(raw, streams, [*fused, *of_role["reward"]], raw["tick_ns"])
     chunk = aligned
     if layout.own_ticks:
-        _, chunk = _fused(raw, streams, [*of_role["action"], *of_role["reward"]], raw["action_tick_ns"])
+        chunk = _fused(raw, streams, [*of_role["action"], *of_role["reward"]], raw["action_tick_ns"])
     found: Raw = {}
     for key, role, parts in (("proprio", "observation", aligned), ("actions", "action", chunk)):
         if of_role[role]:
-            found[key] = torch.cat([parts[index].values for index in of_role[role]], dim=2)
+            found[key] = parts.columns(of_role[role])
     if of_role["reward"]:
-        found["rewards"] = chunk[of_role["reward"][0]].values[:, :, 0].contiguous()
-    pictures = {}
-    for index, stream in enumerate(streams):
-        if not stream.width:
-            images = _gathered(raw[key_of(index, "images")], raw[key_of(index, "chosen")])
-            aligned[index] = _Stream(images, raw[key_of(index, "valid")], raw[key_of(index, "age_ms")])
-            pictures[stream.name] = images
+        found["rewards"] = chunk.columns(of_role["reward"][:1])[:, :, 0].contiguous()
+    pictures = {
+        stream.name: _gathered(raw[key_of(index, "images")], raw[key_of(index, "chosen")])
+        for index, stream in enumerate(streams)
+        if not stream.width
+    }
+    found["valid"], found["age_ms"] = _marks(raw, aligned, len(streams))
     cameras = {name: images for name, images in pictures.items() if modality_of(name) == "vision"}
     if len({images.shape for images in cameras.values()}) == 1:
         found["vision"] = torch.stack(list(cameras.values()), dim=2)
         pictures = {name: images for name, images in pictures.items() if name not in cameras}
     found.update(pictures)
-    found["fused"] = values[:, :, : sum(streams[index].width for index in fused)].contiguous()
-    in_order = [aligned[index] for index in range(len(streams))]
-    found["valid"] = torch.stack([stream.valid for stream in in_order], dim=2)
-    found["age_ms"] = torch.stack([stream.age_ms for stream in in_order], dim=2)
+    columns = sum(streams[index].width for index in fused)
+    found["fused"] = aligned.values[:, :, :columns].contiguous() if of_role["reward"] else aligned.values
     batch.tensors = {**found, **{key: raw[key] for key in KEPT if key in raw}}
     per_tick = PER_TICK | pictures.keys() | (set() if layout.own_ticks else {"actions", "rewards"})
     batch.per_tick = per_tick & batch.tensors.keys()
+    batch.mask = raw["tick_ns"] == NEVER
 
 
-def _fused(
-    raw: Raw, streams: Sequence[RawStream], order: Sequence[int], ticks: Tensor
-) -> tuple[Tensor, dict[int, _Stream]]:
-    """Align streams, by their index; also return their columns side by side, (B, T, D)."""
+def _fused(raw: Raw, streams: Sequence[RawStream], order: Sequence[int], ticks: Tensor) -> _Aligned:
+    """Align streams, by their indexes in the layout."""
     if not order:
-        return torch.zeros((*ticks.shape, 0), device=ticks.device), {}
-    inputs = [
-        ops.Stream(
-            raw[key_of(index, "values")],
-            raw[key_of(index, "stamp_ns")],
-            streams[index].method,
-            raw[key_of(index, "count")],
-            streams[index].max_gap_ns,
-            streams[index].max_age_ns,
-        )
-        for index in order
-    ]
-    fused = ops.fuse(inputs, ticks)
-    valid, age = fused.valid, fused.age
+        none = torch.zeros((*ticks.shape, 0), device=ticks.device)
+        return _Aligned(order, none, none.byte(), none, {})
+    inputs, spans, column = [], {}, 0
+    for index in order:
+        _, _, method, max_gap, max_age, width, *_ = streams[index]
+        values, stamps, count = (raw[key_of(index, part)] for part in ("values", "stamp_ns", "count"))
+        inputs.append(ops.Stream(values, stamps, method, count, max_gap, max_age))
+        spans[index] = slice(column, column + width)
+        column += width
+    values, valid, age = ops.fuse(inputs, ticks)
     for place, index in enumerate(order):
         if streams[index].marked:
             _of_export(raw, index, ticks, valid[:, :, place], age[:, :, place])
     # As `engine.frames.age_ms`: divided in float64 and rounded once.
-    age_ms = age.double().div_(NS_PER_MS).float()
-    found, column = {}, 0
-    for place, index in enumerate(order):
-        width = streams[index].width
-        columns = fused.values[:, :, column : column + width]
-        found[index] = _Stream(columns, valid[:, :, place], age_ms[:, :, place])
-        column += width
-    return fused.values, found
+    return _Aligned(order, values, valid, age.double().div_(NS_PER_MS).float(), spans)
+
+
+def _marks(raw: Raw, aligned: _Aligned, count: int) -> tuple[Tensor, Tensor]:
+    """`valid` and `age_ms` of all streams, in their order."""
+    if list(aligned.order) == list(range(count)):
+        return aligned.valid, aligned.age_ms
+    place = {index: number for number, index in enumerate(aligned.order)}
+    valid, age = (
+        torch.stack(
+            [of_all[:, :, place[i]] if i in place else raw[key_of(i, part)] for i in range(count)],
+            dim=2,
+        )
+        for part, of_all in (("valid", aligned.valid), ("age_ms", aligned.age_ms))
+    )
+    return valid, age
 
 
 def _of_export(raw: Raw, index: int, ticks: Tensor, valid: Tensor, age_ns: Tensor) -> None:

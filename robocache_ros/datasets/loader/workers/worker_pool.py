@@ -94,7 +94,7 @@ class WorkerPool:
         """
         slot = self._free.popleft()
         worker = min(self._workers, key=lambda each: len(each.jobs))
-        job = Job(number, tuple(samples), epoch, _place(slot))
+        job = Job(number, tuple(map(tuple, samples)), epoch, _place(slot))
         worker.send(job, slot, job)
 
     def result(self, number: int) -> tuple[Description, Slot]:
@@ -183,7 +183,7 @@ class WorkerPool:
             first = jobs[0]
             self._deaths[first.number] = self._deaths.get(first.number, 0) + 1
             if self._deaths[first.number] >= MAX_DEATHS:
-                numbers = ", ".join(str(sample.number) for sample in first.samples[:4])
+                numbers = ", ".join(str(sample[0]) for sample in first.samples[:4])
                 self._fail(
                     jobs.pop(0),
                     self._slots[first.place.slot],

@@ -34,7 +34,7 @@ class Job(NamedTuple):
     """A batch to be read."""
 
     number: int
-    samples: tuple[Sample, ...]
+    samples: tuple[tuple[int, ...], ...]  # the fields of each `Sample`: plain tuples are sent in a tenth of the time
     epoch: int
     place: Place
 
@@ -108,7 +108,7 @@ def _serve(connection: Connection, reader: Any) -> None:
             loaded = waiting.pop(message.number)
         else:
             try:
-                loaded = reader.load(message.samples, message.epoch)
+                loaded = reader.load([Sample(*fields) for fields in message.samples], message.epoch)
             except RoboCacheError as error:
                 connection.send(Failed(message.number, str(error)))
                 continue
