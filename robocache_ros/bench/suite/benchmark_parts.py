@@ -17,6 +17,10 @@ def _has_rclpy() -> bool:
     return importlib.util.find_spec("rclpy") is not None
 
 
+def _has_datasets() -> bool:
+    return all(importlib.util.find_spec(module) is not None for module in ("h5py", "PIL"))
+
+
 def _has_recordings() -> bool:
     return importlib.util.find_spec("rosbags") is not None
 
@@ -25,6 +29,7 @@ def _has_recordings() -> bool:
 NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "GPU": (_has_gpu, "a CUDA device that torch finds"),
     "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
+    "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
     "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
 }
 
@@ -89,6 +94,11 @@ PARTS: Mapping[str, Part] = {
         "losses, latency and cost of the node under the load of a robot, and of a naive node",
         ("ROS",),
         ("--naive", "--seconds", "30"),
+    ),
+    "loading-gpu": Part(
+        ("robocache_ros.bench.loading.on_gpu",),
+        "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
+        ("GPU", "datasets"),
     ),
     "export": Part(
         ("robocache_ros.bench.export",),
