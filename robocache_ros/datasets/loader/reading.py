@@ -70,8 +70,8 @@ class BatchReader:
     raw: bool = False  # leave the streams of a dataset that has `unaligned` as they are: the device aligns them
     jpeg_files: bool = False  # leave jpeg files encoded, if `raw`
 
-    def load(self, wanted: Sequence[Sample], epoch: int = 0) -> Loaded:
-        """Read samples. A dataset whose items depend on the epoch, such as a mixture, is told which one it is.
+    def load(self, wanted: Sequence[Sequence[int]], epoch: int = 0) -> Loaded:
+        """Read samples, given by their fields. A dataset whose items depend on the epoch is told which one it is.
 
         Errors:
             RoboCacheError: a sample cannot be read and is not to be skipped, or samples do not go together; the message
@@ -82,7 +82,7 @@ class BatchReader:
         read = self._read_raw if self.raw and hasattr(self.dataset, "unaligned") else self._read
         found: list[_Read] = []
         skipped = []
-        for sample in wanted:
+        for sample in map(Sample._make, wanted):
             try:
                 found.append(read(sample))
             except Exception as error:  # a damaged file raises whatever its library does

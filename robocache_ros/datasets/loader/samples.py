@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.loader.reading import MAX_REASON, Sample
+from robocache_ros.datasets.loader.reading import MAX_REASON
 from robocache_ros.errors import RoboCacheError, printable
 
 
@@ -38,11 +38,12 @@ class Samples:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def of(self, numbers: NDArray[np.int64]) -> list[Sample]:
-        """Return samples by their numbers, (B,) int64."""
+    def of(self, numbers: NDArray[np.int64]) -> list[list[int]]:
+        """Return the fields of samples by their numbers, (B,) int64. They are sent to workers: lists take less time."""
         items, starts = self.places(numbers)
         ticks = np.full_like(numbers, self.windows[0] if self.windows else 0)
-        return list(map(Sample._make, np.stack([numbers, items, starts, ticks], axis=1).tolist()))
+        fields: list[list[int]] = np.stack([numbers, items, starts, ticks], axis=1).tolist()
+        return fields
 
     def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the items of samples, and their first ticks in them, (B,) int64 each."""

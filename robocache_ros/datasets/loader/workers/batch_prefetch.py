@@ -15,7 +15,7 @@ from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.device.batch_alignment import align_batch
 from robocache_ros.datasets.loader.device.jpeg_files import decode_files
 from robocache_ros.datasets.loader.packing import Description
-from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.workers.local_reader import LocalReader
 from robocache_ros.datasets.loader.workers.slots import Slot
 from robocache_ros.datasets.loader.workers.worker_pool import WorkerPool
@@ -72,7 +72,7 @@ class Prefetcher:
 
     def batches(
         self,
-        wanted: Iterator[Sequence[Sample]],
+        wanted: Iterator[Sequence[Sequence[int]]],
         widths: Mapping[str, tuple[int, ...]],
         finish: Callable[[Batch], Batch],
         epoch: int = 0,
@@ -80,7 +80,7 @@ class Prefetcher:
         """Yield batches in their order.
 
         Args:
-            wanted: the samples of each.
+            wanted: the fields of the samples of each.
             widths: the columns of each stream, see `Batch`.
             finish: what is computed on the device, on the stream of the copy.
             epoch: of the batches.
@@ -104,7 +104,7 @@ class Prefetcher:
         finally:
             self._discard(reading)
 
-    def _submit(self, number: int, samples: Sequence[Sample], epoch: int) -> None:
+    def _submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
         while self._copying and (self._copying[0][0].query() or not self._pool.has_slot):
             event, slot = self._copying.popleft()
             event.synchronize()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from robocache_ros.datasets.loader.packing import Description
-from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.workers.slots import Slot
 
 
@@ -19,9 +19,9 @@ class LocalReader:
     def __init__(self, reader: BatchReader, slots: Sequence[Slot]) -> None:
         self._reader = reader
         self._free = deque(slots)
-        self._jobs: dict[int, tuple[Sequence[Sample], int]] = {}
+        self._jobs: dict[int, tuple[Sequence[Sequence[int]], int]] = {}
 
-    def submit(self, number: int, samples: Sequence[Sample], epoch: int) -> None:
+    def submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
         """As of a `WorkerPool`."""
         self._jobs[number] = samples, epoch
 

@@ -13,7 +13,7 @@ from multiprocessing.reduction import send_handle
 from typing import Any
 
 from robocache_ros.datasets.loader.packing import Description
-from robocache_ros.datasets.loader.reading import BatchReader, Sample
+from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.workers.slots import Slot
 from robocache_ros.datasets.loader.workers.worker_process import (
     NO_JOB,
@@ -84,17 +84,17 @@ class WorkerPool:
         self._broken: RoboCacheError | None = None  # why no worker can read anything
         self._deaths: dict[int, int] = {}
 
-    def submit(self, number: int, samples: Sequence[Sample], epoch: int) -> None:
+    def submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
         """Have a batch read. There must be a free slot.
 
         Args:
             number: of the batch, by which `result` asks for it.
-            samples: of the batch.
+            samples: of the batch, their fields.
             epoch: that the batch is of.
         """
         slot = self._free.popleft()
         worker = min(self._workers, key=lambda each: len(each.jobs))
-        job = Job(number, tuple(map(tuple, samples)), epoch, _place(slot))
+        job = Job(number, tuple(samples), epoch, _place(slot))
         worker.send(job, slot, job)
 
     def result(self, number: int) -> tuple[Description, Slot]:
