@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         open_dataset,
     )
     from robocache_ros.datasets.sample_window import Window
-    from robocache_ros.datasets.sources.hdf5_trajectories import Hdf5Trajectories
+    from robocache_ros.datasets.sources.hdf5.hdf5_trajectories import Hdf5Trajectories
     from robocache_ros.datasets.stored_statistics import dataset_statistics
     from robocache_ros.datasets.timeline_dataset import TimelineDataset
 
 _HOMES = {
-    "sources.hdf5_trajectories": ("Hdf5Trajectories",),
+    "sources.hdf5.hdf5_trajectories": ("Hdf5Trajectories",),
     "stored_statistics": ("dataset_statistics",),
     "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "loader.augmentation": ("Augmentation",),

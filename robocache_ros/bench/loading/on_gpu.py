@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +19,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from robocache_ros.bench.loading.gpu_rows import Row, row, write
 from robocache_ros.bench.loading.trajectory_file import (
     SECONDS,
-    STREAMS,
     InterpTrajectories,
     JpegEpisodes,
     VectorisedTrajectories,
@@ -35,7 +33,6 @@ from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_from_host, resample_trajectories
 from robocache_ros.ops.image.nvjpeg_batch import JpegBatchDecoder
 
-Row = dict[str, Any]
 MILLION = 1_000_000
 PARTS = ("trajectories", "jpeg", "fuse", "bulk")
 
@@ -50,14 +47,6 @@ def rate(epoch: Callable[[], Iterator[int]], at_least_s: float = 2.0, warm: int 
         count += sum(epoch())
     torch.cuda.synchronize()
     return count / (time.perf_counter() - start)
-
-
-def row(what: str, measured: float, unit: str, target: str, **more: Any) -> Row:
-    """One line of the table, which is also printed at once."""
-    found = {"what": what, "measured": round(measured, 4), "unit": unit, "target": target, **more}
-    sys.stdout.write(f"{found}\n")
-    sys.stdout.flush()
-    return found
 
 
 def peer(dataset: Dataset[Any], workers: int) -> float:
@@ -201,31 +190,6 @@ def jpeg() -> list[Row]:
         )
         loader.close()
     return rows
-
-
-def write(rows: list[Row], folder: Path) -> None:
-    """Write loading_on_gpu.json and .md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    method = "trajectories/s and frames/s: wall time over whole epochs, on the host; us: medians of CUDA-graph replays"
-    about = {**device_time.machine(), "cores": str(os.cpu_count())}
-    streams = ", ".join(f"{name} {width} columns at {hz} Hz" for name, (hz, width) in STREAMS.items())
-    text = {"machine": about, "method": method, "trajectories": f"{SECONDS} s: {streams}", "rows": rows}
-    (folder / "loading_on_gpu.json").write_text(json.dumps(text, indent=1) + "\n")
-    lines = [
-        "# The loader on a GPU",
-        "",
-        ", ".join(about.values()) + ".",
-        "",
-        f"Trajectories of {text['trajectories']}.",
-        "",
-    ]
-    lines += [f"{method}.", "", "| | measured | target | |", "| --- | --- | --- | --- |"]
-    for each in rows:
-        rest = ", ".join(
-            f"{key} {value}" for key, value in each.items() if key not in ("what", "measured", "unit", "target")
-        )
-        lines.append(f"| {each['what']} | {each['measured']:,.2f} {each['unit']} | {each['target']} | {rest} |")
-    (folder / "loading_on_gpu.md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""HDF5 files whose groups are streams with stamps."""
