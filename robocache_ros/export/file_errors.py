@@ -15,6 +15,7 @@ _ADVICE = {
     errno.ENOSPC: "free some space, or choose a folder on another disk",
     errno.EDQUOT: "free some space, or choose a folder on another disk",
     errno.EFBIG: "raise the limit on file sizes, or choose a folder on another file system",
+    errno.ENOENT: "check that it is still there",
     errno.EROFS: "choose a folder that can be written",
     errno.EACCES: "check its permissions, or choose another folder",
     errno.EPERM: "check its permissions, or choose another folder",

@@ -72,6 +72,23 @@ def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
     assert result.notes[0] == "3 of 4 recordings were converted by an earlier export and reused"
 
 
+def test_a_recording_that_vanishes_before_its_turn_fails_alone(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    shutil.copytree(bags[0], gone)
+
+    def progress(name: str, _share: float) -> None:
+        if name == bags[1].name:
+            shutil.rmtree(gone, ignore_errors=True)
+
+    out = tmp_path / "set"
+    with pytest.raises(RoboCacheError) as error:
+        export([bags[1], gone], spec, out, NO_MEDIA, progress=by_share(progress))
+    assert str(error.value).splitlines()[0] == f"{gone}: No such file or directory; check that it is still there"
+    assert piece_store(out).count() == 1
+
+
 def test_a_new_recording_costs_one_piece_and_a_new_spec_all(
     recordings: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
