@@ -67,7 +67,7 @@ def test_too_little_gpu_memory_is_one_line(
     def full(*_arguments: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(recording_to_piece, "convert", full)
+    monkeypatch.setattr(recording_to_piece.Conversion, "run", full)
     with pytest.raises(RoboCacheError, match=r"lift: not enough GPU memory; use fewer --jobs, or --device cpu"):
         export(bags[:1], spec, tmp_path / "set")
 

@@ -15,6 +15,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.formats import load_format
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
+BUILTINS = {"__import__", "eval", "exec", "compile"}
 RUNS_CODE = {"import_module", "__import__", "eval", "exec", "compile", "format_map", "loads", "unsafe_load"}
 # Calls whose argument is not a constant: file, call, and why no input reaches it.
 KNOWN = {
@@ -23,6 +24,7 @@ KNOWN = {
     ("reductions/__init__.py", "import_module"): "the package's own files",
     ("ops/__init__.py", "import_module"): "names of a table in the same file",
     ("datasets/__init__.py", "import_module"): "names of a table in the same file",
+    ("datasets/sources/registry.py", "import_module"): "values of a table in the same file",
     ("datasets/loader/workers/worker_process.py", "loads"): "the dataset, which the parent process sends",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
     ("export/formats/__init__.py", "import_module"): "values of a table in the same file",
@@ -42,6 +44,8 @@ def calls(names: set[str]) -> Iterator[tuple[str, str, ast.Call]]:
                 called = node.func
                 name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
                 of = called.value.id if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else ""
+                if isinstance(called, ast.Attribute) and name in BUILTINS and of != "builtins":
+                    continue  # a method, such as that of a module of torch
                 if name in names and of not in ("re", "json", "torch"):
                     yield str(module.relative_to(PACKAGE)), name, node
 
