@@ -20,9 +20,10 @@ from robocache_ros.decode.payloads import (
     Sample,
 )
 from robocache_ros.decode.point_clouds import CloudDecoder, ScanDecoder
+from robocache_ros.decode.video import VideoDecoder
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.voxel.cloud_layout import PointField
-from robocache_ros.spec import StreamSpec
+from robocache_ros.spec import VIDEO_TYPES, StreamSpec
 from robocache_ros.spec.message_types import LASER_TYPE
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
 _DECODERS: dict[str, Callable[[StreamSpec, Struct], Decoder]] = {
     "sensor_msgs/msg/Image": ImageDecoder,
     "sensor_msgs/msg/CompressedImage": CompressedImageDecoder,
+    **dict.fromkeys(VIDEO_TYPES, VideoDecoder),
     "sensor_msgs/msg/PointCloud2": CloudDecoder,
     LASER_TYPE: ScanDecoder,  # with a grid; without one, its ranges are numbers
 }

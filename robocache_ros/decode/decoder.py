@@ -25,20 +25,23 @@ class Decoder(ABC):
 
     changed_sets: int = 0
 
-    def __init__(self, stream: StreamSpec, message: Struct, wanted: Wanted, near: Path = ()) -> None:
-        """Compile the wanted paths; the header nearest to the path `near` stamps the sample."""
+    def __init__(
+        self, stream: StreamSpec, message: Struct, wanted: Wanted, near: Path = (), stamped: Path = ()
+    ) -> None:
+        """Compile the wanted paths; the value at `stamped`, or the header nearest to `near`, stamps the sample."""
         header = nearest_header(message, near)
-        if header is None and stream.stamp != "receive":
+        stamp_path: Path | None = stamped or (header and (*header, "stamp"))
+        if stamp_path is None and stream.stamp != "receive":
             raise RoboCacheError(f"stamp: {stream.stamp!r}, but {message.name} has no header; use receive")
         self._message = message
-        self._has_stamp = header is not None
-        self._stamp_path: Path | None = None if header is None else (*header, "stamp")
+        self._has_stamp = stamp_path is not None
+        self._stamp_path = stamp_path
         self._has_frame = header is not None and stream.voxels is not None and bool(stream.voxels.frame)
-        if header is not None:
-            framed: Wanted = [((*header, "frame_id"), string)] if self._has_frame else []
+        if stamp_path is not None:
+            framed: Wanted = [((*header, "frame_id"), string)] if header and self._has_frame else []
             # A stream by receive time does not use the stamp, so an invalid stamp does not drop the message.
             read_stamp = unchecked_stamp if stream.stamp == "receive" else stamp
-            wanted = [*framed, ((*header, "stamp"), read_stamp), *wanted]
+            wanted = [*framed, (stamp_path, read_stamp), *wanted]
         for path, reader in wanted:
             reader(resolve(message, path), "<", 0)  # raises if the type lacks the value or has another kind of it
         self._program = Program(message, wanted)

@@ -11,6 +11,7 @@ from robocache_ros.spec.message_types import (
     TF,
     TF_STATIC,
     TF_TYPE,
+    VIDEO_TYPES,
 )
 from robocache_ros.spec.quality import SpecQuality, StreamQuality
 from robocache_ros.spec.stream import QosSpec, StreamSpec
@@ -27,6 +28,7 @@ __all__ = [
     "TF",
     "TF_STATIC",
     "TF_TYPE",
+    "VIDEO_TYPES",
     "Column",
     "Extrinsic",
     "FusionSpec",

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from robocache_ros.spec.keys import pattern
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+# Each message has one picture of a video in H.264 or H.265. Only recordings of them are read.
+VIDEO_TYPES = ("foxglove_msgs/msg/CompressedVideo", "ffmpeg_image_transport_msgs/msg/FFMPEGPacket")
+PICTURE_TYPES = (*IMAGE_TYPES, *VIDEO_TYPES)
 CLOUD_TYPE = "sensor_msgs/msg/PointCloud2"
 LASER_TYPE = "sensor_msgs/msg/LaserScan"
 CAMERA_INFO_TYPE = "sensor_msgs/msg/CameraInfo"

@@ -11,9 +11,9 @@ from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
     CLOUD_TYPE,
-    IMAGE_TYPES,
     LASER_TYPE,
     MAX_WIDTH,
+    PICTURE_TYPES,
     POSE_COMPONENTS,
     REDUCTIONS,
     TF_TYPE,
@@ -162,7 +162,7 @@ class StreamSpec:
         """The kind of a sample: `vector`, `image` or `cloud`."""
         if self.type == CLOUD_TYPE or self.camera_info or (self.type == LASER_TYPE and self.voxels):
             return "cloud"
-        return "image" if self.type in IMAGE_TYPES else "vector"
+        return "image" if self.type in PICTURE_TYPES else "vector"
 
     @cached_property
     def companions(self) -> tuple[StreamSpec, ...]:
@@ -172,7 +172,7 @@ class StreamSpec:
         info = StreamSpec(
             f"{self.name}/camera_info", self.camera_info, CAMERA_INFO_TYPE, field="k", dim=9, align="hold", qos=self.qos
         )
-        color = StreamSpec(f"{self.name}/color", self.color, IMAGE_TYPES[0], qos=self.qos) if self.color else None
+        color = StreamSpec(f"{self.name}/color", self.color, PICTURE_TYPES[0], qos=self.qos) if self.color else None
         return (info, color) if color else (info,)
 
     @property

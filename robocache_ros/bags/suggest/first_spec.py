@@ -26,7 +26,7 @@ from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.types import parse_path
 from robocache_ros.decode.decoder import nearest_header
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, load_spec
+from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, VIDEO_TYPES, load_spec
 
 ACTION_WORDS = ("command", "cmd", "action", "target", "goal", "setpoint", "desired", "leader")
 GENERIC = {
@@ -94,6 +94,8 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
         return streams, "" if streams else "no message has joint names, each with a value"
     if kind in IMAGE_TYPES:
         return [_image(name, topic)], ""
+    if kind in VIDEO_TYPES:
+        return [], "video: add it as a stream with image: {size: [height, width]}"
     if kind == CLOUD_TYPE:
         cloud = _cloud(name, topic)
         return ([cloud], "") if cloud else ([], "no finite x, y, z in it")

@@ -22,7 +22,7 @@ from robocache_ros.export.pieces.progress import Advanced, Progress
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.export.report.tick_states import VISIBILITIES, Totals, ValueAges
-from robocache_ros.spec import FusionSpec
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 
 
 class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is repeated without these parts
@@ -105,6 +105,8 @@ class Conversion:
     ) -> None:
         self._bag, self._planned, self._spec, self._options = bag, planned, spec, options
         self._writer, self._media = writer, media
+        if planned.is_part:
+            _refuse_video(planned, spec)
         start_ns, stop_ns = planned.log_range(bag.start_ns, bag.stop_ns) if planned.is_part else (None, None)
         self._run = run = BagRun(
             bag,
@@ -197,6 +199,15 @@ class Conversion:
         if self._writer and not refused:
             self._writer.end_episode()
         return recording, refused
+
+
+def _refuse_video(planned: PlannedRecording, spec: FusionSpec) -> None:
+    """Refuse a part of a recording of video: pictures depend on others, which may be long before the part."""
+    for stream in spec.streams:
+        if stream.type in VIDEO_TYPES:
+            raise RoboCacheError(
+                f"{planned.where}: from and to are not for video, the type of {stream.name}; export the whole recording"
+            )
 
 
 def _both(run: BagRun, ages: ValueAges, options: ExportOptions) -> dict[str, Totals]:

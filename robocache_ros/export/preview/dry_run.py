@@ -25,7 +25,7 @@ from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
 from robocache_ros.export.target import check_target, piece_store
-from robocache_ros.spec import FusionSpec
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.units import NS_PER_S
 
 SAMPLE_NS = 4 * NS_PER_S  # of a recording, exported for the estimate
@@ -58,7 +58,7 @@ class DryRun:
     Attributes:
         expected: what is known of each recording, in the order of the episodes.
         converted: the recordings whose pieces an earlier export has made.
-        estimate: size and time; None if no frames are expected.
+        estimate: size and time; None if no frames are expected, and of recordings of video.
     """
 
     expected: tuple[Expected, ...]
@@ -136,7 +136,7 @@ def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
 def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None, device: str) -> Estimate | None:
     """Export a part of the recording of median length, and extrapolate."""
     frames_of = {expected.recording: expected.result.frames for expected in run.accepted if expected.result}
-    if not run.frames:
+    if not run.frames or any(stream.type in VIDEO_TYPES for stream in spec.streams):  # video is not read in parts
         return None
     median = sorted(frames_of, key=frames_of.__getitem__)[len(frames_of) // 2]
     result = next(expected.result for expected in run.accepted if expected.recording is median)

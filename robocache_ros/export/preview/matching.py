@@ -83,6 +83,8 @@ def _messages(bag: Bag, feed: StreamSpec) -> Iterator[str]:
         try:
             decoder.decode_cdr(data)
         except DecodeError as error:
+            if error.cause == "no_key_frame":  # one may follow
+                continue
             joints = _joints(bag, feed, data) if error.cause == "joint_missing" else ""
             refused[joints or f"{error}; correct the stream"] += 1
     if samples and refused.total() == len(samples):  # else some are read; an export counts the others

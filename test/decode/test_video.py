@@ -1,0 +1,103 @@
+"""Video topics: every message gives its picture, in order, and damage costs the pictures that depend on it."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from robocache_ros.decode import DecodeError, Decoder, ImagePayload, make_decoder
+from robocache_ros.engine.engine import FusionEngine
+from robocache_ros.engine.ingest import Ingest
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec, load_spec
+
+from .video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
+
+PACKET = """std_msgs/Header header
+int32 width
+int32 height
+string encoding
+uint64 pts
+uint8 flags
+bool is_bigendian
+uint8[] data
+"""
+
+
+def spec_of(kind: str = VIDEO_TYPES[0]) -> FusionSpec:
+    stream = {"topic": "/camera", "type": kind, "align": "hold", "max_age_ms": 100, "image": {"size": [HEIGHT, WIDTH]}}
+    return load_spec({"robocache": 1, "actions": "none", "streams": {"front": stream}})
+
+
+def stream_of(kind: str = VIDEO_TYPES[0]) -> StreamSpec:
+    return spec_of(kind).streams[0]
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    return make_decoder(stream_of(), {VIDEO_TYPES[0]: COMPRESSED_VIDEO})
+
+
+def shown(payload: object) -> np.ndarray:
+    assert isinstance(payload, ImagePayload)
+    assert (payload.encoding, payload.height, payload.width, payload.step) == ("rgb8", HEIGHT, WIDTH, 3 * WIDTH)
+    return payload.data.reshape(HEIGHT, WIDTH, 3)
+
+
+@pytest.mark.parametrize(("codec", "name"), [("libx264", "h264"), ("libx265", "h265"), ("libx265", "hevc")])
+def test_each_message_gives_its_picture_and_its_stamp(decoder: Decoder, codec: str, name: str) -> None:
+    for number, (image, packet) in enumerate(zip(pictures(25), packets(pictures(25), codec), strict=True)):
+        sample = decoder.decode_cdr(compressed_video(5 * 10**9 + number, packet, name))
+        assert sample.stamp_ns == 5 * 10**9 + number
+        # Lossy: a few steps, where the pictures of two messages differ by 32.
+        assert np.abs(shown(sample.value).astype(int) - image).max() < 8
+
+
+def test_a_packet_of_ffmpeg_image_transport_gives_its_picture() -> None:
+    decoder = make_decoder(stream_of(VIDEO_TYPES[1]), {VIDEO_TYPES[1]: PACKET})
+    (packet,), (image,) = packets(pictures(1)), pictures(1)
+    text = b"h264;yuv420p;bgr8;bgr8\0"
+    head = struct.pack("<iII4siiI", 7, 0, 4, b"cam\0", WIDTH, HEIGHT, len(text)) + text
+    head += bytes(-len(head) % 8) + struct.pack("<QBB2xI", 0, 1, 0, len(packet)) + packet
+    sample = decoder.decode_cdr(b"\0\1\0\0" + head)
+    assert sample.stamp_ns == 7 * 10**9
+    assert np.abs(shown(sample.value).astype(int) - image).max() < 8
+
+
+def test_messages_before_the_first_key_frame_are_refused(decoder: Decoder) -> None:
+    found = packets(pictures(12), gop=10)
+    for packet in found[1:10]:
+        with pytest.raises(DecodeError, match="depends on an earlier picture") as error:
+            decoder.decode_cdr(compressed_video(1, packet))
+        assert error.value.cause == "no_key_frame"
+    shown(decoder.decode_cdr(compressed_video(1, found[10])).value)
+
+
+def test_after_a_damaged_message_pictures_are_refused_up_to_the_next_key_frame(decoder: Decoder) -> None:
+    found = packets(pictures(22), gop=10)
+    for number, packet in enumerate(found):
+        data = compressed_video(1, packet[: len(packet) // 2] if number == 3 else packet)
+        if 3 <= number < 10:
+            with pytest.raises(DecodeError):
+                decoder.decode_cdr(data)
+        else:
+            shown(decoder.decode_cdr(data).value)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\1", b"\0\0\1\x65", b"\0\0\1\x65" + bytes(range(256)), b"\xff" * 99])
+def test_bytes_that_are_not_video_are_refused(decoder: Decoder, data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decoder.decode_cdr(compressed_video(1, data))
+
+
+def test_another_codec_is_refused(decoder: Decoder) -> None:
+    with pytest.raises(DecodeError, match="format: 'vp9' is not one of h264, h265, hevc"):
+        decoder.decode_cdr(compressed_video(1, b"", "vp9"))
+
+
+def test_a_node_does_not_read_video() -> None:
+    spec = spec_of()
+    with pytest.raises(RoboCacheError, match=r"streams\.front\.type: .* is read from recordings alone"):
+        Ingest(spec, FusionEngine(spec, "cpu"), live=True)

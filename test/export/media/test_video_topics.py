@@ -1,0 +1,83 @@
+"""Recordings of video: their pictures are those that a decoder gives in the order of the messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export, export_together
+from robocache_ros.export.outputs.output import outputs_of
+from robocache_ros.export.preview.dry_run import dry_run
+from robocache_ros.export.recordings.moment import Moment
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
+from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
+
+START_NS = 1_700_000_000_000_000_000
+COUNT, FIRST_KEY = 40, 10
+
+
+@pytest.fixture(scope="session")
+def video_spec() -> FusionSpec:
+    front = {"topic": "/camera", "type": VIDEO_TYPES[0], "align": "hold", "max_age_ms": 100}
+    front["image"] = {"size": [HEIGHT, WIDTH]}
+    joint = {"topic": "/x", "type": "std_msgs/msg/Float64", "align": "hold", "stamp": "receive", "max_age_ms": 100}
+    return load_spec({"robocache": 1, "rate_hz": 30, "actions": "none", "streams": {"front": front, "x": joint}})
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A camera at 30 Hz; the recording begins within a group of pictures, whose key frame it does not have."""
+    messages = []
+    for k, packet in enumerate(packets(pictures(COUNT), gop=FIRST_KEY)):
+        at = START_NS + k * 33_333_333
+        messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
+        if k:
+            messages.append(("/camera", at, compressed_video(at, packet)))
+    types = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}
+    definitions = {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
+    return write_bag(tmp_path_factory.mktemp("video") / "bag", types, messages, definitions=definitions)
+
+
+def test_each_tick_has_the_picture_of_its_message(recorded: Path, video_spec: FusionSpec) -> None:
+    with Bag(recorded) as bag:
+        run = BagRun(bag, video_spec)
+        parts = list(run.frames())
+    images = np.concatenate([part.media["front"].numpy() for part in parts])
+    numbers = np.concatenate([part.fused[:, 0].numpy() for part in parts]).astype(int)
+    assert numbers[0] == FIRST_KEY
+    assert run.counters["front"]["dropped:no_key_frame"] == FIRST_KEY - 1
+    wanted = np.stack([pictures(COUNT)[k] for k in numbers]).transpose(0, 3, 1, 2)
+    # Lossy: a few steps, where the pictures of two messages differ by 32.
+    assert np.abs(images.astype(int) - wanted).max() < 8
+
+
+def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(
+    recorded: Path, video_spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = ExportOptions(media="image")
+    outputs = outputs_of([("v", video_spec)], [30, 10], options)
+    for output, result in zip(outputs, export_together([recorded], outputs, tmp_path / "sets"), strict=True):
+        alone = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
+        files = [path.relative_to(alone.out) for path in alone.out.rglob("*") if path.is_file()]
+        assert result.frames > 5
+        assert all((result.out / file).read_bytes() == (alone.out / file).read_bytes() for file in files)
+
+
+def test_a_part_of_a_recording_of_video_is_refused(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    part = PlannedRecording(recorded, start=Moment(500_000_000, relative=True))
+    with pytest.raises(RoboCacheError, match="from and to are not for video, the type of front; export the whole"):
+        export([part], video_spec, tmp_path / "out")
+
+
+def test_a_dry_run_shows_the_frames_without_an_estimate(recorded: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    run = dry_run([PlannedRecording(recorded)], video_spec, tmp_path / "out")
+    assert run.frames == export([recorded], video_spec, tmp_path / "out").frames > 20
+    assert run.estimate is None
