@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from robocache_ros.datasets import RoboMimicDataset, RTXDataset, Window, dataset_statistics
+from robocache_ros.datasets import (
+    DatasetError,
+    LeRobotTimelineDataset,
+    RoboMimicDataset,
+    RTXDataset,
+    TimelineLoader,
+    Window,
+    dataset_statistics,
+)
+from robocache_ros.errors import RoboCacheError
 from test.datasets.conftest import STEPS, episode, write_tfds
 
 
@@ -67,3 +78,91 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match="statistics are not stored"):
         assert dataset_statistics(dataset, tmp_path / "missing")["proprio"]["count"] == [21]
+
+
+def test_a_dataset_that_cannot_be_written_has_its_statistics_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "cache"))
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    first = dataset_statistics(RTXDataset(folder))
+    (stored,) = folder.glob("robocache_statistics_*.json")
+    stored.unlink()
+    stored.mkdir()  # also root cannot write a file of this name
+
+    again = dataset_statistics(RTXDataset(folder))
+
+    assert again == first == json.loads((tmp_path / "cache" / "statistics" / stored.name).read_text())
+
+
+def test_the_number_of_processes_does_not_change_a_bit(tmp_path: Path) -> None:
+    episodes = [episode(2 + k % 3, 0.1 * k) for k in range(11)]
+    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, episodes, shards=3))
+
+    found = []
+    for workers in (0, 2):
+        (tmp_path / str(workers)).mkdir()
+        found.append(dataset_statistics(dataset, tmp_path / str(workers), workers=workers))
+
+    assert found[0] == found[1]
+
+
+def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    first = dataset_statistics(RTXDataset(folder))
+    (stored,) = folder.glob("robocache_statistics_*.json")
+    stored.write_text(stored.read_text()[:-9])
+
+    assert dataset_statistics(RTXDataset(folder)) == first == json.loads(stored.read_text())
+
+
+def test_invalid_ticks_do_not_count(exported: Callable[[str], Path]) -> None:
+    dataset = LeRobotTimelineDataset(exported("image") / "lerobot", ("proprio",))
+    parts, masks = [], []
+    for index in range(len(dataset)):
+        sample, streams = dataset[index], dataset.streams_of(index).streams.values()
+        widths = [s.values.shape[1] if s.role == "observation" else 0 for s in streams]
+        parts.append(sample["proprio"].numpy().astype(np.float64))
+        masks.append(np.repeat(sample["valid"].numpy() > 0, widths, axis=1))
+    values, valid = np.concatenate(parts), np.concatenate(masks)
+
+    found = dataset_statistics(dataset, exported("image"))["proprio"]
+
+    for column in range(values.shape[1]):
+        kept = values[valid[:, column], column]
+        assert found["max"][column] == kept.max()
+        assert found["q01"][column] == pytest.approx(np.quantile(kept, 0.01), rel=1e-12)  # in another order
+        assert found["q99"][column] == pytest.approx(np.quantile(kept, 0.99), rel=1e-12)
+        assert found["mean"][column] == pytest.approx(kept.mean(), rel=1e-9, abs=1e-12)  # sums in another order
+
+
+def test_episodes_that_cannot_be_read_are_left_out_and_stated(tmp_path: Path) -> None:
+    nan = episode(3)
+    nan["observation/state"][1, 0] = np.nan
+    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3), nan]))
+    alone = RTXDataset(write_tfds(tmp_path / "e", STEPS, [episode(3)]))
+
+    with pytest.raises(DatasetError, match="record 1: .* not finite"):
+        dataset_statistics(dataset)
+    with pytest.warns(UserWarning, match=r"statistics: without 1 episodes that cannot be read, the first: .*record 1"):
+        found = dataset_statistics(dataset, on_error="skip")
+    assert found == dataset_statistics(alone)
+
+
+def test_a_loader_normalises_by_the_statistics_of_its_dataset(tmp_path: Path) -> None:
+    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(5), episode(4, 7.0)]))
+
+    batches = list(TimelineLoader(dataset, 1, statistics="auto"))
+
+    for key in ("proprio", "actions"):
+        values = np.concatenate([batch[key][0] for batch in batches])
+        assert np.allclose(values.mean(axis=0), 0, atol=1e-5)  # float32
+        assert np.allclose(values.std(axis=0), 1, atol=1e-5)
+    assert len(list((tmp_path / "d").glob("robocache_statistics_*.json"))) == 1
+
+
+def test_other_words_for_statistics_are_refused(tmp_path: Path) -> None:
+    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]))
+
+    with pytest.raises(RoboCacheError, match="statistics: 'all' for a RTXDataset; 'auto' is for"):
+        TimelineLoader(dataset, 1, statistics="all")

@@ -29,6 +29,7 @@ from robocache_ros.datasets.loader.runs.run_order import RunOrder, ShuffledRuns,
 from robocache_ros.datasets.loader.sample_cache import SampleCache, Skipped, fill
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
+from robocache_ros.datasets.stored_statistics import statistics_of
 from robocache_ros.errors import RoboCacheError
 
 MAX_NAMED = 1000  # skipped samples whose reason is kept
@@ -61,7 +62,8 @@ class TimelineLoader:
         rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
         windows: (ticks, stride): cut episodes into windows; None: whole items.
         ragged: `pad` samples of different lengths to the longest, or `concat` them.
-        statistics: mean and std by key; the batch is normalised by them, where values are valid.
+        statistics: mean and std by key; the batch is normalised by them, where values are valid. `auto`: those of
+            `dataset_statistics`.
         augmentation: random changes of the samples.
         image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
@@ -96,7 +98,7 @@ class TimelineLoader:
         world_size: int | None = None,
         windows: tuple[int, int] | None = None,
         ragged: str = "pad",
-        statistics: Mapping[str, Mapping[str, Any]] | None = None,
+        statistics: Mapping[str, Mapping[str, Any]] | str | None = None,
         augmentation: Augmentation | None = None,
         image_dtype: torch.dtype | None = None,
         image_normalize: Any = None,
@@ -118,7 +120,8 @@ class TimelineLoader:
             raise RoboCacheError("dataset: it has no samples; check its path, split, tasks and windows")
         self._shuffle = shuffle
         self._order = make_order(shuffle, self._samples, batch_size, seed, drop_last, rank, world_size)
-        self._finishing = Finishing(Normalisation(statistics or {}), augmentation, seed, image_dtype, image_normalize)
+        statistics = statistics_of(dataset, statistics, on_error, workers)
+        self._finishing = Finishing(Normalisation(statistics), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed = False
