@@ -1,0 +1,43 @@
+"""Ranks of torch.distributed in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from test.datasets.conftest import STEPS, episode, write_tfds
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.timeout(300)  # two processes that import torch, and their workers
+def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(2 + k % 3, 10.0 * k) for k in range(7)])
+    script = Path(__file__).with_name("rank_of_two.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(tmp_path / "meeting"), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    told = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
+
+    assert told[0]["epochs"] == told[1]["epochs"]
+    assert [f"rank {rank} of 2" in each["repr"] for rank, each in enumerate(told)] == [True, True]
+    orders = []
+    for shares in told[0]["epochs"]:
+        assert [len(share) for share in shares] == [told[0]["length"]] * 2
+        order = [index for share in shares for batch in share for index in batch]
+        assert sorted(order) == list(range(told[0]["samples"]))
+        orders.append(order)
+    assert orders[0] != orders[1]
