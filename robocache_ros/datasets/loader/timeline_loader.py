@@ -155,12 +155,12 @@ class TimelineLoader:
             running.close()
         if self._position and not self._resumed:  # the last epoch was left before its end
             self._epoch, self._position = self._epoch + 1, 0
-        self._resumed = False
         iterator = self._iterate()
         self._iterating = weakref.ref(iterator)
         return iterator
 
     def _iterate(self) -> Iterator[dict[str, Any]]:
+        self._resumed = False  # not before: an iterator that is not used leaves no epoch
         epoch, first = self._epoch, self._position
         batches = self._order.batches(epoch)[first:]
         delivered = first > 0
