@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from robocache_ros.bench.hostile.datasets.small_datasets import EPISODES, FORMATS
 from robocache_ros.datasets import TimelineLoader
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def opened(name: str, folder: Path) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from test.datasets.conftest import STEPS, episode, write_tfds
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.timeout(300)  # two processes that import torch, and their workers

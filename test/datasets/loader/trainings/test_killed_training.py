@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from obedient_trainer import EPOCHS, open_loader, told
 
 from test.datasets.conftest import STEPS, episode, write_tfds
+from test.datasets.loader.trainings.obedient_trainer import EPOCHS, open_loader, told
 
 pytestmark = pytest.mark.timeout(300)  # eleven processes that import torch
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BATCHES = 16  # of the epochs
 
 
