@@ -70,6 +70,16 @@ def test_a_damaged_header_in_a_shard_is_named(copied: Callable[[str], Path]) -> 
         read_all("webdataset", folder)
 
 
+def test_an_array_whose_header_states_another_size_is_named(copied: Callable[[str], Path]) -> None:
+    folder = copied("webdataset")
+    path = folder / SHARD
+    at = path.read_bytes().index(b"'shape': (", path.read_bytes().index(b"state.npy")) + len("'shape': (")
+    overwrite(path, at, b"9999")  # of 23,), so that the rest of the header follows
+
+    with pytest.raises(DatasetError, match=r"episode 0: state\.npy: damaged"):
+        read_all("webdataset", folder)
+
+
 def test_shards_with_other_counts_than_the_episodes_are_refused(copied: Callable[[str], Path]) -> None:
     path = copied("webdataset") / "webdataset" / "dataset.json"
     told = json.loads(path.read_text())

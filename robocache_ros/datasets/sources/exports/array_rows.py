@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import DatasetError, check_image_bytes
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 
 MAX_BYTES = 1 << 30  # of an array
 
@@ -55,7 +56,7 @@ class ArrayRows:
             return self.read(row)
         except DatasetError:
             raise
-        except (RoboCacheError, OSError, ValueError, KeyError, IndexError, EOFError, RuntimeError) as error:
+        except Exception as error:  # damaged archives and files raise errors of any kind
             raise DatasetError(
                 f"{self.where}: row {row}: damaged ({printable(error, 60)}); export the dataset again"
             ) from None
@@ -75,6 +76,21 @@ def array_of(shape: tuple[int, ...], dtype: str, data: bytes | memoryview) -> ND
     if dtype == "bits":
         return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(shape)
     return np.frombuffer(data, stored).reshape(shape)
+
+
+def npy_array(data: bytes) -> NDArray[Any]:
+    """Return the array of numbers in an .npy file, without a copy.
+
+    Errors:
+        ValueError: it is not one, or its header does not match its size, for which numpy.load would take memory.
+    """
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("not an .npy file of version 1.0")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if is_fortran or dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError(f"{dtype} {shape} in {len(data):,} bytes")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
 
 
 def channels_last(array: NDArray[Any], kind: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.engine.backends.media_tensors import tensor_format
@@ -94,6 +96,8 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     if not ((cells >= 0) & (cells < grid.shape)).all():
         raise ValueError("a voxel is outside of the grid")
     shape, dtype = tuple(form.shape), np.dtype(str(form.dtype).removeprefix("torch."))
+    if math.prod(shape) * dtype.itemsize > MAX_BYTES:
+        raise ValueError(f"a grid of {shape}")
     found = np.zeros(shape if len(shape) == 4 else (1, *shape), dtype)
     x, y, z = cells.T
     found[:, x, y, z] = points[:, 3:].T if points.shape[1] > 3 else 1

@@ -184,7 +184,7 @@ def _reading(path: Path) -> Iterator[McapFile]:
                 raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
     except DatasetError:
         raise
-    except (OSError, RoboCacheError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged messages raise errors of any kind
         reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 80)})"
         raise DatasetError(f"{where}: {reason}; get the file again") from None
 

@@ -55,11 +55,15 @@ def read_members(path: Path, names: list[str]) -> list[bytes]:
     """Return the data of members.
 
     Errors:
-        DatasetError: a member or the file is missing or damaged.
+        DatasetError: a member or the file is missing or damaged, or they take more memory than `MEMBER_BYTES`.
     """
     places = tar_members(path, os.getpid())
     if missing := [name for name in names if name not in places]:
         raise DatasetError(f"{printable(path)}: has no member {printable(missing[0], 60)}; get the file again")
+    total = sum(places[name].size for name in names)
+    if total > MEMBER_BYTES:
+        shown = printable(names[0], 60)
+        raise DatasetError(f"{printable(path)}: {shown} and others: {total:,} bytes; at most {MEMBER_BYTES:,} are read")
     try:
         with path.open("rb") as file:
             found = []

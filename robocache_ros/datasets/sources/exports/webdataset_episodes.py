@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from bisect import bisect_right
 from functools import partial
 from itertools import accumulate
@@ -22,7 +23,7 @@ from robocache_ros.datasets.episode_source import (
 )
 from robocache_ros.datasets.files.dataset_files import file_below, parse_object, read_object
 from robocache_ros.datasets.files.dataset_path import as_path
-from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last
+from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last, npy_array
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members
 from robocache_ros.errors import printable
@@ -144,20 +145,19 @@ def _rows(path: Path, keys: list[str], field: str, where: str) -> NDArray[np.flo
     """(T, D) of the arrays of a field. Their headers are those of the first, which is read once."""
     files = _members(path, keys, field)
     try:
-        first = np.load(io.BytesIO(files[0]), allow_pickle=False)
+        first = npy_array(files[0])
         head = files[0][: len(files[0]) - first.nbytes]
         if first.dtype != np.dtype("<f4") or any(len(f) != len(files[0]) or not f.startswith(head) for f in files):
             raise ValueError("its samples are not float32 of one shape")
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # damaged headers of arrays raise errors of any kind
         raise DatasetError(f"{where}: {field}: damaged ({printable(error, 60)}); export it again") from None
     rows = np.stack([np.frombuffer(file, "<f4", first.size, len(head)) for file in files])
     return numbers(rows.reshape(len(files), *first.shape), f"{where}: {field}")
 
 
 def _array(path: Path, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
-    data = _members(path, [keys[row]], field)[0]
-    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-        info = stored.zip.getinfo("array.npy")
+    with zipfile.ZipFile(io.BytesIO(_members(path, [keys[row]], field)[0])) as archive:
+        info = archive.getinfo("array.npy")
         if info.file_size > MAX_BYTES:
             raise ValueError(f"{info.file_size:,} bytes")
-        return channels_last(stored["array"], kind)
+        return channels_last(npy_array(archive.read(info)), kind)
