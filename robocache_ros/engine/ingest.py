@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +67,11 @@ class Ingest:
         self.stamps_ns: dict[str, int | None] = {}  # stamp of the newest decoded message, by feed
         self._decoders = {f.name: make_decoder(f, definitions) for f in spec.feeds if not f.is_transform}
         self.transforms = engine.static_transforms
-        self._tf = TransformIngest(engine, self.counters, self._count_pushed, self._dropped)
+        # Weak, so that the engine with its buffers is freed at once and not by the garbage collector.
+        weak = weakref.proxy(self)
+        self._tf = TransformIngest(
+            engine, self.counters, lambda *counted: weak._count_pushed(*counted), lambda *error: weak._dropped(*error)
+        )
         self._placement = CloudPlacement(spec, self.transforms)
         self._or_receive = {stream.name for stream in spec.streams if stream.stamp == "header_or_receive"}
         self._synchronizers: dict[str, DepthSynchronizer] = {}  # by feed

@@ -1,7 +1,10 @@
 """What Ingest counts and logs for messages that the engine does not keep."""
 
+import gc
 import struct
+import weakref
 
+import numpy as np
 import pytest
 
 from robocache_ros.engine import FusionEngine, Ingest, Outcome
@@ -45,3 +48,16 @@ def test_a_skewed_stamp_is_logged_once_with_its_distance_and_the_way_out(seconds
     (record,) = caplog.records
     assert f"its stamp is 3600.000 s {word} its arrival, more than max_skew_ms allows" in record.getMessage()
     assert "max_age_ms" not in record.getMessage()
+
+
+def test_an_engine_and_its_buffers_are_freed_without_the_garbage_collector():
+    gc.disable()
+    try:
+        target = ingest()
+        target.serialized("v", message(T0), T0)
+        target.engine.resolve(np.array([T0]))
+        engine = weakref.ref(target.engine)
+        del target
+        assert engine() is None
+    finally:
+        gc.enable()
