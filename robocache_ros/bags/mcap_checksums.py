@@ -23,4 +23,4 @@ def add_checksums(path: Path) -> None:
         for op, start, stop in file_records(file, len(mcap.MAGIC), file.size):
             if op == mcap.CHUNK:
                 output.seek(start + _CHECKSUM_AT)
-                output.write(struct.pack("<I", zlib.crc32(chunk_records(file, start, stop))))
+                output.write(struct.pack("<I", zlib.crc32(chunk_records(file, start, stop)[0])))

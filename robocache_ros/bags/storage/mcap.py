@@ -14,7 +14,7 @@ import numpy as np
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
 from robocache_ros.bags.source import Data, RawMessage, Topic, is_latched
 from robocache_ros.bags.storage import mcap_records as mcap
-from robocache_ros.bags.storage.mcap_chunk import indexed_messages, walked_messages
+from robocache_ros.bags.storage.mcap_chunk import Messages, indexed_messages, walked_messages
 from robocache_ros.bags.storage.mcap_contents import read_contents
 from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, index_records, messages_indexed
 from robocache_ros.bags.storage.merge import merged_parts
@@ -83,7 +83,7 @@ class McapFile:
             return [groups[0]._replace(size=max(self._contents.total, 1))]
         times: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
         for part in parts:  # a chunk may contain a wrong time among valid ones, so each message is checked
-            content = self._content(part)
+            content, _ = self._content(part)
             heads = (
                 mcap.MESSAGE_HEAD.unpack_from(content, at) for op, at, _ in mcap.records(content) if op == mcap.MESSAGE
             )
@@ -100,8 +100,8 @@ class McapFile:
 
         def read(part: Part) -> tuple[int, list[RawMessage]]:
             nonlocal seen
-            content = self._content(part)
-            count, messages = self._messages(part, content, names, start_ns, stop_ns)
+            content, listed = self._content(part)
+            count, messages = self._messages(content, listed, names, start_ns, stop_ns)
             nbytes = len(content)
             del content  # free it before the next read: each may be 192 MB
             seen += count
@@ -118,24 +118,30 @@ class McapFile:
         """Close the file."""
         self._file.close()
 
-    def _content(self, part: Part) -> Data:
-        """Return the records of a part; empty if they are damaged, which is noted."""
+    def _content(self, part: Part) -> tuple[Data, Messages | None]:
+        """Return the records of a part, empty if they are damaged, which is noted; and its messages, if it has indexes.
+
+        A chunk without a checksum is damaged if its messages are not exactly those in the indexes after it.
+        """
         if not part.is_chunk:
-            return self._file.block(part.start, part.stop)
+            return self._file.block(part.start, part.stop), None
         try:
-            content = chunk_records(self._file, part.start, part.stop, part.index_stop)
+            content, verified = chunk_records(self._file, part.start, part.stop)
+            if part.index_stop <= part.stop:
+                return content, None
+            found, exactly = indexed_messages(content, index_records(self._file, part.stop, part.index_stop))
+            if not (verified or exactly):
+                raise RoboCacheError("its messages are not those in its indexes")
         except RoboCacheError:
             lost = messages_indexed(self._file, part.stop, part.index_stop)
             self._contents.damaged.setdefault(part.start, lost)
-            return b""
-        return content
+            return b"", None
+        return content, found
 
     def _messages(
-        self, part: Part, content: Data, names: dict[int, str], low: int, high: int
+        self, content: Data, found: Messages | None, names: dict[int, str], low: int, high: int
     ) -> tuple[int, list[RawMessage]]:
         """Return the number of messages of the channels `names`, and the messages within a time range."""
-        indexes = index_records(self._file, part.stop, part.index_stop) if part.index_stop > part.stop else b""
-        found = indexed_messages(content, indexes)[0] if indexes else None
         if found is None:
             found, complete = walked_messages(content)
             if not complete:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
-from robocache_ros.bags.storage.mcap_chunk import indexed_messages
 from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.errors import RoboCacheError
 
@@ -66,10 +65,10 @@ class Contents:
             self.channels.setdefault(channel.key, channel)
 
 
-def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) -> Data:
+def chunk_records(file: StoredFile, start: int, stop: int) -> tuple[Data, bool]:
     """Return the records of the chunk with the content [start, stop); RoboCacheError if it is damaged.
 
-    A chunk without a checksum is compared with the message indexes after it, up to index_stop.
+    The second value tells whether the chunk has a checksum, which was verified.
     """
     try:
         first = file.exact(start - mcap.RECORD.size, min(start + 64, stop))
@@ -85,13 +84,7 @@ def chunk_records(file: StoredFile, start: int, stop: int, index_stop: int = 0) 
         raise RoboCacheError("its checksum does not match")
     if mcap.is_overfull(content):
         raise RoboCacheError(f"it has more than {mcap.MAX_RECORDS:,} records")
-    if (
-        not head.checksum
-        and index_stop > stop
-        and not indexed_messages(content, index_records(file, stop, index_stop))[1]
-    ):
-        raise RoboCacheError("its messages are not those in its indexes")
-    return content
+    return content, bool(head.checksum)
 
 
 def index_records(file: StoredFile, start: int, stop: int) -> bytes:
@@ -214,7 +207,7 @@ class Scan:
         times: list[int] = []
         keys: list[int] = []
         try:
-            content = chunk_records(self._file, start, stop)
+            content, _ = chunk_records(self._file, start, stop)
             at = 0
             for op, begin, end in mcap.records(content):
                 if op == mcap.MESSAGE:
