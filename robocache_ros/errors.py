@@ -26,7 +26,9 @@ def printable(value: object, limit: int = 80) -> str:
         cut = True
     else:
         cut = False
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    shown = text
+    if not text.isprintable():
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     if len(shown) <= limit and not cut:
         return shown
     half = (limit - 1) // 2

@@ -92,7 +92,8 @@ class AlignedEpisode:
         }
         cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}
         if len({images.shape for images in cameras.values()}) == 1:
-            sample["vision"] = torch.stack(list(cameras.values()), dim=1)
+            alone = next(iter(cameras.values()))
+            sample["vision"] = alone[:, None] if len(cameras) == 1 else torch.stack(list(cameras.values()), dim=1)
             pictures = {name: images for name, images in pictures.items() if name not in cameras}
         constants = {"measured": torch.tensor(self._measured), "success": torch.tensor(self._success)}
         return {**sample, **pictures, **constants, **self._texts}

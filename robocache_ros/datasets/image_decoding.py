@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,7 +35,8 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[An
     Errors:
         DatasetError: an image is damaged, is too large, or does not have the size of the others.
     """
-    distinct, place = np.unique(rows[rows >= 0], return_inverse=True)
+    rising = bool(len(rows) and rows[0] >= 0 and (rows[1:] > rows[:-1]).all())
+    distinct, place = (rows, rows) if rising else np.unique(rows[rows >= 0], return_inverse=True)
     if not len(distinct):
         distinct = np.zeros(1, np.int64)  # for the size
     where = f"{where}: {printable(stream.name, 40)}"
@@ -44,7 +47,7 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[An
         decoded = values.frames(distinct)
     else:
         decoded = _decoded(values, distinct, where)
-    if len(distinct) == len(rows) and (distinct == rows).all():
+    if rising:
         return decoded
     check_image_bytes(len(rows), (*decoded.shape[1:], decoded.itemsize), where)
     found = np.zeros((len(rows), *decoded.shape[1:]), decoded.dtype)
@@ -65,12 +68,17 @@ def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
     try:
         if kind == "jpeg" and _SIMPLEJPEG:
             picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
-            pixels: NDArray[np.uint8] = need("simplejpeg", "datasets").decode_jpeg(picture, colorspace="RGB")
+            pixels: NDArray[np.uint8] = _decode_jpeg()(picture, colorspace="RGB")
             return pixels
         image = decode_compressed(ImagePayload(np.frombuffer(data, np.uint8), kind))
     except (RoboCacheError, ValueError) as error:
         raise DatasetError(f"{where}: {printable(error, 100)}; repair the file or leave the episode out") from None
     return _rgb(image, where)
+
+
+@cache
+def _decode_jpeg() -> Any:
+    return need("simplejpeg", "datasets").decode_jpeg
 
 
 def _rgb(image: ImagePayload, where: str) -> NDArray[np.uint8]:
@@ -89,10 +97,18 @@ def _decoded(files: Any, rows: NDArray[np.int64], where: str) -> NDArray[np.uint
     found = np.empty((len(rows), *first.shape), np.uint8)
     found[0] = first
     for place, row in enumerate(rows.tolist()[1:], start=1):
-        image = decode_image(files[row], f"{where}: image {row}")
-        if image.shape != first.shape:
-            raise DatasetError(
-                f"{where}: image {row} is {image.shape[:2]}, the first {first.shape[:2]}; repair the file"
-            )
-        found[place] = image
+        _decode_into(found[place], files[row], f"{where}: image {row}")
     return found
+
+
+def _decode_into(out: NDArray[np.uint8], data: bytes | memoryview, where: str) -> None:
+    """Decode an image to where it belongs, without a copy if simplejpeg can."""
+    if _SIMPLEJPEG and bytes(data[: len(JPEG_MAGIC)]) == JPEG_MAGIC:
+        with suppress(RoboCacheError, ValueError):  # a damaged image, or one of another size, is named below
+            picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
+            if _decode_jpeg()(picture, colorspace="RGB", buffer=out).shape == out.shape:
+                return
+    image = decode_image(data, where)
+    if image.shape != out.shape:
+        raise DatasetError(f"{where} is {image.shape[:2]}, the first {out.shape[:2]}; repair the file")
+    out[...] = image

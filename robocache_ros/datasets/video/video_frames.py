@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -72,5 +74,11 @@ class VideoFrames:
         return np.empty((count, *size, 3), np.uint8)
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
-        pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+        pixels: NDArray[np.uint8] = _reformatter(get_ident()).reformat(frame, format="rgb24").to_ndarray()
         return pixels
+
+
+@lru_cache(maxsize=8)
+def _reformatter(thread: int) -> Any:
+    """Converts frames of a thread. It keeps its tables, which `frame.to_ndarray` would compute for each frame."""
+    return need("av.video.reformatter", "datasets").VideoReformatter()
