@@ -37,21 +37,29 @@ def spec(cameras: int) -> dict[str, Any]:
     return {"robocache": 1, "rate_hz": CAMERA_HZ if cameras else COMMAND_HZ, "streams": {**streams, **images}}
 
 
-def write(path: Path, seconds: float, cameras: int, compression: str = "none") -> Path:
-    """Write a recording; `compression` as in `write_bag`, or lz4 (of the chunks of an mcap file), or sqlite3."""
+def write(path: Path, seconds: float, cameras: int, compression: str = "none", size: int | None = None) -> Path:
+    """Write a recording.
+
+    Args:
+        path: of the recording.
+        seconds: its length.
+        cameras: their number.
+        compression: as in `write_bag`, or lz4 (of the chunks of an mcap file), or sqlite3.
+        size: height and width of a part of the images; None: all of them.
+    """
     types = {"/joint_states": JOINT_STATE, "/command": JOINT_STATE}
     types.update({camera_topic(k): IMAGE for k in range(cameras)})
     if compression != "lz4":
         storage, compression = ("sqlite3", "none") if compression == "sqlite3" else ("mcap", compression)
-        return write_bag(path, types, messages(seconds, cameras), storage=storage, compression=compression)
-    write_bag(path, types, messages(seconds, cameras))  # for its metadata.yaml, which rosbags needs
+        return write_bag(path, types, messages(seconds, cameras, size), storage=storage, compression=compression)
+    write_bag(path, types, messages(seconds, cameras, size))  # for its metadata.yaml, which rosbags needs
     (file,) = path.glob("*.mcap")
     declared = {topic: (kind, "") for topic, kind in types.items()}
-    file.write_bytes(write_mcap(declared, messages(seconds, cameras), McapLayout(compression="lz4")))
+    file.write_bytes(write_mcap(declared, messages(seconds, cameras, size), McapLayout(compression="lz4")))
     return path
 
 
-def messages(seconds: float, cameras: int) -> Iterator[tuple[str, int, bytes]]:
+def messages(seconds: float, cameras: int, size: int | None = None) -> Iterator[tuple[str, int, bytes]]:
     """Yield (topic, log time in ns, CDR bytes) in the order of their times."""
     typesys = need("rosbags.typesys", "bags")
     store: Any = typesys.get_typestore(typesys.Stores.LATEST)
@@ -62,7 +70,7 @@ def messages(seconds: float, cameras: int) -> Iterator[tuple[str, int, bytes]]:
         while pictures * JOINTS_HZ <= step * CAMERA_HZ:
             stamp_ns = START_NS + pictures * NS_PER_S // CAMERA_HZ
             for camera, frames in enumerate(films):
-                image = _image(store.types, stamp_ns, next(frames))
+                image = _image(store.types, stamp_ns, next(frames)[:size, :size])
                 yield camera_topic(camera), now_ns + 900_000, bytes(store.serialize_cdr(image, IMAGE))
             pictures += 1
         joints = bytes(store.serialize_cdr(_joints(store.types, now_ns, step), JOINT_STATE))
@@ -92,7 +100,8 @@ def _header(types: Any, stamp_ns: int) -> Any:
 
 
 def _image(types: Any, stamp_ns: int, image: NDArray[np.uint8]) -> Any:
-    return types[IMAGE](_header(types, stamp_ns), HEIGHT, WIDTH, "rgb8", 0, 3 * WIDTH, image.reshape(-1))
+    height, width = image.shape[:2]
+    return types[IMAGE](_header(types, stamp_ns), height, width, "rgb8", 0, 3 * width, image.reshape(-1))
 
 
 def _joints(types: Any, stamp_ns: int, step: int) -> Any:

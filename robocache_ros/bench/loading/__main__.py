@@ -1,0 +1,133 @@
+"""Measures the loader beside the loaders that others use, on two cores in about five minutes.
+
+    python -m robocache_ros.bench.loading [--robomimic PYTHON] [--lerobot PYTHON] [--tensorflow PYTHON]
+
+robomimic        low-dimensional windows, batches of 100, beside robomimic 0.3.0
+rlds             episodes of 100 steps with jpeg images of 256x256, beside tf.data
+lerobot          windows with two cameras of 224x224 as AV1 video, in random order, beside lerobot 0.4.4
+lerobot_numbers  the same without images
+
+The data is synthetic. A peer is left out unless its Python is given, or named by ROBOCACHE_ROBOMIMIC_PYTHON,
+ROBOCACHE_LEROBOT_PYTHON, ROBOCACHE_TENSORFLOW_PYTHON: an environment with `pip install robomimic==0.3.0`,
+`lerobot==0.4.4 torchcodec`, `tensorflow-cpu`. Needs 600 MB in the temporary folder. Writes loading.json and loading.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robocache_ros.bench.export.machine import RESULTS, machine, told
+from robocache_ros.bench.loading import make_data
+from robocache_ros.bench.loading.loading_report import NESTED, as_markdown, summary
+
+SCRIPTS = Path(__file__).parent
+WORKERS = 2
+KEYS = list(make_data.OBSERVATIONS)
+
+
+class Case(NamedTuple):
+    """A dataset and its peer."""
+
+    title: str
+    note: str
+    unit: str
+    peer: str  # option with its Python
+    arguments: list[dict[str, Any]]  # of each run of the peer
+    wanted: dict[str, float]
+
+
+_SAMPLES = {"samples": 640}
+CASES = {
+    "robomimic": Case(
+        "robomimic, low-dimensional",
+        "200 demonstrations, windows of one tick, batches of 100.",
+        "batches/s",
+        "robomimic",
+        [{"keys": KEYS, "workers": workers} for workers in (0, 1, 2)],
+        {"peer": 20},
+    ),
+    "rlds": Case(
+        "RLDS with jpeg images",
+        "Episodes of 100 steps with one image of 256x256, decoded to the bits of libjpeg's accurate transform.",
+        "episodes/s",
+        "tensorflow",
+        [{"steps": make_data.RLDS_STEPS}],
+        {"peer": 1.3, NESTED: 3},
+    ),
+    "lerobot": Case(
+        "LeRobot with two cameras",
+        "Windows with one image of each camera, 224x224, and 16 actions, batches of 32 in random order.",
+        "samples/s",
+        "lerobot",
+        [{"cameras": True, "workers": workers, **_SAMPLES} for workers in (1, 2)],
+        {"peer": 3},
+    ),
+    "lerobot_numbers": Case(
+        "LeRobot without cameras",
+        "The same windows without images.",
+        "samples/s",
+        "lerobot",
+        [{"cameras": False, "workers": workers, **_SAMPLES} for workers in (0, 1, 2)],
+        {"peer": 10},
+    ),
+}
+PEERS = ("robomimic", "lerobot", "tensorflow")
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for peer in PEERS:
+        default = os.environ.get(f"ROBOCACHE_{peer.upper()}_PYTHON")
+        parser.add_argument(f"--{peer}", default=default, help=f"Python that has {peer}.")
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help="Measure this dataset; default: all.")
+    parser.add_argument("--rounds", type=int, default=3, help="Runs of each form.")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
+    given = parser.parse_args()
+    pythons = {peer: getattr(given, peer) for peer in PEERS}
+    result: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "cases": {}}
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        chosen = given.case or list(CASES)
+        paths = _write(Path(folder), chosen)
+        for name in chosen:
+            case = CASES[name]
+            rounds = [_round(name, paths[name], pythons[case.peer]) for _ in range(given.rounds)]
+            about = {"title": case.title, "note": case.note, "unit": case.unit}
+            result["cases"][name] = {**about, **summary(rounds, case.wanted)}
+    given.out.mkdir(parents=True, exist_ok=True)
+    text = as_markdown(result)
+    (given.out / "loading.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (given.out / "loading.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _write(folder: Path, cases: list[str]) -> dict[str, Path]:
+    paths = {}
+    if "robomimic" in cases:
+        paths["robomimic"] = make_data.robomimic(folder / "lift.hdf5")
+    if "rlds" in cases:
+        paths["rlds"] = make_data.rlds(folder / "rlds")
+    if {"lerobot", "lerobot_numbers"} & set(cases):
+        paths["lerobot"] = paths["lerobot_numbers"] = make_data.lerobot(folder / "lerobot")
+    return paths
+
+
+def _round(name: str, path: Path, python: str | None) -> dict[str, float]:
+    """Run every form once: ours, then those of the peer."""
+    ours = {"case": name, "path": str(path), "keys": KEYS, "workers": WORKERS}
+    found: dict[str, float] = told(sys.executable, "robocache_ros.bench.loading.run_loader", json.dumps(ours))
+    if python:
+        peer = CASES[name].peer
+        for arguments in CASES[name].arguments:
+            found |= told(python, SCRIPTS / f"peer_{peer}.py", json.dumps({"path": str(path), **arguments}))
+    return found
+
+
+if __name__ == "__main__":
+    main()

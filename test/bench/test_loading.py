@@ -1,0 +1,63 @@
+"""The benchmark of the loader: its data, and how it compares rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.bench.loading import make_data
+from robocache_ros.bench.loading.loading_report import as_markdown, summary
+from robocache_ros.datasets import LeRobotTimelineDataset, RoboMimicDataset, RTXDataset
+
+ROUNDS = [
+    {
+        "ours, 0 workers": 10.0,
+        "ours, 2 workers": 30.0,
+        "peer a": 5.0,
+        "peer b": 10.0,
+        "nested loop": 1.0,
+        "bound: x": 99,
+    },
+    {
+        "ours, 0 workers": 10.0,
+        "ours, 2 workers": 30.0,
+        "peer a": 5.0,
+        "peer b": 6.0,
+        "nested loop": 2.0,
+        "bound: x": 99,
+    },
+]
+
+
+def test_the_best_forms_are_compared_within_each_round() -> None:
+    found = summary(ROUNDS, {"peer": 1.3, "nested loop": 3})
+
+    assert found["best"] == "ours, 2 workers"
+    assert found["peer"] == {"best": "peer b", "times": 4.0, "wanted": 1.3}
+    assert found["nested loop"] == {"best": "nested loop", "times": 22.5, "wanted": 3}
+
+
+def test_a_peer_that_was_left_out_is_not_compared() -> None:
+    assert "peer" not in summary([{"ours": 1.0, "bound: x": 2.0}], {"peer": 20})
+
+
+def test_the_report_has_the_ratio_and_what_is_wanted() -> None:
+    case = {"title": "T", "note": "N", "unit": "batches/s", **summary(ROUNDS, {"peer": 1.3})}
+    machine = {"cores": 2, "cpu": "C", "python": "3", "date": "D", "load_before": 0}
+
+    assert "ours, 2 workers: 4 times peer b (wanted: 1.3)." in as_markdown(
+        {"machine": machine, "rounds": 2, "cases": {"t": case}}
+    )
+
+
+def test_the_data_is_read_by_the_datasets(tmp_path: Path) -> None:
+    for module in ("h5py", "av", "PIL", "rosbags"):
+        pytest.importorskip(module)
+
+    assert len(RoboMimicDataset(make_data.robomimic(tmp_path / "lift.hdf5", demos=2))) == 2
+    episode = RTXDataset(make_data.rlds(tmp_path / "rlds", episodes=1, shards=1), target_hz=10, rate_hz=10)[0]
+    assert tuple(episode["vision"].shape) == (100, 1, 256, 256, 3)
+    videos = LeRobotTimelineDataset(make_data.lerobot(tmp_path / "lerobot", seconds=0.5), target_hz=30)[0]
+    assert tuple(videos["vision"].shape[1:]) == (2, 224, 224, 3)
+    assert not videos["measured"].any()
