@@ -20,7 +20,7 @@ from robocache_ros.decode.payloads import (
     Sample,
 )
 from robocache_ros.decode.point_clouds import CloudDecoder, ScanDecoder
-from robocache_ros.decode.video import VideoDecoder
+from robocache_ros.decode.video_messages import VideoDecoder
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.voxel.cloud_layout import PointField
 from robocache_ros.spec import VIDEO_TYPES, StreamSpec

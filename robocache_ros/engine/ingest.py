@@ -13,12 +13,12 @@ import numpy as np
 from robocache_ros.decode import CloudPayload, DecodeError, Decoder, DepthPayload, Sample, make_decoder
 from robocache_ros.decode.numeric_fields import VectorDecoder
 from robocache_ros.decode.transforms import read_transforms
+from robocache_ros.decode.video_messages import check_live
 from robocache_ros.engine.depth_synchronizer import DepthSynchronizer
 from robocache_ros.engine.engine import FusionEngine, Outcome
 from robocache_ros.engine.transforms.cloud_placement import CloudPlacement, Placed
 from robocache_ros.engine.transforms.transform_ingest import TransformIngest
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.spec import TF, VIDEO_TYPES, FusionSpec
+from robocache_ros.spec import TF, FusionSpec
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +56,8 @@ class Ingest:
         *,
         live: bool = False,
     ) -> None:
-        for stream in spec.streams if live else ():
-            if stream.type in VIDEO_TYPES:
-                raise RoboCacheError(
-                    f"streams.{stream.name}.type: {stream.type} is read from recordings alone, because a lost message "
-                    "costs all pictures up to the next key frame; subscribe to a topic of images"
-                )
+        if live:
+            check_live(spec)
         self.engine = engine
         self.counters: dict[str, Counter[str]] = {feed.name: Counter() for feed in spec.feeds}
         self.stamps_ns: dict[str, int | None] = {}  # stamp of the newest decoded message, by feed

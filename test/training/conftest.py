@@ -16,7 +16,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.training.training_data import DataInfo
-from test.training.reach_arm import TYPES, demonstration, reach_spec
+from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
 
 ROOT = Path(__file__).parents[2]
 

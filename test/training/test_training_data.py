@@ -20,7 +20,7 @@ from robocache_ros.training.training_data import data_info, format_of, open_for_
 from robocache_ros.training.training_options import TrainingOptions
 from test.datasets.conftest import write_calvin
 from test.training.conftest import Reach
-from test.training.reach_arm import TYPES, demonstration
+from test.training.reach.reach_arm import TYPES, demonstration
 
 
 class Episodes:

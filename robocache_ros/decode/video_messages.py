@@ -14,7 +14,7 @@ from robocache_ros.decode.image_files import check_pixels
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.decode.payloads import DecodeError, ImagePayload, Sample
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.spec import VIDEO_TYPES, StreamSpec
+from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
@@ -91,3 +91,17 @@ def _decoded(context: VideoCodecContext, packet: bytes) -> np.ndarray[Any, np.dt
     check_pixels("video", frames[0].width, frames[0].height, IMAGE_LIMITS.pixels)
     pixels: np.ndarray[Any, Any] = frames[0].to_ndarray(format="rgb24")
     return pixels
+
+
+def check_live(spec: FusionSpec) -> None:
+    """Refuse streams of video from topics, where messages are lost.
+
+    Errors:
+        RoboCacheError: the spec has one.
+    """
+    for stream in spec.streams:
+        if stream.type in VIDEO_TYPES:
+            raise RoboCacheError(
+                f"streams.{stream.name}.type: {stream.type} is read from recordings alone, because a lost message "
+                "costs all pictures up to the next key frame; subscribe to a topic of images"
+            )

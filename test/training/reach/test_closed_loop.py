@@ -24,7 +24,7 @@ from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions
 from test.training.conftest import Reach
-from test.training.reach_trials import final_distances
+from test.training.reach.reach_trials import final_distances
 
 SUCCESS_M = 0.05
 SEEDS = range(1000, 1050)  # of 50 starts; the demonstrations have others

@@ -13,7 +13,7 @@ from torch import Tensor
 from robocache_ros.engine import FusionEngine, Ingest
 from robocache_ros.engine.fused_frame import FusedFrame, split_window
 from robocache_ros.spec import FusionSpec
-from test.training.reach_arm import random_arm
+from test.training.reach.reach_arm import random_arm
 
 TICK_NS = 20_000_000
 Act = Callable[[Tensor, Tensor], Tensor]
