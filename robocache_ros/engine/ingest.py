@@ -63,8 +63,7 @@ class Ingest:
         self.stamps_ns: dict[str, int | None] = {}  # stamp of the newest decoded message, by feed
         self._decoders = {f.name: make_decoder(f, definitions) for f in spec.feeds if not f.is_transform}
         self.transforms = engine.static_transforms
-        # Weak, so that the engine with its buffers is freed at once and not by the garbage collector.
-        weak = weakref.proxy(self)
+        weak = weakref.proxy(self)  # so that the engine with its buffers is freed at once
         self._tf = TransformIngest(
             engine, self.counters, lambda *counted: weak._count_pushed(*counted), lambda *error: weak._dropped(*error)
         )
