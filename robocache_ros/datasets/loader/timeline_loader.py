@@ -67,7 +67,7 @@ class TimelineLoader:
         augmentation: random changes of the samples.
         image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
-        max_batch_bytes: limit of a batch in host memory. The loader has `prefetch` such blocks, two more with a GPU; a
+        max_batch_bytes: limit of a batch in host memory. The loader has `prefetch` + 2 such blocks; a
             worker has another one while it reads.
 
     A batch has the keys of the dataset's items with B samples in front, texts as lists, and

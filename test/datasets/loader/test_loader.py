@@ -156,8 +156,22 @@ def test_a_batch_over_the_limit_is_refused(counting: Counting) -> None:
         list(TimelineLoader(counting, 4, max_batch_bytes=1000))
 
 
+def test_batches_that_are_kept_do_not_change_while_others_are_read() -> None:
+    kept = list(TimelineLoader(Counting(), 2))
+
+    for batch in kept:
+        assert batch["proprio"][:, 0, 0].tolist() == batch["index"].tolist()
+
+
+def test_the_memory_of_batches_that_are_gone_is_used_again() -> None:
+    loader = TimelineLoader(Counting(), 2)
+    places = {batch["proprio"].untyped_storage().data_ptr() for batch in loader}
+
+    assert len(places) <= 3
+
+
 def test_repr_states_the_bound_of_the_host_memory(counting: Counting) -> None:
-    assert "2 batches, host memory 0.0 MiB in 1 blocks of at most 1024 MiB" in repr(TimelineLoader(counting, 7))
+    assert "2 batches, host memory 0.0 MiB in 3 blocks of at most 1024 MiB" in repr(TimelineLoader(counting, 7))
 
 
 def test_ten_thousand_batches_leave_memory_flat() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from robocache_ros.datasets.loader.workers.worker_pool import WorkerPool
 from robocache_ros.errors import RoboCacheError
 
 COPIES = 2  # batches that are on the device, or on their way, before the training loop asks for them
+LENT = 2  # on the CPU: blocks that batches use as they are, until their tensors are gone; more are copied
 
 
 class OnDevice(NamedTuple):
@@ -48,9 +50,10 @@ class Prefetcher:
     ) -> None:
         self._cuda, self._skip = device.type == "cuda", reader.skip
         self._device, self._prefetch = device, prefetch if workers else 1
-        ahead = self._prefetch + COPIES * self._cuda
+        ahead = self._prefetch + (COPIES if self._cuda else LENT)
         self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
         self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
+        self._lent = 0
         self._numbers = count()
         self._copying: deque[tuple[Any, Slot]] = deque()  # slots that the device may still read
         self._stream = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
@@ -120,8 +123,11 @@ class Prefetcher:
             return OnDevice(description, None, None)
         host = slot.memory[: description.nbytes]
         if self._stream is None:
-            item = self._aligned(description, host, host[: description.copied].clone(), widths)
-            self._pool.release(slot)
+            lent = description.layout is None and self._lent < LENT
+            block = self._lend(slot, description.nbytes) if lent else host[: description.copied].clone()
+            item = self._aligned(description, host, block, widths)
+            if not lent:
+                self._pool.release(slot)
             return item if item.batch is None else item._replace(batch=finish(item.batch))
         with torch.cuda.stream(self._stream):
             block = host[: description.copied].to(self._device, non_blocking=True)
@@ -133,6 +139,17 @@ class Prefetcher:
             finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
             finished.record(self._stream)
         return OnDevice(item.description, batch, finished)
+
+    def _lend(self, slot: Slot, nbytes: int) -> Tensor:
+        """Return the first bytes of a slot, which is free again when the last tensor that shares them is gone."""
+        view = slot.memory.numpy()[:nbytes]
+        self._lent += 1
+        weakref.finalize(view, self._returned, slot).atexit = False
+        return torch.from_numpy(view)
+
+    def _returned(self, slot: Slot) -> None:
+        self._lent -= 1
+        self._pool.release(slot)
 
     def _aligned(
         self, description: Description, host: Tensor, block: Tensor, widths: Mapping[str, tuple[int, ...]]
