@@ -32,6 +32,8 @@ from robocache_ros.extras import need
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
 OPEN_FILES = 8
+# What h5py raises where an object is damaged, missing or of another kind.
+DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 MODALITIES = ("low_dim", "image")
 
 
@@ -79,7 +81,7 @@ class RobomimicDemos:
             if "robocache/provenance" in file:
                 where = f"{printable(self.path)}: provenance"
                 self._export = export_columns(parse_object(file["robocache/provenance"][()], where), where)
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except DAMAGE as error:
             raise _refusal(self.path, "", error) from None
 
     @property
@@ -99,7 +101,7 @@ class RobomimicDemos:
             streams = self._exported(demo, where) if self._export else self._nominal(demo, where)
             meta = parse_object(demo.attrs.get("ep_meta", "{}"), f"{where}: ep_meta")
             return SourceEpisode(streams, str(meta.get("lang", "")), self.name, where)
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except DAMAGE as error:
             raise _refusal(self.path, name, error) from None
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -111,7 +113,7 @@ class RobomimicDemos:
                 ticks = demo["robocache/tick_ns"]
                 return int(ticks[0]), int(ticks[-1])
             return nominal_span(len(demo["actions"]), self._rate_hz)
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except DAMAGE as error:
             raise _refusal(self.path, name, error) from None
 
     def _nominal(self, demo: Any, where: str) -> dict[str, Stream]:
@@ -182,7 +184,7 @@ class _Frames:
             stored = _file(self.path, os.getpid())[self.name]
             check_image_bytes(last + 1 - first, stored.shape[1:], printable(self.path))
             read: NDArray[np.uint8] = stored[first : last + 1]
-        except (KeyError, OSError, RuntimeError) as error:
+        except DAMAGE as error:
             raise _refusal(self.path, self.name, error) from None
         return read[rows - first]
 
