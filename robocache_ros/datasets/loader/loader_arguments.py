@@ -75,6 +75,19 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return 0, 1
 
 
+def check_ranks(world_size: int, given: bool) -> None:
+    """Refuse an epoch in which all ranks would see the same samples.
+
+    Errors:
+        RoboCacheError: torch.distributed was initialised after the loader took this process for the only one.
+    """
+    if world_size == 1 and not given and ranks(None, None)[1] > 1:
+        raise RoboCacheError(
+            "rank: torch.distributed was initialised after the loader was created; create it afterwards, in Lightning "
+            "in train_dataloader"
+        )
+
+
 def find_device(device: str | torch.device) -> torch.device:
     """Return the device of the batches, a GPU with its index.
 

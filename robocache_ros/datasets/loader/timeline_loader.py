@@ -19,6 +19,7 @@ from robocache_ros.datasets.loader.loader_arguments import (
     ON_ERROR,
     aligns_on_device,
     check_choice,
+    check_ranks,
     check_workers,
     find_device,
     ranks,
@@ -62,8 +63,7 @@ class TimelineLoader:
         rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
         windows: (ticks, stride): cut episodes into windows; None: whole items.
         ragged: `pad` samples of different lengths to the longest, or `concat` them.
-        statistics: mean and std by key; the batch is normalised by them, where values are valid. `auto`: those of
-            `dataset_statistics`.
+        statistics: mean and std by key, by which valid values are normalised; `auto`: as of `dataset_statistics`.
         augmentation: random changes of the samples.
         image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
@@ -106,6 +106,7 @@ class TimelineLoader:
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
         prefetch = check_workers(workers, prefetch)
+        self._ranks_given = world_size is not None
         rank, world_size = ranks(rank, world_size)
         self.dataset, self.batch_size, self.device = dataset, batch_size, find_device(device)
         self.cache, self.ragged = check_choice("cache", cache, CACHES), check_ragged(ragged)
@@ -124,9 +125,8 @@ class TimelineLoader:
         self._finishing = Finishing(Normalisation(statistics), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
-        self._resumed = False
+        self._resumed, self._filled = False, False
         self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
-        self._filled = False
         self._cached: SampleCache | None = None
         raw = aligns_on_device(align_on, jpeg, self.device)
         reader = BatchReader(dataset, on_error == "skip", raw, jpeg == "gpu")
@@ -150,6 +150,7 @@ class TimelineLoader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the batches of the next epoch, or over the rest of the one that was resumed."""
+        check_ranks(self._order.world_size, self._ranks_given)
         running = self._iterating()
         if running is not None:
             running.close()

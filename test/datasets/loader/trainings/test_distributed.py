@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from counting_episodes import Counting
 
+from robocache_ros.datasets import TimelineLoader
+from robocache_ros.errors import RoboCacheError
 from test.datasets.conftest import STEPS, episode, write_tfds
 
 ROOT = Path(__file__).parents[4]
@@ -41,3 +45,15 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
         assert sorted(order) == list(range(told[0]["samples"]))
         orders.append(order)
     assert orders[0] != orders[1]
+
+
+def test_a_loader_that_was_created_before_the_ranks_is_refused(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, alone = TimelineLoader(counting, 4), TimelineLoader(counting, 4, rank=0, world_size=1)
+    for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+
+    with pytest.raises(RoboCacheError, match="initialised after the loader was created; create it afterwards"):
+        next(iter(before))
+    assert len(list(alone)) == 4
