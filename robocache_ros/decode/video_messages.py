@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 _CODECS = {"h264": "h264", "h265": "hevc", "hevc": "hevc"}  # by the name in a message
 _START = b"\0\0\1"  # of a NAL unit in Annex B
+_HEAD_BYTES = 64  # of a NAL unit, of which a few are read
+_SLICE, _KEY_SLICE, _PARAMETERS = 1, 5, 7  # types of NAL units in H.264
+_PLAIN_PROFILES, _HIGH_PROFILES = (66, 77, 88), (44, 100, 110, 122, 244)
+_SEPARATE_PLANES = 3  # chroma format whose planes may be coded separately
+_LONGEST = 32  # zeros at the start of a number
+_MOST_BITS = 16  # of the number of a picture
 
 
 class VideoDecoder(Decoder):
@@ -36,6 +43,7 @@ class VideoDecoder(Decoder):
         super().__init__(stream, message, [((name,), string), (("data",), octets)], stamped=stamped)
         self._context: VideoCodecContext | None = None
         self._codec = ""
+        self._numbers = FrameNumbers()
         self._follows = False  # the pictures that the next one depends on are decoded
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
@@ -48,22 +56,104 @@ class VideoDecoder(Decoder):
             if not is_key_frame(packet, codec):
                 raise DecodeError("no_key_frame", "data: depends on an earlier picture that is missing or damaged")
             self._context, self._codec = _opened(codec), codec
+            self._numbers = FrameNumbers()
         self._follows = False  # unless this picture is decoded
+        if codec == "h264" and not self._numbers.follows(packet):
+            raise DecodeError("no_key_frame", "data: the message before it is missing; pictures depend on it")
         pixels = _decoded(self._context, packet)
         self._follows = True
         height, width, channels = pixels.shape
         return Sample(stamp_ns, ImagePayload(pixels.reshape(-1), "rgb8", width, height, channels * width))
 
 
+class FrameNumbers:
+    """Notices lost messages of H.264 by the numbers of its reference pictures; a decoder would fill the gap by guesses.
+
+    Streams that may leave numbers out, and those whose parameter set cannot be read, are not checked.
+    """
+
+    def __init__(self) -> None:
+        self._bits = 0  # of a number; 0: unknown
+        self._last = 0  # number of the last reference picture
+
+    def follows(self, packet: bytes) -> bool:
+        """Whether a packet is the next one."""
+        for head, unit in _units(packet):
+            kind = head & 31
+            if kind == _PARAMETERS:
+                self._bits = _number_bits(_Bits(unit))
+            elif kind in (_SLICE, _KEY_SLICE):
+                return self._is_next(kind == _KEY_SLICE, bool(head >> 5 & 3), _Bits(unit))
+        return True
+
+    def _is_next(self, key: bool, reference: bool, bits: _Bits) -> bool:
+        if not self._bits:
+            return True
+        for _ in range(3):  # first macroblock, type of the slice, picture parameter set
+            bits.golomb()
+        number, last = bits.read(self._bits), self._last
+        if key or reference:
+            self._last = number
+        return key or number in (last, (last + 1) % (1 << self._bits))
+
+
+class _Bits:
+    """Reads the head of a NAL unit; zeros after its end."""
+
+    def __init__(self, unit: bytes) -> None:
+        head = unit.replace(b"\0\0\3", b"\0\0")  # bytes that only prevent start codes
+        self._value, self._left = int.from_bytes(head, "big"), 8 * len(head)
+
+    def read(self, count: int) -> int:
+        self._left -= count
+        return (self._value >> self._left if self._left >= 0 else 0) & ((1 << count) - 1)
+
+    def golomb(self) -> int:
+        """An unsigned number in exponential Golomb code."""
+        zeros = 0
+        while zeros < _LONGEST and not self.read(1):
+            zeros += 1
+        return (1 << zeros) - 1 + self.read(zeros)
+
+
+def _number_bits(bits: _Bits) -> int:
+    """The bits of a picture's number, from a sequence parameter set; 0 if the numbers may have gaps or are not known.
+
+    The fields are those of ITU-T H.264, 7.3.2.1.1.
+    """
+    profile = bits.read(8)
+    bits.read(16)
+    bits.golomb()
+    if profile not in _PLAIN_PROFILES:
+        if profile not in _HIGH_PROFILES or bits.golomb() == _SEPARATE_PLANES:
+            return 0
+        bits.golomb()
+        bits.golomb()
+        if bits.read(2) & 1:  # scaling matrices
+            return 0
+    count = bits.golomb() + 4
+    order = bits.golomb()
+    if order == 0:
+        bits.golomb()
+    elif order == 1:
+        return 0
+    bits.golomb()
+    return 0 if bits.read(1) or count > _MOST_BITS else count
+
+
 def is_key_frame(packet: bytes, codec: str) -> bool:
     """Whether a packet of h264 or hevc in Annex B contains a picture that does not depend on others."""
+    heads = (head for head, _ in _units(packet))
+    return any(head & 31 == _KEY_SLICE if codec == "h264" else 16 <= head >> 1 & 63 <= 21 for head in heads)
+
+
+def _units(packet: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the first byte of each NAL unit, and the bytes that follow it."""
     at = packet.find(_START)
     while 0 <= at < len(packet) - len(_START):
-        head = packet[at + len(_START)]
-        if (head & 31 == 5) if codec == "h264" else (16 <= head >> 1 & 63 <= 21):
-            return True
-        at = packet.find(_START, at + len(_START))
-    return False
+        at += len(_START)
+        yield packet[at], packet[at + 1 : at + 1 + _HEAD_BYTES]
+        at = packet.find(_START, at)
 
 
 def _opened(codec: str) -> VideoCodecContext:

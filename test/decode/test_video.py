@@ -86,6 +86,20 @@ def test_after_a_damaged_message_pictures_are_refused_up_to_the_next_key_frame(d
             shown(decoder.decode_cdr(data).value)
 
 
+@pytest.mark.parametrize(("codec", "name"), [("libx264", "h264"), ("libx265", "h265")])
+def test_after_a_lost_message_pictures_are_refused_up_to_the_next_key_frame(
+    decoder: Decoder, codec: str, name: str
+) -> None:
+    found = packets(pictures(62), codec, gop=30)  # longer than the numbers of pictures, which begin again after 16
+    for number, packet in enumerate(found):
+        data = compressed_video(1, packet, name)
+        if 20 < number < 30:
+            with pytest.raises(DecodeError):
+                decoder.decode_cdr(data)
+        elif number != 20:
+            shown(decoder.decode_cdr(data).value)
+
+
 @pytest.mark.parametrize("data", [b"", b"\0\0\1", b"\0\0\1\x65", b"\0\0\1\x65" + bytes(range(256)), b"\xff" * 99])
 def test_bytes_that_are_not_video_are_refused(decoder: Decoder, data: bytes) -> None:
     with pytest.raises(DecodeError):
