@@ -82,7 +82,8 @@ def _formats(found: dict[str, Any]) -> list[str]:
         "",
         *_table(["format", "seconds", "CPU seconds"], rows),
         "",
-        f"One pass takes {found['times_the_slowest']} times the slowest alone ({found['times_the_slowest_wanted']}).",
+        f"One pass takes {found['times_the_slowest']} times the slowest alone ({found['times_the_slowest_wanted']}), "
+        f"and {found['times_the_slowest_cpu']} times the largest CPU time.",
     ]
 
 
