@@ -87,8 +87,10 @@ setup(
             "google-crc32c>=1.6",  # checksums of TFRecord files
         ],
         "hdf5": ["h5py>=3.9"],
-        # Public datasets; simplejpeg, if installed, decodes jpeg faster than pillow.
-        "datasets": ["h5py>=3.9", "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "google-crc32c>=1.6"],
+        "datasets": [  # public datasets
+            *("h5py>=3.9", "pyarrow>=10.0.1", "av>=12.0", "pillow>=9.3", "google-crc32c>=1.6"),
+            "simplejpeg>=1.8",  # decodes jpeg to the bits of pillow in less time; without it, pillow does
+        ],
         # Datasets at URLs; fsspec names the package of a kind of URL, such as s3fs, if it is missing.
         "remote": ["fsspec>=2024.2", "aiohttp>=3.9"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
