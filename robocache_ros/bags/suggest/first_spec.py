@@ -95,7 +95,7 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
     if kind in IMAGE_TYPES:
         return [_image(name, topic)], ""
     if kind in VIDEO_TYPES:
-        return [], "video: add it as a stream with image: {size: [height, width]}"
+        return [_video(name, topic)], ""
     if kind == CLOUD_TYPE:
         cloud = _cloud(name, topic)
         return ([cloud], "") if cloud else ([], "no finite x, y, z in it")
@@ -182,6 +182,11 @@ def _image(name: str, topic: TopicInfo) -> SuggestedStream:
     size = [height, width] if scale == 1 else [max(2, 2 * round(side * scale / 2)) for side in (height, width)]
     keys = {"image": {"size": size}, **_limits(topic, "hold")}
     return SuggestedStream(_base(name), _keys(name, topic, keys), f"{width}x{height} in the recording")
+
+
+def _video(name: str, topic: TopicInfo) -> SuggestedStream:
+    remark = "as large as in the recording; image: {size: [height, width]} makes it smaller"
+    return SuggestedStream(_base(name), _keys(name, topic, _limits(topic, "hold")), remark)
 
 
 def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
@@ -81,3 +85,10 @@ def test_a_dry_run_shows_the_frames_without_an_estimate(recorded: Path, video_sp
     run = dry_run([PlannedRecording(recorded)], video_spec, tmp_path / "out")
     assert run.frames == export([recorded], video_spec, tmp_path / "out").frames > 20
     assert run.estimate is None
+
+
+def test_the_first_spec_has_the_video_and_can_be_exported(recorded: Path, tmp_path: Path) -> None:
+    found = load_spec(yaml.safe_load(suggest_spec(describe(recorded))))
+    assert [stream.type for stream in found.media] == [VIDEO_TYPES[0]]
+    made = export([recorded], replace(found, actions="none"), tmp_path / "set")
+    assert made.frames > COUNT - FIRST_KEY
