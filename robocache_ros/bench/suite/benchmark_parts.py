@@ -95,6 +95,12 @@ PARTS: Mapping[str, Part] = {
         ("ROS",),
         ("--naive", "--seconds", "30"),
     ),
+    "loading": Part(
+        ("robocache_ros.bench.loading",),
+        "datasets of each format through the loader, beside the loaders that others use",
+        ("recordings", "datasets"),
+        ("--rounds", "1"),
+    ),
     "loading-gpu": Part(
         ("robocache_ros.bench.loading.on_gpu",),
         "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
