@@ -32,7 +32,10 @@ OPTIONS: dict[str, Any] = {
         given.Media, typer.Option(help="Store camera images as video (lossy), as PNG (lossless), or not at all.")
     ],
     "codec": Annotated[
-        given.Codec, typer.Option(help="Codec of videos. auto: the one that readers of each format expect.")
+        given.Codec,
+        typer.Option(
+            help="Codec of videos. auto: what readers of a format expect. copy: video topics are not encoded again."
+        ),
     ],
     "crf": Annotated[
         Optional[int],  # noqa: UP045 - typer reads it at run time

@@ -51,6 +51,7 @@ class Codec(str, Enum):
     auto = "auto"
     av1 = "av1"
     h264 = "h264"
+    copy = "copy"
 
 
 class OnInvalid(str, Enum):

@@ -47,11 +47,7 @@ class VideoDecoder(Decoder):
         self._follows = False  # the pictures that the next one depends on are decoded
 
     def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
-        text, data = values
-        codec = _CODECS.get(text.partition(";")[0].strip().lower())
-        if codec is None:
-            raise DecodeError("bad_encoding", f"format: '{printable(text, 40)}' is not one of h264, h265, hevc")
-        packet = data.tobytes()
+        codec, packet = _packet(*values)
         if self._context is None or codec != self._codec or not self._follows:
             if not is_key_frame(packet, codec):
                 raise DecodeError("no_key_frame", "data: depends on an earlier picture that is missing or damaged")
@@ -64,6 +60,22 @@ class VideoDecoder(Decoder):
         self._follows = True
         height, width, channels = pixels.shape
         return Sample(stamp_ns, ImagePayload(pixels.reshape(-1), "rgb8", width, height, channels * width))
+
+
+class PacketDecoder(VideoDecoder):
+    """The packet of a message as ImagePayload in h264 or hevc, not decoded."""
+
+    def _sample(self, stamp_ns: int | None, /, *values: Any) -> Sample:
+        codec, packet = _packet(*values)
+        return Sample(stamp_ns, ImagePayload(np.frombuffer(packet, np.uint8), codec))
+
+
+def _packet(text: str, data: Any) -> tuple[str, bytes]:
+    """Return the codec and the packet of a message."""
+    codec = _CODECS.get(text.partition(";")[0].strip().lower())
+    if codec is None:
+        raise DecodeError("bad_encoding", f"format: '{printable(text, 40)}' is not one of h264, h265, hevc")
+    return codec, data.tobytes()
 
 
 class FrameNumbers:

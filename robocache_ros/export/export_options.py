@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.episode_options import EpisodeOptions
-from robocache_ros.export.media.video import CODECS, MAX_CRF, PRESETS, VideoSettings
+from robocache_ros.export.media.video import CODECS, COPY, MAX_CRF, PRESETS, VideoSettings
 from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
@@ -25,7 +25,9 @@ class ExportOptions(EpisodeOptions):
     visibility: str = "ideal"  # ideal: ticks use every sample; deployed: only samples that had arrived on the robot
     compare_visibility: bool = False  # also compute the validity under the other visibility, for the report
     media: str = "video"  # store camera images as video where the format can, as PNG, or not at all
-    codec: str = "auto"  # of videos: auto, which is the usual one of each format, av1 or h264
+    codec: str = (
+        "auto"  # of videos: auto, which is the usual one of each format, av1, h264, or copy: that of video topics
+    )
     crf: int | None = None  # quality, speed and distance of key frames of videos; see VideoSettings
     preset: str | None = None
     gop: int | None = None
@@ -50,7 +52,7 @@ class ExportOptions(EpisodeOptions):
             raise RoboCacheError(f"formats: {', '.join(self.formats)} has one twice; name each format once")
         for name, choices in (
             ("media", MEDIA),
-            ("codec", ("auto", *CODECS)),
+            ("codec", ("auto", *CODECS, COPY)),
             ("jpeg", JPEG),
             ("depth", DEPTH),
             ("voxels", VOXELS),
@@ -80,7 +82,7 @@ class ExportOptions(EpisodeOptions):
 
     def _check_video(self) -> None:
         settings = self.video_settings
-        if self.codec == "auto":
+        if self.codec not in PRESETS:
             return
         if settings.preset is not None and settings.preset not in PRESETS[self.codec]:
             raise RoboCacheError(

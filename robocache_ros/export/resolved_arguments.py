@@ -11,6 +11,7 @@ from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats import DatasetFormat, load_format
 from robocache_ros.export.media.cloud_writer import has_points
+from robocache_ros.export.media.copied_video import check_copy
 from robocache_ros.export.pieces.convert_recording import masks_all
 from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.spec import FusionSpec
@@ -42,6 +43,7 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
 
 def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
     """Load the formats; refuse what they cannot store."""
+    check_copy(spec, options)
     formats = [load_format(name) for name in options.formats]
     for format_ in formats:
         format_.check(spec, options)

@@ -66,8 +66,12 @@ class JoinedVideo:
         path = self._folder / self._path.format(chunk_index=chunk, file_index=file)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._container = need("av", "export").open(str(path), "w")
-        if hasattr(self._container, "add_stream_from_template"):
-            self._stream = self._container.add_stream_from_template(stream, opaque=True)
-        else:  # PyAV before 14
-            self._stream = self._container.add_stream(template=stream)
+        self._stream = add_stream_like(self._container, stream)
         self._files += 1
+
+
+def add_stream_like(container: Any, stream: Any) -> Any:
+    """Add a stream for packets of another one to a container."""
+    if hasattr(container, "add_stream_from_template"):
+        return container.add_stream_from_template(stream, opaque=True)
+    return container.add_stream(template=stream)  # PyAV before 14

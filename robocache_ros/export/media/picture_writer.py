@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.media.blobs import BlobWriter
-from robocache_ros.export.media.video import CODECS, VideoFile, VideoSettings
+from robocache_ros.export.media.copied_video import copy_video
+from robocache_ros.export.media.video import CODECS, COPY, VideoFile, VideoSettings
 from robocache_ros.export.statistics import Histogram
 from robocache_ros.extras import need
 from robocache_ros.spec import StreamSpec
 
-VIDEO = CODECS
+VIDEO = (*CODECS, COPY)
 ENCODINGS = (*VIDEO, "png", "jpeg", "raw")
 JPEG_QUALITY = 95
 STATS_ROWS = 64  # statistics are of as many evenly spaced rows of an image, or up to twice as many
@@ -90,7 +92,10 @@ class PictureWriter:
         self, folder: Path, stream: StreamSpec, encodings: Sequence[str], rate_hz: int, settings: VideoSettings
     ) -> None:
         self._folder, self._name, self._rate_hz, self._settings = folder, stream.name, rate_hz, settings
-        self._codecs = [encoding for encoding in encodings if encoding in VIDEO]
+        self._stream = stream
+        self._codecs = [encoding for encoding in encodings if encoding in CODECS]
+        self._copies = COPY in encodings
+        self._used: list[list[int]] = []  # by episode, the stamps of the messages that its rows used
         self._images = {e: BlobWriter(blobs_path(folder, stream.name, e)) for e in encodings if e not in VIDEO}
         self._numbers = _SampleNumbers(folder, stream.name)
         self._videos: list[VideoFile] = []
@@ -102,6 +107,7 @@ class PictureWriter:
     def begin_episode(self) -> None:
         """Start an episode."""
         self._episodes.append(Histogram())
+        self._used.append([])
         self._numbers.begin_episode()
 
     def write(self, images: NDArray[np.uint8], used: Used) -> None:
@@ -113,6 +119,8 @@ class PictureWriter:
             images = np.broadcast_to(images, (len(images), 3, *self._shape))
         if not self._videos:
             self._open_videos()
+        if self._copies:
+            self._used[-1] += used.tolist()
         numbers, rows = [], stats_rows(self._shape[0])
         for image, stamp in zip(images, used.tolist(), strict=True):
             if self._numbers.is_new(stamp):
@@ -131,6 +139,14 @@ class PictureWriter:
         self._close_videos(complete=True)
         if not self._episodes[-1].images:  # no image in the episode: the stored images are black
             self._episodes[-1].add(np.zeros((3, *self._shape), np.uint8))
+
+    def copy_video(self, bag: Bag) -> None:
+        """Write the videos that are copied from the recording, after its last row."""
+        if self._copies:
+            files = [video_path(self._folder, self._name, COPY, number) for number in range(len(self._used))]
+            stamps = [np.array(used, np.int64) for used in self._used]
+            copied = copy_video(bag, self._stream, stamps, files, (self._shape[0], self._shape[1]), self._rate_hz)
+            self._codec_names[COPY], self._pixel_formats[COPY] = copied
 
     def summary(self) -> dict[str, Any]:
         """Return the constructor arguments of a `PictureInfo`."""

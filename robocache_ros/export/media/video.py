@@ -67,6 +67,7 @@ class VideoSettings:
 
 
 CODECS = ("av1", "h264")
+COPY = "copy"  # the packets of a video topic
 MAX_CRF = {"av1": 63, "h264": 51}
 MAX_GOP = 1000
 PRESETS = {

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.exported_dataset import CONTENTS
@@ -101,10 +102,12 @@ class PieceWriter:
         }
         self._episodes.append({"length": length, "stats": stats})
 
-    def finish(self) -> None:
-        """Complete the files."""
+    def finish(self, bag: Bag) -> None:
+        """Complete the files. Videos that are copied are read from the recording."""
         for thread in self._threads.values():
             thread.wait()
+        for picture in self._pictures.values():
+            picture.copy_video(bag)
         self.close(complete=True)
         contents = {
             "episodes": self._episodes,

@@ -150,7 +150,7 @@ class _Draft:
     """A piece while it is made."""
 
     def __init__(self, work: _Work, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
-        self._work, self._plan = work, plan
+        self._work, self._plan, self._bag = work, plan, bag
         self._folder = stack.enter_context(work.store.draft())
         video, points = plan.options.video_settings, plan.options.points
         self._writer = stack.enter_context(
@@ -165,7 +165,7 @@ class _Draft:
         converted, refused = self.conversion.result()
         if refused:
             raise refused
-        self._writer.finish()
+        self._writer.finish(self._bag)
         files = self._work.checksums.result()
         recording_file.save(self._folder, converted, files)
         return self._work.store.commit(self._folder, self._plan.key(self._work.recording, files))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import yaml
@@ -21,6 +22,7 @@ from robocache_ros.export.outputs.output import outputs_of
 from robocache_ros.export.preview.dry_run import dry_run
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.validate.validators import validate
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 
@@ -92,3 +94,51 @@ def test_the_first_spec_has_the_video_and_can_be_exported(recorded: Path, tmp_pa
     assert [stream.type for stream in found.media] == [VIDEO_TYPES[0]]
     made = export([recorded], replace(found, actions="none"), tmp_path / "set")
     assert made.frames > COUNT - FIRST_KEY
+
+
+@pytest.fixture
+def on_the_grid(tmp_path: Path) -> Path:
+    """A camera whose messages are at the ticks of 30 Hz, with key frames; joints too."""
+    first, messages = START_NS * 30 // 10**9 + 1, []
+    for k, packet in enumerate(packets(pictures(COUNT), gop=FIRST_KEY)):
+        at = (first + k) * 10**9 // 30
+        messages += [("/camera", at, compressed_video(at, packet)), ("/x", at, b"\0\1\0\0" + np.float64(k).tobytes())]
+    types, definitions = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}, {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
+    return write_bag(tmp_path / "grid", types, messages, definitions=definitions)
+
+
+@pytest.mark.parametrize("format_", ["lerobot", "lerobot21"])
+def test_packets_on_the_grid_are_copied(
+    on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path, format_: str
+) -> None:
+    out = export([on_the_grid], video_spec, tmp_path / "set", ExportOptions(formats=(format_,), codec="copy")).out
+    (video,) = out.rglob("*.mp4")
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.average_rate) == ("h264", 30)
+        copied = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    with Bag(on_the_grid) as bag:
+        decoded = np.concatenate([part.media["front"].numpy() for part in BagRun(bag, video_spec).frames()])
+    assert np.array_equal(np.stack(copied), decoded.transpose(0, 2, 3, 1))
+    assert [finding for one in validate(out, decode=True) for finding in one.found] == []
+
+
+def test_packets_off_the_grid_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(
+        RoboCacheError, match=r"front: row 1 of an episode does not use the message after that of row 0"
+    ):
+        export([on_the_grid], replace(video_spec, rate_hz=60), tmp_path / "set", ExportOptions(codec="copy"))
+
+
+def test_resized_pictures_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
+    raw = video_spec.to_dict()
+    raw["streams"]["front"]["image"] = {"size": [HEIGHT // 2, WIDTH // 2]}
+    with pytest.raises(
+        RoboCacheError, match=r"front: images of \d+x\d+ are resized from \d+x\d+; leave image.size out"
+    ):
+        export([on_the_grid], load_spec(raw), tmp_path / "set", ExportOptions(codec="copy"))
+
+
+def test_copying_needs_a_video_topic(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="codec: copy needs a video topic"):
+        export(bags[:1], spec, tmp_path / "set", ExportOptions(codec="copy"))

@@ -20,6 +20,7 @@ from robocache_ros.export.formats.lerobot.arrays import write_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import REWARD, RowTables, standard_columns
+from robocache_ros.export.media.copied_video import copied_or
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -47,7 +48,7 @@ class LeRobotV21Format:
 
     def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
-        return {"video": "h264", "image": "png"}.get(options.media)
+        return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write the dataset. Its meta/info.json, by which LeRobot recognizes it, is written last."""

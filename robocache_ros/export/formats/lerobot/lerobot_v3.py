@@ -16,9 +16,10 @@ from robocache_ros.export.formats.lerobot.arrays import write_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
+from robocache_ros.export.media.copied_video import copied_or
 from robocache_ros.export.media.joined_video import JoinedVideo
 from robocache_ros.export.media.picture_writer import VIDEO
-from robocache_ros.export.media.video import DEPTH_VIDEO
+from robocache_ros.export.media.video import CODECS, DEPTH_VIDEO
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -45,7 +46,7 @@ class LeRobotFormat:
 
     def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""
-        video = "av1" if options.codec == "auto" else options.codec
+        video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
         return {"video": video, "image": "png"}.get(options.media)
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
