@@ -17,7 +17,7 @@ from robocache_ros.engine import FusionEngine
 from robocache_ros.nodes import clock_sources
 from robocache_ros.nodes.clock_sources import WallClockSource
 from robocache_ros.nodes.middleware import compat
-from robocache_ros.nodes.subscriptions import large_messages
+from robocache_ros.nodes.subscriptions import flood, large_messages
 from robocache_ros.nodes.subscriptions.arrivals import BATCH
 from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
 from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
@@ -107,7 +107,7 @@ def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest
 
 
 def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flood() -> int:
+    def flooded() -> int:
         wall_clock.received.extend((None, ReceivedMessage(b"", 0, 1)) for _ in range(2 * BATCH))
         before = len(wall_clock.pushed)
         list(wall_clock.source.step())
@@ -118,17 +118,17 @@ def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.Mon
         return pushed
 
     monkeypatch.setattr(clock_sources, "FLOOD_NS", -1)  # in a flood a step has time for one message
-    assert flood() == 2 * BATCH
+    assert flooded() == 2 * BATCH
     monkeypatch.setattr(clock_sources, "PUSH_NS", -1)
-    assert flood() == 1
+    assert flooded() == 1
     monkeypatch.setattr(clock_sources, "PUSH_NS", 3600_000 * MS)
 
-    assert flood() == 1
+    assert flooded() == 1
 
-    monkeypatch.setattr("robocache_ros.nodes.subscriptions.flood.WINDOW_NS", 0)
+    monkeypatch.setattr(flood, "WINDOW_NS", 0)
     for _ in range(2):  # a window that begins in the flood, and a calm one
         list(wall_clock.source.step())
-    assert flood() == 2 * BATCH
+    assert flooded() == 2 * BATCH
 
 
 def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
