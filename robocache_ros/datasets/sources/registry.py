@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats_by_name import FormatsByName
 
 ENTRY_POINTS = "robocache_ros.datasets"
 _SOURCES = "robocache_ros.datasets.sources"
@@ -25,9 +24,12 @@ FORMATS = {
 }
 
 
+_BY_NAME = FormatsByName("format", FORMATS, ENTRY_POINTS)
+
+
 def known_formats() -> tuple[str, ...]:
     """Return the names of all formats, those of other packages last."""
-    return (*FORMATS, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(FORMATS)))
+    return _BY_NAME.names()
 
 
 def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
@@ -41,23 +43,11 @@ def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
     Errors:
         DatasetError: there is no such format, or the package that has it cannot be imported.
     """
-    source: EpisodeSource
-    if name in FORMATS:
-        module, _, attribute = FORMATS[name].partition(":")
-        source = getattr(import_module(module), attribute)(path, **options)
-        return source
-    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
-    if not points:
-        known = ", ".join(known_formats())
-        raise DatasetError(f"format: {printable(name, 40)!r} is not one of {printable(known, 120)}; choose one of them")
     try:
-        opens = points[0].load()
-    except Exception as error:
-        where = printable(points[0].value, 60)
-        raise DatasetError(
-            f"format: {name} of {where} cannot be imported ({printable(error, 60)}); reinstall it"
-        ) from error
-    source = opens(path, **options)
+        opens = _BY_NAME.load(name)
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from error
+    source: EpisodeSource = opens(path, **options)
     if not all(hasattr(source, method) for method in ("__len__", "read", "span_ns")):
         raise DatasetError(f"format: {name} returns {type(source).__name__}, not an EpisodeSource; reinstall it")
     return source

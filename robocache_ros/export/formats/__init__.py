@@ -5,15 +5,13 @@ Formats of other packages are found through entry points of the group `robocache
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
-from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.extras import need
+from robocache_ros.formats_by_name import FormatsByName
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 ENTRY_POINTS = "robocache_ros.formats"
@@ -27,6 +25,7 @@ FORMATS = {
     "robomimic": "robocache_ros.export.formats.dense.robomimic:ROBOMIMIC",
     "diffusion_policy": "robocache_ros.export.formats.dense.diffusion_policy:DIFFUSION_POLICY",
 }
+_BY_NAME = FormatsByName("formats", FORMATS, ENTRY_POINTS)
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 
 
@@ -66,7 +65,7 @@ class DatasetFormat(Protocol):
 
 def known_formats() -> tuple[str, ...]:
     """Return the names of all formats, those of other packages last."""
-    return (*FORMATS, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(FORMATS)))
+    return _BY_NAME.names()
 
 
 def load_format(name: str) -> DatasetFormat:
@@ -75,21 +74,7 @@ def load_format(name: str) -> DatasetFormat:
     Errors:
         RoboCacheError: there is no such format, or it cannot be imported.
     """
-    found: DatasetFormat
-    if name in FORMATS:
-        module, _, attribute = FORMATS[name].partition(":")
-        found = getattr(import_module(module), attribute)
-    else:
-        points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
-        if not points:
-            raise RoboCacheError(f"formats: {printable(name, 40)!r} is not one of {', '.join(known_formats())}")
-        try:
-            found = points[0].load()
-        except Exception as error:
-            where = printable(points[0].value, 60)
-            raise RoboCacheError(
-                f"formats: {name} of {where} cannot be imported ({printable(error, 60)}); reinstall it"
-            ) from error
+    found: DatasetFormat = _BY_NAME.load(name)
     for library, extra in LIBRARIES.items():
         need(library, extra)
     return found

@@ -14,6 +14,7 @@ from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.engine.backends.media_tensors import tensor_format
+from robocache_ros.export.formats.mcap.plot_messages import message_dtype
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
@@ -35,16 +36,7 @@ def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
     Errors:
         ValueError: a message has another size or byte order.
     """
-    fields = [
-        ("encapsulation", "S4"),
-        ("sec", "<i4"),
-        ("nanosec", "<u4"),
-        ("valid", "u1"),
-        ("padding", "V3"),
-        ("age_ms", "<f4"),
-        ("values", "<f4", (columns,)),
-    ]
-    kind = np.dtype(fields)
+    kind = message_dtype(columns)
     for message in messages:
         if len(message) != kind.itemsize or bytes(message[:4]) != _LITTLE_ENDIAN:
             raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
