@@ -141,7 +141,7 @@ def report(result: dict[str, Any]) -> str:
         [
             f"# Memory and time of an export: {recording['minutes']:g} minutes, {recording['bytes'] / 1e9:.2f} GB",
             "",
-            "`python -m robocache_ros.bench.export_memory --tree before=98b0eb2 --tree now=.` makes a synthetic",
+            "`python -m robocache_ros.bench.export_memory` (`--tree NAME=FOLDER` for others) makes a synthetic",
             f"recording ({topics_in_words}) and exports it with `--media {result['media']}`.",
             "The clouds become occupancy voxels. The parent samples RssAnon of the exporting process every 20 ms.",
             f"{on['cores']} cores of an {on['cpu']}, Python {on['python']}, {on['date']}. Seconds are those of the",
