@@ -98,26 +98,39 @@ def test_the_first_spec_has_the_video_and_can_be_exported(recorded: Path, tmp_pa
 
 @pytest.fixture
 def on_the_grid(tmp_path: Path) -> Path:
+    return grid_recording(tmp_path, "libx264", "h264")
+
+
+def grid_recording(tmp_path: Path, encoder: str, codec: str) -> Path:
     """A camera whose messages are at the ticks of 30 Hz, with key frames; joints too."""
     first, messages = START_NS * 30 // 10**9 + 1, []
-    for k, packet in enumerate(packets(pictures(COUNT), gop=FIRST_KEY)):
+    for k, packet in enumerate(packets(pictures(COUNT), encoder, gop=FIRST_KEY)):
         at = (first + k) * 10**9 // 30
-        messages += [("/camera", at, compressed_video(at, packet)), ("/x", at, b"\0\1\0\0" + np.float64(k).tobytes())]
+        messages.append(("/camera", at, compressed_video(at, packet, codec)))
+        messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
     types, definitions = {"/camera": VIDEO_TYPES[0], "/x": "std_msgs/msg/Float64"}, {VIDEO_TYPES[0]: COMPRESSED_VIDEO}
     return write_bag(tmp_path / "grid", types, messages, definitions=definitions)
 
 
-@pytest.mark.parametrize("format_", ["lerobot", "lerobot21"])
+@pytest.mark.parametrize(
+    ("format_", "encoder", "codec", "decoder"),
+    [
+        ("lerobot", "libx264", "h264", "h264"),
+        ("lerobot21", "libx264", "h264", "h264"),
+        ("lerobot", "libx265", "h265", "hevc"),
+    ],
+)
 def test_packets_on_the_grid_are_copied(
-    on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path, format_: str
+    video_spec: FusionSpec, tmp_path: Path, format_: str, encoder: str, codec: str, decoder: str
 ) -> None:
-    out = export([on_the_grid], video_spec, tmp_path / "set", ExportOptions(formats=(format_,), codec="copy")).out
+    recording = grid_recording(tmp_path, encoder, codec)
+    out = export([recording], video_spec, tmp_path / "set", ExportOptions(formats=(format_,), codec="copy")).out
     (video,) = out.rglob("*.mp4")
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
-        assert (stream.codec_context.name, stream.average_rate) == ("h264", 30)
+        assert (stream.codec_context.name, stream.average_rate) == (decoder, 30)
         copied = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-    with Bag(on_the_grid) as bag:
+    with Bag(recording) as bag:
         decoded = np.concatenate([part.media["front"].numpy() for part in BagRun(bag, video_spec).frames()])
     assert np.array_equal(np.stack(copied), decoded.transpose(0, 2, 3, 1))
     assert [finding for one in validate(out, decode=True) for finding in one.found] == []
