@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -144,7 +145,9 @@ def _remux(raw: Path, codec: str, file: Path, name: str, rows: int, size: tuple[
                 f"image.size out of the spec, or {WAY_OUT}"
             )
         stream = add_stream_like(target, pictures)
-        stream.time_base = time_base
+        with warnings.catch_warnings():  # PyAV 12 takes the stream for one that is decoded
+            warnings.simplefilter("ignore", DeprecationWarning)
+            stream.time_base = time_base
         for packet in source.demux(pictures):
             if not packet.size:
                 continue  # the end of the file
