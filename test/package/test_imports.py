@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("buffer_pool", "errors", "extras", "formats_by_name", "resources", "text_file", "units"),
-    ("alignments", "monitoring", "reductions", "tfrecord"),
+    ("alignments", "monitoring", "reductions", "remote", "tfrecord"),
     ("spec",),
     ("ops",),
     ("decode",),

@@ -1,1 +1,1 @@
-"""Files of datasets that are elsewhere: URLs of fsspec, and the local cache of what was downloaded."""
+"""Files of datasets: their JSON files and their paths."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from robocache_ros.datasets.episode_source import DatasetError
-from robocache_ros.datasets.files.file_cache import FileCache
-from robocache_ros.datasets.files.remote_path import RemotePath
-
-CACHE_BYTES = 64 << 30
+from robocache_ros.remote.any_path import CACHE_BYTES, any_path
 
 
 def dataset_path(
@@ -22,34 +16,5 @@ def dataset_path(
     cache_bytes: int = CACHE_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Return a local path as it is, and for a URL a path whose files are downloaded when they are used.
-
-    Args:
-        path: a path, or a URL of a file system of fsspec, such as s3://, gs://, https:// or memory://.
-        cache_dir: folder of the downloaded files; None: robocache_ros/datasets in $XDG_CACHE_HOME or ~/.cache. Any
-            number of processes may share it.
-        cache_bytes: limit of its size. Files that are open are kept, also if they exceed it.
-        storage_options: of the file system.
-
-    Errors:
-        RoboCacheError: fsspec, or what it needs for this kind of URL, is not installed, or `cache_bytes` is wrong.
-    """
-    if isinstance(path, RemotePath) or not isinstance(path, str) or "://" not in path:
-        return Path(path) if isinstance(path, str) else path
-    if not 0 < cache_bytes < 1 << 63:
-        raise DatasetError(f"cache_bytes: {cache_bytes!r} is not a number of bytes; give one")
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache_ros" / "datasets"
-    remote = RemotePath(path, storage_options or {}, FileCache(Path(cache_dir or default), int(cache_bytes)))
-    remote.check()
-    return as_path(remote)
-
-
-def as_path(path: Any) -> Path:
-    """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are."""
-    return Path(path) if isinstance(path, str) else cast(Path, path)
-
-
-def keep_for(path: Path, holder: Any) -> None:
-    """Keep the local copy of a path in the cache as long as an object exists, such as a library's open file."""
-    if isinstance(path, RemotePath):
-        weakref.finalize(holder, path.open().close)
+    """Return the path of a dataset; see `any_path`. Downloaded files are in robocache_ros/datasets by default."""
+    return any_path(path, "datasets", cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)

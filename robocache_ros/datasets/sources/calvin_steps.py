@@ -25,9 +25,9 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.restricted_pickle import load_arrays
 from robocache_ros.errors import printable
+from robocache_ros.remote.any_path import as_path
 
 RATE_HZ = 30.0
 LANGUAGE = "lang_annotations/auto_lang_ann.npy"

@@ -22,7 +22,6 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import file_below, read_object
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks, successes
 from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     DepthFrames,
@@ -39,6 +38,7 @@ from robocache_ros.datasets.sources.lerobot_layout import (
 )
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
+from robocache_ros.remote.any_path import as_path
 
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
 TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"

@@ -24,12 +24,12 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows, channels_last
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.datasets.sources.open_x import rate_of
 from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.any_path import as_path
 from robocache_ros.tfrecord.example import parse_example
 from robocache_ros.tfrecord.record_file import RecordFile
 from robocache_ros.tfrecord.tfds_dataset import TfdsDataset

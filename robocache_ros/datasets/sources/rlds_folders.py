@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.datasets.sources.rlds_episodes import RldsEpisodes
 from robocache_ros.errors import printable
+from robocache_ros.remote.any_path import as_path
 
 MAX_DATASETS = 10_000  # in a folder
 

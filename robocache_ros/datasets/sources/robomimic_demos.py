@@ -24,11 +24,11 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import parse_object
-from robocache_ros.datasets.files.dataset_path import as_path, keep_for
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.remote.any_path import as_path, keep_for
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
 OPEN_FILES = 8

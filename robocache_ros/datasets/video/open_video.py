@@ -13,10 +13,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import DatasetError
-from robocache_ros.datasets.files.dataset_path import keep_for
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.remote.any_path import keep_for
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
 SKIP_S = 1.0  # of video that is decoded without need rather than sought over

@@ -29,7 +29,8 @@ from robocache_ros.datasets import (
     open_dataset,
 )
 from robocache_ros.datasets.files.dataset_path import dataset_path
-from robocache_ros.datasets.files.remote_path import RemotePath
+from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.remote.remote_path import RemotePath
 
 from ..conftest import STEPS, episode, write_calvin, write_tfds
 
@@ -192,7 +193,7 @@ def test_a_file_system_that_cannot_be_reached_is_named(
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuses)
 
-    with pytest.raises(DatasetError, match=r"memory://training.*: cannot be read: no route to the host; check the URL"):
+    with pytest.raises(RemoteError, match=r"memory://training.*: cannot be read: no route to the host; check the URL"):
         CALVINDataset(url, cache_dir=tmp_path / "cache")
 
 
@@ -220,7 +221,7 @@ def test_a_remote_path_can_be_pickled(memory: Callable[[Path], str], tmp_path: P
 
 
 def test_a_url_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"nothing://x: .*nothing"):
+    with pytest.raises(RemoteError, match=r"nothing://x: .*nothing"):
         open_dataset("webdataset", "nothing://x", cache_dir=tmp_path)
 
 

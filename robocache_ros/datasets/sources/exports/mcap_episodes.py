@@ -23,7 +23,6 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.image_decoding import decode_image
 from robocache_ros.datasets.sources.exports.export_columns import Marks, export_columns, read_marks
 from robocache_ros.datasets.sources.exports.fused_messages import (
@@ -37,6 +36,7 @@ from robocache_ros.datasets.sources.exports.fused_messages import (
     window_values,
 )
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.any_path import as_path
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 
 PREFIX = "/robocache"

@@ -18,11 +18,11 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import read_object
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.zarr_rows import ZarrRows, open_zarr
 from robocache_ros.errors import printable
+from robocache_ros.remote.any_path import as_path
 
 FOLDER, ACTION, REWARD = "replay_buffer.zarr", "action", "reward"
 MARKS = TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"

@@ -22,11 +22,11 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.files.dataset_files import file_below, parse_object, read_object
-from robocache_ros.datasets.files.dataset_path import as_path
 from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last, npy_array
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members
 from robocache_ros.errors import printable
+from robocache_ros.remote.any_path import as_path
 
 STATE, ACTION = "state.npy", "action.npy"
 IMAGES = ("png", "jpg")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.datasets.episode_source import DatasetError
-from robocache_ros.datasets.files.file_cache import FileCache
+from robocache_ros.remote.file_cache import FileCache
+from robocache_ros.remote.remote_error import RemoteError
 
 SIZE = 1000
 
@@ -97,14 +97,14 @@ def test_a_file_that_was_closed_is_removed_like_others(tmp_path: Path) -> None:
 
 
 def test_a_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"a\.npz: 1,000 bytes are more than the cache of 999; raise cache_bytes"):
+    with pytest.raises(RemoteError, match=r"a\.npz: 1,000 bytes are more than the cache of 999; raise cache_bytes"):
         use(FileCache(tmp_path, SIZE - 1), 1)
 
 
 def test_a_download_of_another_size_is_not_used(tmp_path: Path) -> None:
     cache = FileCache(tmp_path, 10 * SIZE)
 
-    with pytest.raises(DatasetError, match=r"a\.npz: 1,000 bytes came, not 999; try again"):
+    with pytest.raises(RemoteError, match=r"a\.npz: 1,000 bytes came, not 999; try again"):
         cache.open(key(1), "a.npz", SIZE - 1, writes(1))
 
     assert stored(cache) == set()
@@ -155,7 +155,7 @@ def test_a_file_that_lost_its_end_is_downloaded_again(tmp_path: Path) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from robocache_ros.datasets.files.file_cache import FileCache
+from robocache_ros.remote.file_cache import FileCache
 
 folder, log, limit, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 cache = FileCache(folder, limit)

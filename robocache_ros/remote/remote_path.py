@@ -12,10 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from robocache_ros.datasets.episode_source import DatasetError
-from robocache_ros.datasets.files.file_cache import FileCache
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.remote.file_cache import FileCache
+from robocache_ros.remote.remote_error import RemoteError
 
 RECENT = 16  # files that are kept after they were given to a library by name, until it has opened them
 MAX_KNOWN = 1 << 16  # descriptions of files that are kept in each process
@@ -95,7 +95,7 @@ class RemotePath:
         """Whether there is a file or a folder.
 
         Errors:
-            DatasetError: it cannot be reached; also of the following methods, up to `open`.
+            RemoteError: it cannot be reached; also of the following methods, up to `open`.
         """
         return self._described() is not None
 
@@ -136,12 +136,12 @@ class RemotePath:
 
         Errors:
             OSError: there is no such file, it cannot be reached, or the disk is full.
-            DatasetError: it is larger than the cache, or has changed.
+            RemoteError: it is larger than the cache, or has changed.
         """
         assert mode == "rb"
         told = _info(self, os.getpid())
         if not isinstance(told.get("size"), int):
-            raise DatasetError(f"{printable(self.url)}: its size is not stated; copy it to a local folder")
+            raise RemoteError(f"{printable(self.url)}: its size is not stated; copy it to a local folder")
         version = hashlib.sha256(f"{self.url}\n{_version(told)}".encode()).hexdigest()[:32]
         return self.cache.open(version, self.name, told["size"], lambda local: self._download(told, local))
 
@@ -168,7 +168,7 @@ class RemotePath:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DatasetError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
+            raise RemoteError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
 
     def _listed(self, ask: Callable[[], Any]) -> list[Any]:
         try:
@@ -176,14 +176,14 @@ class RemotePath:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise DatasetError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
+            raise RemoteError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
 
     def _download(self, told: Mapping[str, Any], local: Path) -> None:
         system, path = _system(self, os.getpid())
         _reached(self, lambda: system.get_file(path, str(local)))
         system.invalidate_cache()
         if _version(_reached(self, lambda: system.info(path))) != _version(told):
-            raise DatasetError(f"{printable(self.url)}: changed while it was downloaded; try again")
+            raise RemoteError(f"{printable(self.url)}: changed while it was downloaded; try again")
 
 
 def _system(path: RemotePath, process: int) -> tuple[Any, str]:
@@ -192,7 +192,7 @@ def _system(path: RemotePath, process: int) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = core.url_to_fs(path.url, **path.options)
     except (ImportError, ValueError, TypeError) as error:
-        raise DatasetError(f"{printable(path.url, 60)}: {printable(error, 100)}; install what it needs") from None
+        raise RemoteError(f"{printable(path.url, 60)}: {printable(error, 100)}; install what it needs") from None
     return found
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.errors import printable
+from robocache_ros.remote.remote_error import RemoteError
 
 MAX_NAME = 100  # characters kept of a file's name
 KEPT_SHARE = 0.9  # of the limit, after files were removed: so that it is not done for each download
@@ -46,12 +46,12 @@ class FileCache:
             download: writes the file to a path.
 
         Errors:
-            DatasetError: the file is larger than the limit, or the download has another size.
+            RemoteError: the file is larger than the limit, or the download has another size.
             OSError: the disk is full, or the download fails.
         """
         if size > self.limit:
             shown = printable(name, 60)
-            raise DatasetError(f"{shown}: {size:,} bytes are more than the cache of {self.limit:,}; raise cache_bytes")
+            raise RemoteError(f"{shown}: {size:,} bytes are more than the cache of {self.limit:,}; raise cache_bytes")
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}-{name[-MAX_NAME:]}"
         while True:
@@ -89,7 +89,7 @@ class FileCache:
                 download(partial)
                 if (found := partial.stat().st_size) != size or not _is_at(partial, handle):
                     name = printable(path.name[33:], 60)
-                    raise DatasetError(f"{name}: {found:,} bytes came, not {size:,}; try again")
+                    raise RemoteError(f"{name}: {found:,} bytes came, not {size:,}; try again")
                 os.fsync(handle)
                 partial.rename(path)
             except BaseException:
