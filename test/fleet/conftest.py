@@ -1,0 +1,81 @@
+"""An S3 server on this machine, a bucket for each test, and a proxy that adds faults.
+
+    def test_a(s3: Bucket) -> None:                     # moto's server; the bucket is empty and of this test
+        s3.put("raw/a.mcap", path)                      # a file, or bytes
+        export([f"{s3.url}/raw/a.mcap"], spec, f"{s3.url}/out")
+        assert s3.keys("out/") == [...]
+        s3.read("out/meta/info.json")
+
+    def test_b(faulty_s3: Bucket, faults: Faults) -> None:   # the same bucket through the proxy
+        faults.share, faults.kinds = 0.1, ("500", "503", "slow", "reset", "cut")
+        ...
+        assert sum(r.sent for r in faults.requests) < ...    # every request is noted, with its bytes
+        faulty_s3.read("out/meta/info.json")             # put, read and keys go to the server, past the proxy
+
+`Faults` in fault_proxy.py lists what the proxy can do: faults for a share of the requests, writes that are denied,
+credentials that have expired, conditional puts that are refused or ignored.
+
+The environment of the test (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …) names the server, or with `faulty_s3` the proxy:
+plain URLs work, also in processes that the test starts. Where options are needed, `s3.options` has them for s3fs, and
+`s3.env` for another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from .fault_proxy import FaultProxy, Faults
+from .s3_server import Bucket, environment, running_server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of an S3 server, in a process of its own."""
+    with running_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+    """An empty bucket."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what is downloaded is of this test too
+    yield from _bucket(s3_server, monkeypatch)
+
+
+@pytest.fixture
+def faults(s3_server: str) -> Iterator[Faults]:
+    """The faults of the proxy that `faulty_s3` goes through; none at first."""
+    with FaultProxy(s3_server) as proxy:
+        yield proxy.faults
+
+
+@pytest.fixture
+def faulty_s3(s3: Bucket, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """The bucket `s3` through the proxy."""
+    _use(faults.endpoint, monkeypatch)
+    yield replace(s3, endpoint=faults.endpoint)
+    _forget()
+
+
+def _bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    _use(endpoint, monkeypatch)
+    bucket = Bucket.created(endpoint)
+    yield bucket
+    bucket.remove()
+    _forget()
+
+
+def _use(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(endpoint).items():
+        monkeypatch.setenv(name, value)
+    _forget()
+
+
+def _forget() -> None:
+    """Forget connections of file systems: they are kept by their options, and not by the environment."""
+    fsspec.get_filesystem_class("s3").clear_instance_cache()

@@ -1,0 +1,135 @@
+"""moto's S3 server in a process of its own, and buckets on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SERVER = """
+import sys, threading
+import logging
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+WSGIRequestHandler.protocol_version = "HTTP/1.1"  # connections are kept
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print(server.server_port, flush=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.stdin.read()  # ends with the tests, however they end
+"""
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """Run a server as long as the context; yield its URL."""
+    command = [sys.executable, "-W", "ignore", "-c", _SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        port = process.stdout.readline().strip()
+        assert port, "moto's server did not start"
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """The variables by which every client of S3 finds a server and credentials."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",  # of Delta Lake
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+
+
+def client_of(endpoint: str) -> Any:
+    """Return a client of boto3 that does not repeat requests."""
+    import boto3  # type: ignore[import-untyped, unused-ignore]
+    from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
+
+    key = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+    once = Config(retries={"total_max_attempts": 1})
+    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=once, **key)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket. Its methods go to the server itself, also if the endpoint is a proxy.
+
+    Attributes:
+        server: the URL of the server.
+        name: of the bucket.
+        endpoint: the URL that `options` and `env` name: of the server, or of a proxy.
+    """
+
+    server: str
+    name: str
+    endpoint: str
+
+    @classmethod
+    def created(cls, server: str) -> Bucket:
+        """Create a bucket with a name of its own."""
+        bucket = cls(server, f"test-{uuid.uuid4().hex[:12]}", server)
+        bucket.client.create_bucket(Bucket=bucket.name)
+        return bucket
+
+    @property
+    def url(self) -> str:
+        """The URL of the bucket, without a slash at its end."""
+        return f"s3://{self.name}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Storage options for s3fs."""
+        region = {"region_name": "us-east-1"}
+        return {"key": "testing", "secret": "testing", "endpoint_url": self.endpoint, "client_kwargs": region}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables of the environment, for another process."""
+        return environment(self.endpoint)
+
+    @property
+    def client(self) -> Any:
+        """A client of boto3 that goes to the server."""
+        return client_of(self.server)
+
+    def put(self, key: str, content: bytes | Path) -> str:
+        """Write an object, or all files of a folder below the key; return the URL."""
+        client = self.client
+        if isinstance(content, Path) and content.is_dir():
+            for file in sorted(content.rglob("*")):
+                if file.is_file():
+                    client.upload_file(str(file), self.name, f"{key}/{file.relative_to(content).as_posix()}")
+        elif isinstance(content, Path):
+            client.upload_file(str(content), self.name, key)
+        else:
+            client.put_object(Bucket=self.name, Key=key, Body=content)
+        return f"{self.url}/{key}"
+
+    def read(self, key: str) -> bytes:
+        """Return an object."""
+        content: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return content
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys of all objects with a prefix, sorted."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return sorted(found["Key"] for page in pages for found in page.get("Contents", ()))
+
+    def remove(self) -> None:
+        """Remove the bucket and its objects."""
+        client = self.client
+        for key in self.keys():
+            client.delete_object(Bucket=self.name, Key=key)
+        client.delete_bucket(Bucket=self.name)
