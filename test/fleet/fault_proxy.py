@@ -49,7 +49,7 @@ class Faults:
         expired: 400 ExpiredToken for every request; a number: from that request on.
         conditional_puts: `kept`; `refused`: 501 NotImplemented; `ignored`: as if without the condition.
         latency_s: of every answer.
-        requests: that came, in the order of their answers.
+        requests: that came, in the order of their answers; noted before their answers are sent.
     """
 
     endpoint: str
@@ -137,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in _ERRORS:
             return self._error(*_ERRORS[fault])
         if fault == "reset":
-            return self._reset(0)
+            self._note(0, 0)
+            return self._reset()
         return self._forward(body, fault == "cut")
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - the names that http.server calls
@@ -175,6 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: int, headers: list[tuple[str, str]], length: str | None, content: bytes, cut: bool = False
     ) -> None:
+        self._note(0 if cut else status, len(content) // 2 if cut else len(content))
         self.send_response_only(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -183,18 +185,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if cut:
             self.wfile.write(content[: len(content) // 2])
-            return self._reset(len(content) // 2)
-        if self.command != "HEAD":
+            self._reset()
+        elif self.command != "HEAD":
             self.wfile.write(content)
-        return self._note(status, len(content))
 
     def _error(self, status: int, code: str, message: str) -> None:
         text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
         content = b"" if self.command == "HEAD" else text
         self._send(status, [("Content-Type", "application/xml")], str(len(content)), content)
 
-    def _reset(self, sent: int) -> None:
-        self._note(0, sent)
+    def _reset(self) -> None:
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()  # with linger 0: a reset
