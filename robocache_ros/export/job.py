@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.engines.local_processes import LocalProcesses
+from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
@@ -15,8 +17,8 @@ from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recordi
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output, check_outputs
 from robocache_ros.export.pieces.convert_recording import convert
+from robocache_ros.export.pieces.make_pieces import make_pieces
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
-from robocache_ros.export.pieces.workers import available_cores, make_pieces
 from robocache_ros.export.publish import list_entries
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import new_dataset
@@ -25,6 +27,7 @@ from robocache_ros.spec import FusionSpec
 __all__ = ["ExportResult", "export", "export_together", "summarize"]
 
 ON_ERROR = ("fail", "skip")
+MAX_CHECKED = 1000  # recordings that are all opened before the first conversion; those of more are opened by it alone
 
 
 # More than 50 lines, because of its docstring.
@@ -41,6 +44,7 @@ def export(
     progress: Progress | None = None,
     pieces: str | Path | None = None,
     device: str = "cpu",
+    engine: Engine | None = None,
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
@@ -65,6 +69,7 @@ def export(
             reuse them, also at the same time. None: they are removed when the dataset is complete.
         device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
             dataset has the same data, unless the option `jpeg` is `gpu`.
+        engine: runs the conversions; None: `jobs` processes of this machine. The dataset has the same bytes.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
@@ -81,6 +86,7 @@ def export(
         progress=progress,
         pieces=pieces,
         device=device,
+        engine=engine,
     )
     return result
 
@@ -98,6 +104,7 @@ def export_together(
     progress: Progress | None = None,
     pieces: str | Path | None = None,
     device: str = "cpu",
+    engine: Engine | None = None,
 ) -> tuple[ExportResult, ...]:
     """Write recordings as several datasets, with one pass over each recording.
 
@@ -116,6 +123,7 @@ def export_together(
         progress: called with the events of the export, in this process.
         pieces: as for `export`.
         device: as for `export`; a GPU converts each recording once for each dataset.
+        engine: as for `export`.
 
     Returns:
         The result of each output.
@@ -124,20 +132,22 @@ def export_together(
         RoboCacheError: as of `export`, with the name of the dataset; two outputs have one name.
     """
     recordings = _planned(bags)
-    _check_arguments(jobs, on_error)
+    if on_error not in ON_ERROR:
+        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+    engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
     datasets = [DatasetPlan(output, recordings, device) for output in outputs]
     begun, target = time.perf_counter(), Path(os.path.abspath(out))
     tell = progress or (lambda _event: None)
-    for dataset in datasets:
+    for dataset in datasets if not engine.remote and len(recordings) <= MAX_CHECKED else ():
         dataset.check(on_error)
         for recording, reason in dataset.failed.items():
             tell(Failed(recording, reason, dataset.name))
     last = datasets[-1].name or datasets[-1].formats[-1].entry
-    with file_errors(target), new_dataset(target, last, overwrite=overwrite, pieces=pieces) as new:
+    with engine, file_errors(target), new_dataset(target, last, overwrite=overwrite, pieces=pieces) as new:
         plans = {dataset.name: dataset.plan for dataset in datasets}
         with file_errors(new.pieces.folder if pieces else target):
-            outcomes = make_pieces(plans, new.pieces, jobs or available_cores(), progress)
+            outcomes = make_pieces(plans, new.pieces, engine, progress)
         errors = []
         for dataset in datasets:
             try:
@@ -161,13 +171,6 @@ def export_together(
     )
     tell(Ended(Path(out), sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results
-
-
-def _check_arguments(jobs: int | None, on_error: str) -> None:
-    if on_error not in ON_ERROR:
-        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
-    if jobs is not None and jobs < 1:
-        raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
 
 
 def summarize(

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bench.export.camera_recording import CAMERA_HZ, HEIGHT, WIDTH, camera_topic
 from robocache_ros.bench.export.run_export import cpu_seconds
+from robocache_ros.export.engines.local_processes import available_cores
 from robocache_ros.export.media.video import VideoFile, VideoSettings
-from robocache_ros.export.pieces.workers import available_cores
 
 PIXELS = HEIGHT * WIDTH * 3
 

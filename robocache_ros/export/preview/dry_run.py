@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.engines.local_processes import available_cores
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
@@ -19,7 +20,6 @@ from robocache_ros.export.job import export
 from robocache_ros.export.merge_pieces import needed_encodings
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.pieces.workers import available_cores
 from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording

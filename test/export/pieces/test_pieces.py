@@ -15,9 +15,10 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.engines import local_processes
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces import recording_file, workers
+from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.recording_to_piece import make_pieces_of
 from robocache_ros.export.pieces.store import PieceStore
@@ -50,7 +51,7 @@ def test_the_order_in_which_pieces_are_made_changes_no_byte(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(plans: dict[str, Plan], store: PieceStore, jobs: int, progress: object) -> dict[str, Any]:
+    def backwards(plans: dict[str, Plan], store: PieceStore, engine: object, progress: object) -> dict[str, Any]:
         made = [make_pieces_of(task, [plans[""]], store)[0] for task in reversed(plans[""].distinct)]
         return {"": {outcome.recording: outcome for outcome in made}}
 
@@ -135,7 +136,7 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
 ) -> None:
     sizes = iter([(224, 224), (112, 112)])
 
-    def resized(plans: dict[str, Plan], store: PieceStore, jobs: int, progress: object) -> dict[str, Any]:
+    def resized(plans: dict[str, Plan], store: PieceStore, engine: object, progress: object) -> dict[str, Any]:
         outcomes, plan = {}, plans[""]
         for task in plan.distinct:
             front = plan.spec.stream("front")
@@ -161,7 +162,7 @@ def test_the_process_of_the_export_is_one_of_the_jobs(
         counts.append(count)
         yield []
 
-    monkeypatch.setattr(workers, "_processes", none_started)
+    monkeypatch.setattr(local_processes, "_processes", none_started)
     assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
     assert counts == [1]
 
@@ -175,5 +176,5 @@ def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Pa
 def test_more_processes_than_recordings_are_not_started(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_processes", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(local_processes, "_processes", lambda *_: pytest.fail("a process was started"))
     export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)

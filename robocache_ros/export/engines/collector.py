@@ -1,69 +1,41 @@
-"""Collects what several processes make of the recordings of an export."""
+"""Collects the results of tasks that several processes run."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progress
-from robocache_ros.export.pieces.recording_to_piece import Outcome
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-
-Outcomes: TypeAlias = list[Outcome]  # of a recording, one for each dataset that it is converted for
+from robocache_ros.export.engines.task_engine import Task, TaskT
+from robocache_ros.export.pieces.progress import Event, Progress
 
 
-class Task(NamedTuple):
-    """A recording, and the names of the datasets that it is converted for."""
+class Finished(NamedTuple):
+    """What a process sends when it has run a task; before, it sends events."""
 
-    recording: PlannedRecording
-    datasets: tuple[str, ...]
-
-
-class Results:
-    """The outcomes of all recordings, and the progress, from several threads."""
-
-    def __init__(self, plans: Iterable[str], progress: Progress | None) -> None:
-        self.made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
-        self._progress = progress
-        self._lock = threading.Lock()
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on."""
-        if self._progress:
-            with self._lock:
-                self._progress(event)
-
-    def add(self, task: Task, outcomes: Outcomes) -> None:
-        """Add the outcomes of a recording, and tell which pieces are complete, and which failed."""
-        for name, outcome in zip(task.datasets, outcomes, strict=True):
-            self.made[name][task.recording] = outcome
-        pieces = [outcome for outcome in outcomes if outcome.piece]
-        if pieces:
-            self.tell(Converted(task.recording, all(outcome.reused for outcome in pieces)))
-        for name, outcome in zip(task.datasets, outcomes, strict=True):
-            if outcome.error:
-                self.tell(Failed(task.recording, outcome.error, name))
+    result: Any
 
 
-class Collector:
+class Collector(Generic[TaskT]):
     """Gives tasks to processes and collects their results, in a thread.
 
     Args:
         waiting: the tasks; others may take some of them.
-        results: receives the outcomes and the progress.
+        done: called with each task and its result.
+        tell: called with the progress. `done` and `tell` are called by one thread at a time.
 
     Attributes:
-        error: an error that ends the export.
+        error: an error that ends the tasks.
     """
 
-    def __init__(self, waiting: deque[Task], results: Results) -> None:
+    def __init__(self, waiting: deque[TaskT], done: Callable[[TaskT, Any], None], tell: Progress) -> None:
         self.error: BaseException | None = None
-        self._waiting, self._results = waiting, results
-        self._busy: dict[Connection, Task] = {}
+        self._waiting, self._done, self._tell = waiting, done, tell
+        self._lock = threading.Lock()
+        self._busy: dict[Connection, TaskT] = {}
         self._thread: threading.Thread | None = None
 
     def start(self, connections: Sequence[Connection]) -> None:
@@ -77,10 +49,16 @@ class Collector:
             self._thread.join()
 
     def tell(self, event: Event) -> None:
-        """Pass on an event of a conversion in this process, which an error ends as well."""
-        self._results.tell(event)
+        """Pass on an event of a task in this process, which an error ends as well."""
+        with self._lock:
+            self._tell(event)
         if self.error:
             raise self.error
+
+    def done(self, task: TaskT, result: Any) -> None:
+        """Pass on the result of a task."""
+        with self._lock:
+            self._done(task, result)
 
     def _run(self, connections: Sequence[Connection]) -> None:
         try:
@@ -113,15 +91,16 @@ class Collector:
             raise _killed(task) from None
         if isinstance(told, BaseException):
             raise told
-        if isinstance(told, list):
+        if isinstance(told, Finished):
             del self._busy[connection]
-            self._results.add(task, told)
+            self.done(task, told.result)
             self._give(connection)
         else:
-            self._results.tell(told)
+            with self._lock:
+                self._tell(told)
 
 
-def next_of(waiting: deque[Task]) -> Task | None:
+def next_of(waiting: deque[TaskT]) -> TaskT | None:
     """Take the next task, None if there is none; other threads may take tasks at the same time."""
     try:
         return waiting.popleft()
@@ -131,6 +110,6 @@ def next_of(waiting: deque[Task]) -> Task | None:
 
 def _killed(task: Task) -> RoboCacheError:
     return RoboCacheError(
-        f"{printable(task.recording.path.name)}: its process was killed, probably out of memory; run the same command "
+        f"{printable(task.name)}: its process was killed, probably out of memory; run the same command "
         "again with fewer --jobs"
     )

@@ -1,0 +1,86 @@
+"""What an engine is: it runs the independent tasks of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.pieces.progress import Progress
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a task needs while it runs.
+
+    Attributes:
+        cpus, gpus: cores and GPUs; a share, such as 0.25, where several tasks use one.
+        memory_bytes: of main memory; 0: not known.
+    """
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of an export that depends on no other task. Subclasses name what is to be done; all of it is small.
+
+    Attributes:
+        name: of the recording or the file, for people; not unique.
+        size: bytes that it reads. Larger tasks are begun first.
+        needs: resources; an engine may use others.
+    """
+
+    name: str
+    size: int
+    needs: Resources
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+ResultT = TypeVar("ResultT")
+
+
+class Engine(Protocol):
+    """Runs tasks; a context manager, which releases what it has started.
+
+    Attributes:
+        remote: whether tasks run on other machines, which may be many: the files of a task are opened there only.
+    """
+
+    @property
+    def remote(self) -> bool: ...  # noqa: D102
+
+    def parallel(self, tasks: Sequence[Task]) -> int:
+        """Return how many of these tasks run at the same time."""
+
+    def run(
+        self,
+        work: Callable[[TaskT, Progress], ResultT],
+        tasks: Sequence[TaskT],
+        done: Callable[[TaskT, ResultT | RoboCacheError], None],
+        tell: Progress,
+    ) -> None:
+        """Run `work(task, tell)` for each task, in this process or in others; return when all tasks are done.
+
+        Args:
+            work: pickled for other processes, as its results are, which are small. It may be run again for a task that
+                was lost, so that two runs of a task may overlap and each must do no harm.
+            tasks: in any order.
+            done: called in this process with each task and its result, or with an error of a task that the engine gives
+                up: the other tasks go on, unless `done` raises it.
+            tell: called in this process with the progress that `work` tells; an engine may leave it out.
+                `done` and `tell` are not called at the same time.
+
+        Errors:
+            Whatever `work` raises, and RoboCacheError: tasks cannot be run. Other tasks are ended.
+        """
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

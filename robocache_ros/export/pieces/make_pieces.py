@@ -1,0 +1,104 @@
+"""Makes the pieces of a plan: a task for each recording, which an engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from robocache_ros.bags.reader import storage_files
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.engines.task_engine import Engine, Resources, Task
+from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progress, Started
+from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
+
+Outcomes: TypeAlias = list[Outcome]  # of a recording, one for each dataset that it is converted for
+
+
+@dataclass(frozen=True)
+class RecordingTask(Task):
+    """A recording, and the names of the datasets that it is converted for."""
+
+    recording: PlannedRecording
+    datasets: tuple[str, ...]
+
+
+def make_pieces(
+    plans: Mapping[str, Plan], store: PieceStore, engine: Engine, progress: Progress | None
+) -> dict[str, dict[PlannedRecording, Outcome]]:
+    """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
+
+    Args:
+        plans: by the names of the datasets.
+        store: of the pieces.
+        engine: runs a task for each recording.
+        progress: called with the progress.
+
+    Errors:
+        OSError: an error of the target, such as a full disk; complete pieces are kept.
+        RoboCacheError: of the engine.
+    """
+    datasets: dict[PlannedRecording, list[str]] = {}
+    for name, plan in plans.items():
+        for recording in plan.distinct:
+            datasets.setdefault(recording, []).append(name)
+    tasks = [
+        RecordingTask(recording.path.name, size_of(recording.path), Resources(), recording, tuple(names))
+        for recording, names in datasets.items()
+    ]
+    results = _Results(plans, progress)
+    sizes = tuple(task.size for task in tasks)
+    results.tell(Started(tuple(task.recording for task in tasks), sizes, engine.parallel(tasks)))
+    engine.run(_Work(plans, store, store.count() > 0), tasks, results.add, results.tell)
+    return results.made
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What makes the pieces of a recording, in any process."""
+
+    plans: Mapping[str, Plan]
+    store: PieceStore
+    resumed: bool  # pieces of an earlier export exist
+
+    def __call__(self, task: RecordingTask, tell: Progress) -> Outcomes:
+        plans = [self.plans[name] for name in task.datasets]
+        return make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=tell)
+
+
+class _Results:
+    """The outcomes of all recordings, and the progress."""
+
+    def __init__(self, plans: Iterable[str], progress: Progress | None) -> None:
+        self.made: dict[str, dict[PlannedRecording, Outcome]] = {name: {} for name in plans}
+        self._progress = progress
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on."""
+        if self._progress:
+            self._progress(event)
+
+    def add(self, task: RecordingTask, made: Outcomes | RoboCacheError) -> None:
+        """Add the outcomes of a recording, and tell which pieces are complete, and which failed."""
+        if isinstance(made, RoboCacheError):
+            made = [Outcome(task.recording, error=str(made)) for _ in task.datasets]
+        for name, outcome in zip(task.datasets, made, strict=True):
+            self.made[name][task.recording] = outcome
+        pieces = [outcome for outcome in made if outcome.piece]
+        if pieces:
+            self.tell(Converted(task.recording, all(outcome.reused for outcome in pieces)))
+        for name, outcome in zip(task.datasets, made, strict=True):
+            if outcome.error:
+                self.tell(Failed(task.recording, outcome.error, name))
+
+
+def size_of(recording: Path) -> int:
+    """Return the bytes of the files of a recording."""
+    try:
+        return sum(file.stat().st_size for file in storage_files(recording))
+    except OSError:
+        return 0  # removed meanwhile: the conversion reports the error for this recording only
