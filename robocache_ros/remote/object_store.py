@@ -1,0 +1,218 @@
+"""Objects in a bucket: put, put if absent, get, list, delete. There is no rename, and a folder is a part of a name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from robocache_ros.errors import printable
+from robocache_ros.extras import need
+from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.remote.store_errors import StoreError, StoreProblem, retried
+
+THREADS = 8  # requests at once of a process
+OBJECT_BYTES = 64 << 20  # of an object that is read into memory
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # as file systems name it
+_DIGITS = "0123456789abcdef"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An object in a listing."""
+
+    size: int  # bytes
+    modified: datetime  # in UTC; of file systems that do not state it: the epoch
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """The objects below a URL. It holds no connection: other processes may receive it.
+
+    Requests that fail for a reason that passes are sent again, a bounded number of times and after longer and longer
+    waits. That includes errors that s3fs and botocore do not repeat, or have repeated in vain.
+
+    Args:
+        url: such as `s3://bucket/lift`.
+        options: of the file system of fsspec, such as credentials.
+
+    Errors:
+        StoreError: of all methods: a request that fails. The message is one line.
+        FileNotFoundError: of `get` and `get_file`: there is no such object.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+
+    def below(self, name: str) -> ObjectStore:
+        """Return the objects below a folder of this store."""
+        return ObjectStore(f"{self.url}/{name}", self.options)
+
+    def get(self, name: str) -> bytes:
+        """Return an object, which may be large as long as it fits into memory: OBJECT_BYTES."""
+        contents: bytes = self._ask(name, lambda system, path: system.cat_file(path, start=0, end=OBJECT_BYTES + 1))
+        if len(contents) > OBJECT_BYTES:
+            raise RemoteError(f"{self._shown(name)}: more than {OBJECT_BYTES >> 20} MiB; remove it")
+        return contents
+
+    def get_file(self, name: str, local: Path) -> None:
+        """Download an object."""
+        self._ask(name, lambda system, path: system.get_file(path, str(local)))
+
+    def put(self, name: str, contents: bytes) -> None:
+        """Write an object; replace one of this name."""
+        self._ask(name, lambda system, path: system.pipe_file(path, contents), "write")
+
+    def put_file(self, name: str, local: Path) -> None:
+        """Upload a file; replace an object of this name."""
+        self._ask(name, lambda system, path: system.put_file(str(local), path), "write")
+
+    def put_files(self, folder: Path, names: Iterable[str], to: str = "") -> None:
+        """Upload files of a folder, several at once, to their names below `to`."""
+        self._all(lambda name: self.put_file(f"{to}{name}", folder / name), names)
+
+    def create(self, name: str, contents: bytes) -> bool:
+        """Write an object unless there is one of this name; return whether there now is one with these contents.
+
+        It is put with If-None-Match, or what the file system has in its place. An object with these contents counts as
+        ours, because the answer to a request that succeeded may have been lost. Writers whose race matters write
+        different contents.
+        """
+        try:
+            self._ask(name, lambda system, path: system.pipe_file(path, contents, mode="create"), "write")
+        except FileExistsError:
+            try:
+                return self.get(name) == contents
+            except FileNotFoundError:
+                return False  # removed in between
+        return True
+
+    def listed(self, folder: str = "", *, hexadecimal: bool = False) -> dict[str, Listed]:
+        """Return all objects below a folder by their names in it, sorted.
+
+        Args:
+            folder: with a slash at its end; empty: everything.
+            hexadecimal: the names begin with a hexadecimal digit, so that 16 listings can run at once.
+        """
+        found: dict[str, Listed] = {}
+
+        def ask(prefix: str) -> None:
+            options = {"prefix": prefix} if prefix else {}
+            with suppress(FileNotFoundError):
+                found.update(self._ask(folder, lambda system, path: _found(system, path.rstrip("/"), options), "list"))
+
+        self._all(ask, _DIGITS if hexadecimal else ("",))
+        return dict(sorted(found.items()))
+
+    def entries(self) -> list[str]:
+        """Return the names of the objects and folders directly below the URL, without listing what is in folders."""
+        try:
+            paths = self._ask("", lambda system, path: system.ls(path.rstrip("/"), detail=False), "list")
+        except FileNotFoundError:
+            return []
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        return sorted(name for name in names if name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects, several at once; those that are not there are left out."""
+
+        def remove(name: str) -> None:
+            with suppress(FileNotFoundError):
+                self._ask(name, lambda system, path: system.rm_file(path), "delete")
+
+        self._all(remove, names)
+
+    def check(self) -> None:
+        """Refuse a store that cannot be written to, deleted from, or that does not put if absent.
+
+        Some servers ignore If-None-Match. So one object is put twice, and the second time must fail.
+        """
+        name = f".robocache-probe-{secrets.token_hex(8)}"
+        try:
+            try:
+                kept = self.create(name, b"1") and not self.create(name, b"2")
+            except StoreError as error:
+                if error.problem is not StoreProblem.unsupported:
+                    raise
+                kept = False
+            if not kept:
+                raise StoreError(
+                    f"{printable(self.url, 60)}: the bucket does not support conditional puts (If-None-Match), which "
+                    "exports need; use one that does, or a local folder",
+                    StoreProblem.unsupported,
+                )
+        finally:
+            with suppress(StoreError):
+                self.delete([name])
+
+    def _ask(self, name: str, ask: Callable[[Any, str], T], doing: str = "read") -> T:
+        """Send a request until it is answered."""
+
+        def once() -> T:
+            system, path = _system(self)
+            system.invalidate_cache()
+            return ask(system, f"{path.rstrip('/')}/{name}" if name else path)
+
+        return retried(once, self._shown(name), doing)
+
+    def _all(self, each: Callable[[str], None], names: Iterable[str]) -> None:
+        with ThreadPoolExecutor(THREADS, "objects") as pool:
+            running = [pool.submit(each, name) for name in names]
+            try:
+                for one in running:
+                    one.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _shown(self, name: str) -> str:
+        return printable(f"{self.url}/{name}" if name else self.url, 80)
+
+
+def _system(store: ObjectStore) -> tuple[Any, str]:
+    """Return the file system of a store, which fsspec keeps for each process, and the store's path in it."""
+    core = need("fsspec.core", "fleet")
+    try:
+        found: tuple[Any, str] = core.url_to_fs(store.url, **store.options)
+    except (ImportError, ValueError, TypeError) as error:
+        raise RemoteError(f"{printable(store.url, 60)}: {printable(error, 100)}; install what it needs") from None
+    return found
+
+
+def _found(system: Any, folder: str, options: Mapping[str, str]) -> dict[str, Listed]:
+    """Return the objects below a folder whose names begin with the prefix, where the file system knows prefixes."""
+    details = system.find(folder, detail=True, **options)
+    prefix, start = options.get("prefix", ""), len(folder) + 1
+    return {
+        name[start:]: Listed(int(told["size"] or 0), _modified(told))
+        for name, told in details.items()
+        if told["type"] == "file" and name[start:].startswith(prefix)
+    }
+
+
+def _modified(told: Mapping[str, Any]) -> datetime:
+    found = next((told[key] for key in _MODIFIED if told.get(key) is not None), 0)
+    if isinstance(found, str):
+        with suppress(ValueError):
+            found = datetime.fromisoformat(found.replace("Z", "+00:00"))
+    if isinstance(found, (int, float)):
+        found = datetime.fromtimestamp(found, timezone.utc)
+    if not isinstance(found, datetime):
+        found = datetime.fromtimestamp(0, timezone.utc)
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def name_below(root: Path, file: Path) -> str:
+    """Return the name of an object for a file below a folder."""
+    return os.fspath(file.relative_to(root)).replace(os.sep, "/")
