@@ -57,6 +57,19 @@ def test_a_batch_that_kills_every_worker_is_an_error_that_names_it(tmp_path: Pat
         list(loader)
 
 
+def test_a_loader_may_be_closed_before_its_iterators() -> None:
+    loader = TimelineLoader(Counting(), 3, workers=1)
+    unused, used = iter(loader), iter(loader)
+    next(used)
+
+    loader.close()
+
+    del unused
+    with pytest.raises(RoboCacheError, match="loader: it is closed; create another one"):
+        list(used)
+    del used  # an exception here would be a warning, which is an error
+
+
 def test_damaged_episodes_are_reported_by_workers() -> None:
     raising = TimelineLoader(Counting(broken=(5,)), 4, workers=1)
     skipping = TimelineLoader(Counting(broken=(5,)), 4, workers=1, on_error="skip")

@@ -92,6 +92,7 @@ class WorkerPool:
             samples: of the batch, their fields.
             epoch: that the batch is of.
         """
+        self._check_open()
         slot = self._free.popleft()
         worker = min(self._workers, key=lambda each: len(each.jobs))
         job = Job(number, tuple(samples), epoch, _place(slot))
@@ -136,6 +137,7 @@ class WorkerPool:
 
     def _receive(self, timeout_s: float | None = None) -> None:
         """Take in what the workers report."""
+        self._check_open()
         for ready, _ in self._selector.select(timeout_s):
             worker: _Worker = ready.data
             try:
@@ -200,6 +202,11 @@ class WorkerPool:
         worker = _Worker(self._reader, self._threads)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
         return worker
+
+    def _check_open(self) -> None:
+        """Refuse to read: a training may end while an iterator of its loader still exists."""
+        if not self._workers:
+            raise RoboCacheError("loader: it is closed; create another one")
 
     @property
     def pids(self) -> list[int]:
