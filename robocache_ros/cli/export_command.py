@@ -2,9 +2,10 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -38,6 +39,7 @@ def export(
         bool, typer.Option("--dry-run", help="Print what would be made, how large and how long; write nothing to DIR.")
     ] = False,
     pieces: given.Pieces = None,
+    shard: given.ShardOf = None,
     device: given.Device = "cpu",
     json: given.AsJson = False,
     log_json: given.LogJson = False,
@@ -48,13 +50,15 @@ def export(
     """
     stop = StopSignals()  # by exceptions, so that files are removed
     from robocache_ros.cli.given_recordings import given_recordings
-    from robocache_ros.cli.output import export_outcome
+    from robocache_ros.cli.output import export_outcome, shard_outcome
     from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export_together
     from robocache_ros.export.outputs.output import outputs_of
+    from robocache_ros.export.shards.shard_job import ShardResult, export_shard
     from robocache_ros.spec import load_spec
 
+    part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
     recordings = given_recordings(bags, manifest, but=out)
     outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
     return_freed_memory()
@@ -63,7 +67,8 @@ def export(
         return
     continued = export_outcome.continued(out, pieces, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
-        results = export_together(
+        run: Callable[..., Any] = partial(export_shard, shard=part) if part else export_together
+        done = run(
             recordings,
             outputs,
             out,
@@ -75,13 +80,18 @@ def export(
             pieces=pieces,
             device=device,
         )
-    if json:
-        export_outcome.print_json(results, out, report=report)
+    if isinstance(done, ShardResult):
+        shard_outcome.show(done, out, json=json)
+        results, code = done.results, shard_outcome.exit_code(done)
     else:
+        results, code = done, int(any(not loss.dropped for result in done for loss in result.failed))
+    if json and results:
+        export_outcome.print_json(results, out, report=report)
+    elif not json:
         for result in results:
             export_outcome.show(result, report=report)
-    if any(not loss.dropped for result in results for loss in result.failed):
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
 def _dry_run(

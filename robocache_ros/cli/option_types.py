@@ -131,6 +131,14 @@ Pieces = Annotated[
         "--pieces", help="Keep the converted recordings in this folder, for other exports with the same options."
     ),
 ]
+ShardOf = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--shard",
+        metavar="INDEX/COUNT",
+        help="Convert a part of the recordings into --pieces, 0/32 to 31/32; the last shard writes the dataset.",
+    ),
+]
 AtError = Annotated[
     OnError,
     typer.Option(

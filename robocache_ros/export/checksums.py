@@ -25,12 +25,16 @@ class Checksums:
     Args:
         recording: a folder or a file. The constructor notes the sizes and times of its files, before any read.
 
+    Attributes:
+        unread: what identifies the files without reading them: see `unread_files`.
+
     Errors:
         RoboCacheError: a storage file is not a regular file.
     """
 
     def __init__(self, recording: Path) -> None:
         self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
+        self.unread = unread_files(recording)
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, "checksums")
         self._digests = {file: self._pool.submit(self._sha256, file) for file in self._before}
@@ -81,3 +85,13 @@ def regular_file_identity(file: Path) -> Identity:
     if not stat.S_ISREG(found.st_mode):
         raise RoboCacheError(f"{printable(file)}: not a regular file; give a rosbag2 folder or its .mcap or .db3 file")
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def unread_files(recording: Path) -> list[dict[str, Any]]:
+    """Return the path, size and times of every file of a recording, which change when its contents do.
+
+    They stand for its checksums where reading it again would take long. The times are those of its file system, so
+    that all machines that mount it see the same ones.
+    """
+    found = [(os.path.realpath(file), os.stat(file)) for file in storage_files(recording)]
+    return [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns, "ctime_ns": s.st_ctime_ns} for p, s in found]

@@ -47,6 +47,10 @@ _FOREIGN = ("lost+found",)  # present in a new ext file system
 _NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
 
 
+class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
+    """Another export writes to the target."""
+
+
 @dataclass
 class NewDataset:
     """A dataset during an export."""
@@ -178,7 +182,7 @@ def _locked(out: Path) -> Iterator[bool]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise RoboCacheError(
+            raise TargetInUse(
                 f"{printable(out)}: another export is writing to it; wait for it, or choose another folder"
             ) from None
         except OSError as error:

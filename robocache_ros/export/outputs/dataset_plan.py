@@ -112,11 +112,11 @@ class DatasetPlan:
 
     def _check_failed(self, on_error: str, out: Path, pieces: str | Path | None) -> None:
         if len(self.losses) == self._total:
-            raise SeveralErrors(_lines([loss.reason for loss in self.losses]))
+            raise SeveralErrors(lines([loss.reason for loss in self.losses]))
         failed = [loss.reason for loss in self.losses if not loss.dropped]
         if failed and on_error == "fail":
             raise SeveralErrors(
-                f"{_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {self._total} "
+                f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {self._total} "
                 f"recordings failed; the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same "
                 "command again after fixing these, or with --on-error skip"
             )
@@ -140,11 +140,11 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
         except RoboCacheError as error:
             failed[recording] = str(error)
     if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
-        raise SeveralErrors(_lines(failed.values()))
+        raise SeveralErrors(lines(failed.values()))
     return failed
 
 
-def _lines(failed: Collection[str]) -> str:
+def lines(failed: Collection[str]) -> str:
     """Format one line for each failed recording, given the reasons."""
     lines = list(failed)[:LINES]
     more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch.cuda import OutOfMemoryError
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.checksums import Checksums
+from robocache_ros.export.checksums import Checksums, unread_files
 from robocache_ros.export.episodes.boundaries import EpisodesDropped
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
@@ -25,6 +26,8 @@ from robocache_ros.export.pieces.run_together import run_together
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
+PIECE = ".piece"  # a note of a shared folder: the name of the piece, under its key with `unread_files`
+_KEY = re.compile(r"[0-9a-f]{64}")
 _TARGET_ERRORS = (ENOSPC, EDQUOT, EFBIG, EROFS)  # errors that would also affect all other recordings
 
 
@@ -66,19 +69,23 @@ def make_pieces_of(
         plans: of the datasets.
         store: the store of the pieces.
         resumed: whether pieces of an earlier export exist. Only in this case, the function waits for the checksums of
-            the recording, which name its pieces, before the conversion.
+            the recording, which name its pieces, before the conversion. A shared store notes the pieces of a recording
+            whose files have not changed since, so that they are found without reading it.
         progress: called with the progress of the recording.
 
     Errors:
         OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcomes.
     """
     outcomes: dict[int, Outcome] = {}
+    if resumed and (known := _noted(recording, plans, store)):
+        return known
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             engine()  # part of the keys; computed once, here beside the checksums and not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
                 if found := store.find(plan.key(recording, checksums.result())):
                     outcomes[number] = Outcome(recording, found, reused=True)
+                    _note(recording, plan, store, checksums, found)
             missing = [number for number in range(len(plans)) if number not in outcomes]
             work = _Work(recording, store, checksums, progress)
             # Kernels of several threads would share the buffers of a GPU.
@@ -90,6 +97,22 @@ def make_pieces_of(
     except RoboCacheError as error:  # of the files, which all pieces are made from
         return [outcomes.get(number) or Outcome(recording, error=str(error)) for number in range(len(plans))]
     return [outcomes[number] for number in range(len(plans))]
+
+
+def _noted(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore) -> list[Outcome]:
+    """Return the outcomes of a recording whose pieces are all noted and complete, else nothing."""
+    try:
+        files = unread_files(recording.path)
+        names = [store.noted(plan.key(recording, files) + PIECE) for plan in plans]
+    except (OSError, RoboCacheError):
+        return []
+    found = [store.find(name) if name and _KEY.fullmatch(name) else None for name in names]
+    return [Outcome(recording, piece, reused=True) for piece in found] if all(found) else []
+
+
+def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums: Checksums, piece: Path) -> None:
+    if store.shared:
+        store.note(plan.key(recording, checksums.unread) + PIECE, piece.name)
 
 
 def _outcome(recording: PlannedRecording, make: Callable[[], Path]) -> Outcome:
@@ -168,4 +191,6 @@ class _Draft:
         self._writer.finish(self._bag)
         files = self._work.checksums.result()
         recording_file.save(self._folder, converted, files)
-        return self._work.store.commit(self._folder, self._plan.key(self._work.recording, files))
+        piece = self._work.store.commit(self._folder, self._plan.key(self._work.recording, files))
+        _note(self._work.recording, self._plan, self._work.store, self._work.checksums, piece)
+        return piece

@@ -3,6 +3,7 @@
 <folder>/<key>/            a complete piece, renamed from its draft
               /done.json   the names and sizes of its files, written last
 <folder>/draft-<id>/       a piece during the conversion, locked with flock by the process that writes it
+<folder>/.robocache-notes/ what exports that share the folder tell each other; a lost note costs time, nothing else
 
 Exports that share a folder need no lock of the folder: the name of a draft is unique, a rename is atomic, and two
 pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive.
@@ -24,6 +25,7 @@ from pathlib import Path
 from robocache_ros.export.publish import sync, sync_all
 
 DONE = "done.json"
+NOTES = ".robocache-notes"
 _DRAFT = re.compile(r"draft-[0-9a-f]{16}")
 
 
@@ -86,6 +88,27 @@ class PieceStore:
             _moved(draft, piece)
         sync(self.folder)
         return piece
+
+    def note(self, name: str, text: str = "") -> None:
+        """Write a note, in place of one of this name."""
+        folder = self.folder / NOTES
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{secrets.token_hex(8)}"
+        draft.write_text(text, encoding="utf-8")
+        draft.rename(folder / name)
+
+    def noted(self, name: str) -> str | None:
+        """Return the text of a note, None if there is none."""
+        try:
+            return (self.folder / NOTES / name).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
+
+    def notes(self) -> frozenset[str]:
+        """Return the names of all notes."""
+        with suppress(FileNotFoundError):
+            return frozenset(os.listdir(self.folder / NOTES))
+        return frozenset()
 
     def tidy(self) -> None:
         """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.pieces.store import PieceStore
@@ -95,6 +98,28 @@ def test_a_dry_run_counts_the_pieces_of_the_folder(
     assert run.converted == frozenset(planned(bags[:1]))
 
 
+def test_recordings_that_have_not_changed_are_not_read_again(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = exported(bags, "a")
+    monkeypatch.setattr(Checksums, "_sha256", lambda *_: pytest.fail("reads a recording"))
+    done, converted = exported(bags, "b")
+    assert converted == []
+    assert contents(done.out) == contents(first.out)
+
+
+def test_a_recording_with_other_contents_of_the_same_size_and_time_is_converted(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], tmp_path: Path
+) -> None:
+    bag = Path(shutil.copytree(bags[0], tmp_path / "lift"))
+    exported([bag], "a")
+    (file,) = bag.glob("*.mcap")
+    before, content = file.stat(), file.read_bytes()
+    file.write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert exported([bag], "b")[1] == ["lift"]
+
+
 def test_other_files_in_the_folder_stay(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
@@ -103,6 +128,7 @@ def test_other_files_in_the_folder_stay(
         (pieces / name).write_text("[]")
     exported(bags, "a")
     assert {entry.name for entry in pieces.iterdir() if len(entry.name) < 64} == {
+        ".robocache-notes",
         "notes.txt",
         "draft-of-a-letter",
         "mine",
@@ -136,7 +162,7 @@ def test_two_exports_share_the_folder_at_once(
     for thread in both:
         thread.join()
     assert contents(tmp_path / "a" / "set") == contents(tmp_path / "b" / "set") == undisturbed("none")
-    assert len(list(pieces.iterdir())) == 4
+    assert PieceStore(pieces).count() == 4
 
 
 @pytest.mark.parametrize(("place", "reason"), [("file", "is a file"), ("out/set/p", "is in the folder of the dataset")])
@@ -156,7 +182,7 @@ def test_pieces_on_another_file_system_give_the_same_dataset(
     out = tmp_path / "set"
     code, text, errors = small_disk(pieces, "100m", command(bags, out, pieces), f"ls {pieces} | wc -l")
     assert (code, errors) == (0, "")
-    assert text.splitlines()[-1] == "2"
+    assert text.splitlines()[-1] == "2"  # without hidden entries
     assert contents(out) == contents(export(sorted(bags), spec, tmp_path / "fresh" / "set", NO_MEDIA).out)
 
 
