@@ -94,7 +94,8 @@ setup(
         # Datasets at URLs; fsspec names the package of a kind of URL, such as s3fs, if it is missing.
         "remote": ["fsspec>=2024.2", "aiohttp>=3.9"],
         # Exports of many machines, with recordings and datasets in buckets, and Delta Lake tables.
-        "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.0"],
+        # deltalake before 1.6 does not write the transaction identifiers by which appends are safe.
+        "fleet": ["ray>=2.40", "fsspec>=2024.12", "s3fs>=2024.12", "deltalake>=1.6"],
         "cli": ["typer>=0.9", "click>=8.1", "rich>=12.3"],
         "training": ["rich>=12.3", "nvidia-ml-py>=12", "tensorboard>=2.13"],  # each is optional for training itself
         "lightning": ["lightning>=2.2"],

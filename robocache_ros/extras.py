@@ -15,6 +15,7 @@ EXTRAS = {
     "h5py": "hdf5",
     "simplejpeg": "datasets",
     "fsspec": "remote",
+    "deltalake": "fleet",
     **dict.fromkeys(("pynvml", "tensorboard"), "training"),
     "lightning": "lightning",
     **dict.fromkeys(("rclpy", "rosgraph_msgs", "rcl_interfaces", "builtin_interfaces"), "ros"),

@@ -24,6 +24,7 @@ FORMATS = {
     "webdataset": "robocache_ros.export.formats.webdataset.webdataset_shards:WEBDATASET",
     "robomimic": "robocache_ros.export.formats.dense.robomimic:ROBOMIMIC",
     "diffusion_policy": "robocache_ros.export.formats.dense.diffusion_policy:DIFFUSION_POLICY",
+    "delta": "robocache_ros.export.formats.delta.delta_dataset:DELTA",
 }
 _BY_NAME = FormatsByName("formats", FORMATS, ENTRY_POINTS)
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}

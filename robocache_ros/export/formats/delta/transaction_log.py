@@ -1,0 +1,146 @@
+"""The log of a table: its commits, through the package deltalake.
+
+Commits of several processes are safe: the name of a commit is taken once, and deltalake tries the next one. The numbers
+of episodes are reserved by a transaction identifier of the Delta protocol: of two commits with one identifier, the
+later fails, and its process reads the table again.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats.delta.data_files import DataFile
+from robocache_ros.export.formats.delta.tick_columns import RANGE
+from robocache_ros.extras import need
+
+LOG = "_delta_log"
+FIRST_COMMIT = f"{LOG}/{0:020d}.json"
+EPISODES_NUMBERED = "robocache.episodes"  # transaction identifier; its version is the number of numbers given
+PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}  # keeps old versions readable
+MAX_ATTEMPTS = 1000  # each failure is the success of another process
+
+
+class TransactionLog:
+    """The log of a table in a folder or a bucket.
+
+    Args:
+        uri: a local folder, or a URL of deltalake.
+        schema: pyarrow schema of the rows, without the column of the partitions.
+        storage: options of deltalake for the URL, such as credentials.
+    """
+
+    def __init__(self, uri: str, schema: Any, storage: dict[str, str] | None = None) -> None:
+        arrow = need("pyarrow", "export")
+        self.uri, self._storage = uri, storage
+        self._schema = need("deltalake", "fleet").Schema.from_arrow(
+            arrow.schema([*schema, arrow.field(RANGE, arrow.int64())])
+        )
+
+    def exists(self) -> bool:
+        """Return whether there is a table."""
+        found: bool = need("deltalake", "fleet").DeltaTable.is_deltatable(self.uri, self._storage)
+        return found
+
+    def table(self) -> Any:
+        """Return the table at its newest version, a `deltalake.DeltaTable`."""
+        return need("deltalake", "fleet").DeltaTable(self.uri, storage_options=self._storage)
+
+    def create(self, files: Sequence[DataFile], time_ms: int, transactions: Mapping[str, int]) -> None:
+        """Create the table with the files of a first commit, unless there is one."""
+        deltalake = need("deltalake", "fleet")
+        try:
+            need("deltalake.transaction", "fleet").create_table_with_add_actions(
+                self.uri,
+                self._schema,
+                _adds(files, time_ms),
+                partition_by=[RANGE],
+                configuration=PROPERTIES,
+                storage_options=self._storage,
+                commit_properties=_properties(transactions),
+            )
+        except deltalake.exceptions.DeltaError:
+            if not self.exists():
+                raise
+
+    def transaction(self, name: str) -> int | None:
+        """Return the version of a transaction identifier; None if no commit has it."""
+        version: int | None = self.table().transaction_version(name)
+        return version
+
+    def reserve(self, append: str, episodes: int) -> int:
+        """Reserve numbers of episodes for an append; return the first. For the same append it is the same."""
+        for _ in range(MAX_ATTEMPTS):
+            table = self.table()
+            reserved: int | None = table.transaction_version(append)
+            if reserved is not None:
+                return reserved
+            first = int(table.transaction_version(EPISODES_NUMBERED) or 0)
+            if self._committed(table, [], 0, {EPISODES_NUMBERED: first + episodes, append: first}):
+                return first
+        raise self._busy()
+
+    def append(self, files: Sequence[DataFile], time_ms: int, name: str, version: int) -> bool:
+        """Commit files under a transaction identifier; return false if there is a commit with it."""
+        for _ in range(MAX_ATTEMPTS):
+            table = self.table()
+            if table.transaction_version(name) is not None:
+                return False
+            if self._committed(table, files, time_ms, {name: version}):
+                return True
+        raise self._busy()
+
+    def _committed(self, table: Any, files: Sequence[DataFile], time_ms: int, transactions: Mapping[str, int]) -> bool:
+        """Commit; return false if another commit has one of the transaction identifiers."""
+        before = table.version()
+        try:
+            table.create_write_transaction(
+                _adds(files, time_ms),
+                "append",
+                self._schema,
+                partition_by=[RANGE],
+                commit_properties=_properties(transactions),
+            )
+        except need("deltalake", "fleet").exceptions.CommitFailedError as error:
+            if self.table().version() == before:
+                raise RoboCacheError(
+                    f"{printable(self.uri, 60)}: the commit failed ({printable(error, 80)}); run the same command again"
+                ) from None
+            return False
+        return True
+
+    def _busy(self) -> RoboCacheError:
+        return RoboCacheError(f"{printable(self.uri, 80)}: too many commits of others; run the same command again")
+
+
+def make_repeatable(table: Path, identity: str, time_ms: int) -> None:
+    """Replace what differs between two logs of the same table in its first commit, before others can read it.
+
+    The identifier of the table becomes a function of `identity`, all times become `time_ms`.
+    """
+    path = table / FIRST_COMMIT
+    actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    for action in actions:
+        if "commitInfo" in action:
+            kept = {name: value for name, value in action["commitInfo"].items() if name != "operationParameters"}
+            action["commitInfo"] = {**kept, "timestamp": time_ms, "operationParameters": {}}
+        if "metaData" in action:
+            action["metaData"]["id"] = str(uuid.uuid5(uuid.NAMESPACE_OID, identity))
+            action["metaData"]["createdTime"] = time_ms
+    lines = [json.dumps(action, sort_keys=True, ensure_ascii=False) for action in actions]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _adds(files: Sequence[DataFile], time_ms: int) -> list[Any]:
+    add = need("deltalake.transaction", "fleet").AddAction
+    return [add(file.path, file.size, {RANGE: str(file.first_of_range)}, time_ms, True, file.stats()) for file in files]
+
+
+def _properties(transactions: Mapping[str, int]) -> Any:
+    deltalake = need("deltalake", "fleet")
+    ids = [deltalake.Transaction(name, version) for name, version in transactions.items()]
+    return deltalake.CommitProperties(app_transactions=ids)
