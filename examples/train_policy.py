@@ -53,7 +53,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--average", type=float, default=default.average, help="decay of the average of the weights; 0: none")
     add("--bf16", action="store_true", help="autocast to bfloat16")
     add("--compile", action="store_true", help="torch.compile")
-    add("--cuda-graph", action="store_true", help="replay small steps as a CUDA graph; one process only")
+    add("--cuda-graph", action="store_true", help="replay whole steps as a CUDA graph; in one process")
     add("--deterministic", action="store_true", help="on a GPU, the same bits in each run; slower")
     add("--seed", type=int, default=default.seed)
     add("--report-every", type=int, default=50, help="steps")

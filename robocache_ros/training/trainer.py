@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
 VERSION = 1
+_LOG = logging.getLogger(__name__)
 
 
 class Batches(Protocol):
@@ -67,16 +69,15 @@ class Trainer:
         self._parameters = list(policy.parameters())
         self.average = [p.detach().clone() for p in self._parameters] if options.average else None
         self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
+        self._parallel = distributed.is_available() and distributed.is_initialized()
+        self._graph = self._uses_graph()
         self._optimizer = self._make_optimizer()
         self._model: Any = policy
-        self._parallel = distributed.is_available() and distributed.is_initialized()
         if self._parallel:
-            if options.cuda_graph:
-                raise RoboCacheError("cuda_graph: is for one process; leave it out")
             self._model = DistributedDataParallel(policy, [self.device] if self.device.type == "cuda" else None)
         if options.compile:
             self._model = torch.compile(self._model)
-        self._graphed = GraphedStep(self._one) if options.cuda_graph else None
+        self._step_on: Any = GraphedStep(self._plain_step) if self._graph else self._plain_step
         self._batches: Iterator[Mapping[str, Any]] | None = None
         torch.manual_seed(options.seed + (distributed.get_rank() if self._parallel else 0))
 
@@ -88,7 +89,9 @@ class Trainer:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        loss = self._graphed(self._next()) if self._graphed is not None else self._accumulated()
+        # A graph reads all batches of its step; without one, a step takes them one by one.
+        batches: Any = (self._next() for _ in range(self.options.accumulate))
+        loss: Tensor = self._step_on(list(batches) if self._graph else batches)
         self.step += 1
         return loss
 
@@ -128,7 +131,7 @@ class Trainer:
         self.loader.load_state_dict(mine["loader"])
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if self.options.cuda_graph:
+        if self._graph:
             for group in self._optimizer.param_groups:
                 group["lr"] = torch.tensor(0.0, device=self.device)  # set by each step
         for value, saved in zip(self.average or (), state["average"] or (), strict=True):
@@ -139,43 +142,41 @@ class Trainer:
         self.step = int(state["step"])
         self._batches = None
 
-    def _make_optimizer(self) -> torch.optim.AdamW:
-        options, gpu = self.options, self.device.type == "cuda"
-        if options.cuda_graph and not gpu:
+    def _uses_graph(self) -> bool:
+        if not self.options.cuda_graph:
+            return False
+        if self._parallel:
+            _LOG.warning("cuda_graph: steps run without a graph, because several processes exchange gradients")
+            return False
+        if self.device.type != "cuda":
             raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
+        return True
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
+        options = self.options
         # A graph reads the learning rate from memory, so that it can change.
-        rate: Any = torch.tensor(options.learning_rate, device=self.device) if options.cuda_graph else 0.0
+        rate: Any = torch.tensor(options.learning_rate, device=self.device) if self._graph else 0.0
         return torch.optim.AdamW(
             self._parameters,
             rate,
             weight_decay=options.weight_decay,
-            fused=gpu,
-            capturable=options.cuda_graph,
+            fused=self.device.type == "cuda",
+            capturable=self._graph,
         )
 
-    def _accumulated(self) -> Tensor:
-        """A step on `accumulate` batches."""
+    def _plain_step(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
+        """A step on `accumulate` batches, which a CUDA graph can capture."""
         count = self.options.accumulate
         self._optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
-        for number in range(count):
-            batch = self._next()
-            last = number == count - 1
+        for number, batch in enumerate(batches, start=1):
             # Gradients are exchanged once per step.
-            with nullcontext() if last or not self._parallel else self._unsynchronised():
+            with nullcontext() if number == count or not self._parallel else self._unsynchronised():
                 loss = self._loss(batch) / count
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         self._apply_gradients()
         return total
-
-    def _one(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """A step on one batch, which a CUDA graph can capture."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._apply_gradients()
-        return loss.detach()
 
     def _apply_gradients(self) -> None:
         if self.options.clip_norm:
@@ -185,7 +186,7 @@ class Trainer:
             self._update_average(self.average, self._parameters, 0)
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
-        cached = not self.options.cuda_graph  # a cache of converted weights would be part of the graph
+        cached = not self._graph  # a cache of converted weights would be part of the graph
         with torch.autocast(self.device.type, torch.bfloat16, self.options.bf16, cached):
             loss: Tensor = self._model(batch)
         return loss

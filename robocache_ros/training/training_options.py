@@ -22,7 +22,8 @@ class TrainingOptions:
         average: decay of the exponential moving average of the weights; 0: none.
         bf16: compute in bfloat16 where it is safe (autocast). The weights stay float32.
         compile: torch.compile.
-        cuda_graph: replay the step as a CUDA graph, which saves launches where a step is small.
+        cuda_graph: replay the whole step as a CUDA graph, which saves launches where a step is small; with `compile`,
+            that of the compiled policy. With several processes steps run without a graph, and the log states it.
         deterministic: use operations that give the same bits each time, in the whole process. On a GPU, the gradient of
             attention is otherwise a sum whose order varies, and a run repeats another one only up to rounding.
         seed: of the weights, the noise and the dropout.
@@ -46,8 +47,6 @@ class TrainingOptions:
             raise RoboCacheError(f"training: {self}: learning_rate, steps and accumulate are above 0; change them")
         if not (0 <= self.average < 1 and self.clip_norm >= 0 and self.weight_decay >= 0):
             raise RoboCacheError(f"training: {self}: average is in [0, 1), clip_norm and weight_decay are at least 0")
-        if self.cuda_graph and (self.accumulate > 1 or self.compile):
-            raise RoboCacheError("cuda_graph: excludes accumulate and compile; leave out one of them")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, from 0 on."""

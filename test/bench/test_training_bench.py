@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from robocache_ros.bench.training.__main__ import PARTS, main
+from robocache_ros.bench.training import __main__ as bench
+from robocache_ros.bench.training import training_parts
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset
+from robocache_ros.bench.training.measured import Row, Size
 from robocache_ros.bench.training.mixed_rate_episodes import MixedRateEpisodes, write_episodes
+from robocache_ros.bench.training.training_parts import PARTS
 from robocache_ros.datasets import TimelineDataset, Window
 
 pytest.importorskip("h5py")
@@ -32,29 +38,66 @@ def test_the_baseline_and_the_loader_train_on_the_same_values(keep_open: bool, t
         assert torch.equal(mine["action_is_pad"], other["action_is_pad"])
 
 
-def test_a_quick_run_writes_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--quick", "--out", str(tmp_path)]) == 0
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures the parts here, which saves processes that import torch."""
+
+    def rows_of(wanted: dict[str, Any]) -> Any:
+        measure = PARTS[wanted["part"]].measure
+        return measure(Size(**wanted["size"]), torch.device("cpu"), Path(wanted["episodes"]))
+
+    monkeypatch.setattr(bench, "rows_of", rows_of)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_quick_run_writes_every_part(tmp_path: Path) -> None:
+    assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 
     record = json.loads((tmp_path / "training.json").read_text())
-    assert json.loads(capsys.readouterr().out.splitlines()[0])["rows"] == record["rows"]
     assert set(record["took_s"]) == set(PARTS)
     assert not [row for row in record["rows"] if row["what"] == "failed"]
     measured = [row["what"] for row in record["rows"] if row["value"] is not None]
     assert {"step on ready tensors", "step from disk / on ready tensors", "TimelineLoader, from disk / first"} <= {
         *measured
     }
+    assert "step from DataLoader, 8 workers, np.interp" in measured
     text = (tmp_path / "training.md").read_text()
     assert "| 1.56 ms | 0.22 ms |" in text
+    assert "not reached in" in text or "1 steps, 64 samples" in text
     assert "no figure means anything" in text
 
 
-def test_a_part_that_fails_is_in_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("out of memory")
+ROW = {"part": "step", "what": "a", "value": 1.0, "unit": "ms"}
 
-    monkeypatch.setattr("robocache_ros.bench.training.against_dataloader.measure", broken)
 
-    assert main(["--quick", "--out", str(tmp_path), "--part", "diffusion"]) == 1
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [("import sys; sys.exit(3)", "exit status 3"), ("import signal; signal.pause()", "ended after 5 s")],
+)
+def test_a_part_that_fails_or_hangs_is_in_the_results_with_what_it_measured(
+    ends: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"print({json.dumps(json.dumps(ROW))}, flush=True); {ends}"
+    monkeypatch.setattr(bench, "RUN_PART", (sys.executable, "-c", program))
 
-    rows = json.loads((tmp_path / "training.json").read_text())["rows"]
-    assert rows == [{**rows[0], "part": "diffusion", "what": "failed", "value": None, "note": "out of memory"}]
+    assert bench.main(["--quick", "--out", str(tmp_path), "--part", "step", "--limit-s", "5"]) == 1
+
+    first, second = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert first == {**first, **ROW}
+    assert (second["part"], second["what"], second["value"]) == ("step", "failed", None)
+    assert second["note"] == f"{reason}; the reason is in its output"
+
+
+def test_the_process_of_a_part_prints_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object) -> Any:
+        yield Row("step", "a", 1.0, "ms")
+
+    monkeypatch.setattr(training_parts, "PARTS", {"step": training_parts.Part(measure, 60)})
+    wanted = {"part": "step", "size": asdict(bench.QUICK), "episodes": str(tmp_path), "limit_s": 60}
+    monkeypatch.setattr(sys, "argv", ["training_parts", json.dumps(wanted)])
+
+    training_parts.main()
+
+    assert json.loads(capfd.readouterr().out) == asdict(Row("step", "a", 1.0, "ms"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.graphed_step import fill
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
@@ -121,8 +122,6 @@ def test_the_learning_rate_rises_and_falls() -> None:
     [
         ({"steps": 0}, "learning_rate, steps and accumulate are above 0"),
         ({"average": 1.0}, "average is in"),
-        ({"cuda_graph": True, "accumulate": 2}, "cuda_graph: excludes accumulate and compile"),
-        ({"cuda_graph": True, "compile": True}, "cuda_graph: excludes accumulate and compile"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
@@ -133,6 +132,33 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_a_graph_without_a_gpu_is_refused() -> None:
     with pytest.raises(RoboCacheError, match="cuda_graph: needs a GPU"):
         trainer(cuda_graph=True)
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """A group of one process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_with_several_processes_steps_run_without_a_graph(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        seen = losses(trainer(cuda_graph=True, accumulate=2), 3)
+
+    assert "cuda_graph: steps run without a graph, because several processes exchange gradients" in caplog.text
+    assert seen == losses(trainer(accumulate=2), 3)
+
+
+def test_a_graph_refuses_a_batch_of_another_shape() -> None:
+    own = {"proprio": torch.zeros(4, 2)}
+
+    fill(own, {"proprio": torch.ones(4, 2)})
+
+    assert own["proprio"].equal(torch.ones(4, 2))
+    with pytest.raises(RoboCacheError, match=r"cuda_graph: proprio is \(3, 2\), not \(4, 2\); use batches of one size"):
+        fill(own, {"proprio": torch.ones(3, 2)})
 
 
 def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
@@ -156,9 +182,11 @@ def test_a_state_of_another_training_is_refused(change: dict[str, Any], message:
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_has_the_losses_of_the_steps_it_replays() -> None:
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"compile": True}], ids=str)
+def test_a_cuda_graph_has_the_losses_of_the_steps_it_replays(options: dict[str, Any]) -> None:
     CONFIGS["plain"] = PolicyConfig(**{**vars(CONFIGS["transformer"]), "dropout": 0.0})
-    plain, graphed = (losses(trainer("plain", device="cuda", cuda_graph=graph), 12) for graph in (False, True))
+    plain = losses(trainer("plain", device="cuda", **{**options, "compile": False}), 12)
+    graphed = losses(trainer("plain", device="cuda", cuda_graph=True, **options), 12)
 
     # The graph's optimizer computes its bias correction in float32 on the device.
     assert graphed == pytest.approx(plain, rel=1e-3)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
-from robocache_ros.bench.training.measured import Row, Size, Sources, train_for
+from robocache_ros.bench.training.measured import Row, Size, Sources, tell, train_for, wait_for
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, MixedRateEpisodes
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
 from robocache_ros.training.policies.make_policy import make_policy
@@ -21,10 +23,59 @@ from robocache_ros.training.training_options import TrainingOptions
 WINDOW = Window(n_obs=50, horizon=16)
 BATCH = 64
 BASELINE_WORKERS = 8
+GOAL, AVERAGED = 0.3, 20  # the loss as a share of the first one; both are means over so many steps
+PART = f"small diffusion policy, batch {BATCH}, from disk"
+Makers = dict[str, Callable[[], Any]]
 
 
-def measure(size: Size, device: torch.device, episodes: Path) -> list[Row]:
+def measure(size: Size, device: torch.device, episodes: Path) -> Iterator[Row]:
     """Measure samples per second of each source, one after the other: their workers share the processors."""
+    trainer, sources = _trainer(size, device)
+    first = None
+    for name, make in _makers(size, device, episodes).items():
+        tell(f"diffusion: {name}")
+        with _chosen(sources, name, make):
+            run = train_for(trainer, size.seconds, warm_up=2 if size.tiny else 30)
+        rate = BATCH / run.step_ms * 1000
+        yield Row(PART, name, rate, "samples/s", "", "", f"{run.wait_share * 100:.1f} % waiting for data")
+        if first is not None:
+            compared = ("2 to 5", "5") if name.startswith("TimelineLoader") else ("", "")
+            yield Row(PART, f"{name} / first", rate / first, "x", *compared)
+        first = first or rate
+
+
+def time_to_loss(size: Size, device: torch.device, episodes: Path) -> Iterator[Row]:
+    """Train the same policy on each source until its loss is `GOAL` times the loss at the start."""
+    part = f"small diffusion policy, batch {BATCH}, until the loss is {GOAL:g} times that of the first {AVERAGED} steps"
+    for name, make in _makers(size, device, episodes).items():
+        tell(f"loss: {name}")
+        trainer, sources = _trainer(size, device)
+        with _chosen(sources, name, make):
+            steps, seconds, reached = _until(trainer, 4 * size.seconds, 1 if size.tiny else AVERAGED)
+        note = f"{steps} steps, {steps * BATCH:,} samples"
+        note += "" if reached else f"; not reached in {seconds:.1f} s"
+        yield Row(part, name, seconds if reached else None, "s", note=note)
+
+
+def _until(trainer: Trainer, most_s: float, averaged: int) -> tuple[int, float, bool]:
+    """Train until the goal; return the steps, the seconds after the first step, and whether the goal was reached."""
+    trainer.train_step()  # workers start, and a cache is filled
+    wait_for(trainer.device)
+    begun, start = trainer.step, time.perf_counter()
+    first = None
+    while True:
+        total = torch.zeros((), device=trainer.device)
+        for _ in range(averaged):
+            total += trainer.train_step()
+        loss = float(total)
+        first = loss if first is None else first
+        steps, seconds = trainer.step - begun, time.perf_counter() - start
+        if loss <= GOAL * first or seconds > most_s:
+            return steps, seconds, loss <= GOAL * first
+
+
+def _makers(size: Size, device: torch.device, episodes: Path) -> Makers:
+    """The sources of batches by their names."""
     dataset = TimelineDataset(MixedRateEpisodes(episodes), window=WINDOW, modalities=("proprio",))
     workers = 0 if size.tiny else min(BASELINE_WORKERS, os.cpu_count() or 1)
     every_core = 0 if size.tiny else os.cpu_count() or 1
@@ -37,34 +88,26 @@ def measure(size: Size, device: torch.device, episodes: Path) -> list[Row]:
     def baseline(workers: int, *, keep_open: bool) -> Any:
         return data_loader(InterpolatingDataset(episodes, WINDOW, keep_open=keep_open), BATCH, workers, device)
 
-    makers: dict[str, Callable[[], Any]] = {
+    return {
         "DataLoader, 8 workers, np.interp": lambda: baseline(workers, keep_open=False),
         "DataLoader, a worker a core, file kept open, whole arrays": lambda: baseline(every_core, keep_open=True),
         "TimelineLoader, from disk": lambda: ours("none"),
         "TimelineLoader, from the cache": lambda: ours("device" if device.type == "cuda" else "host"),
     }
-    trainer, sources = _trainer(size, device)
-    rates, waits = {}, {}
-    for name, make in makers.items():
-        loader = make()
-        sources.add(name, loader)
-        sources.choose(name)
-        run = train_for(trainer, size.seconds, warm_up=2 if size.tiny else 30)
-        rates[name], waits[name] = BATCH / run.step_ms * 1000, run.wait_share * 100
+
+
+@contextmanager
+def _chosen(sources: Sources, name: str, make: Callable[[], Any]) -> Iterator[None]:
+    """Make a source and choose it; end its workers afterwards."""
+    loader = make()
+    sources.add(name, loader)
+    sources.choose(name)
+    try:
+        yield
+    finally:
         sources.remove(name)
         if isinstance(loader, TimelineLoader):
             loader.close()
-        del loader
-    first = next(iter(rates.values()))
-    part = f"small diffusion policy, batch {BATCH}, from disk"
-    rows = []
-    for name, rate in rates.items():
-        is_ours = name.startswith("TimelineLoader")
-        rows += [
-            Row(part, name, rate, "samples/s", "", "", f"{waits[name]:.1f} % waiting for data"),
-            Row(part, f"{name} / first", rate / first, "x", *(("2 to 5", "5") if is_ours else ("", ""))),
-        ]
-    return [row for row in rows if row.what != f"{next(iter(rates))} / first"]
 
 
 def _trainer(size: Size, device: torch.device) -> tuple[Trainer, Sources]:

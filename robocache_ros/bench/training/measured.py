@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -24,14 +25,12 @@ class Size:
 
     Attributes:
         episodes: of the synthetic data.
-        steps: of a measurement of small steps.
-        seconds: of a measurement of a training.
+        seconds: of a measurement.
         workers: processes that read.
         tiny: replace every policy by a tiny one and do not compile, to run in seconds on a CPU.
     """
 
     episodes: int
-    steps: int
     seconds: float
     workers: int
     tiny: bool
@@ -96,6 +95,12 @@ class Sources:
             yield from cycle(source)
         while True:
             yield from source
+
+
+def tell(text: str) -> None:
+    """Print a line about the progress, with the time."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stderr.flush()
 
 
 def train_for(trainer: Trainer, seconds: float, warm_up: int) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from robocache_ros import Stream, fuse
 from robocache_ros.bench.published import REPOSITORY
-from robocache_ros.bench.training.measured import Row, Size, wait_for
+from robocache_ros.bench.training.measured import Row, Size, tell, wait_for
 from robocache_ros.training.graphed_step import GraphedStep
 
 BATCH, SAMPLES, TICKS, TICK_NS = 32, 500, 250, 20_000_000
@@ -21,24 +21,23 @@ PART = "published training step: bfloat16 streams of 500 samples, 256 and 14 wid
 
 PUBLISHED = "1.56 ms"
 SOURCE = f"{REPOSITORY}, robocache/profiling/NSIGHT_SYSTEMS_H100.md"
-ROUNDS = 5
+ROUNDS, BATCHES = 5, 8
 
 
-def measure(size: Size, device: torch.device) -> list[Row]:
+def measure(size: Size, device: torch.device) -> Iterator[Row]:
     """Measure the step for a batch of 32 and an action per tick, preprocessing included."""
-    rows = []
     for graph, wanted in ((True, "0.22 ms"), (False, "1.0 ms")):
         for bf16 in (False, True):
             name = f"{'CUDA graph' if graph else 'no graph'}, network in {'bfloat16' if bf16 else 'TF32'}"
             ms, note = None, "needs a GPU"
             if device.type == "cuda" or not graph:
-                ms, note = _step_ms(device, size.steps, graph=graph, bf16=bf16), "fuse, forward, backward, Adam"
-            rows.append(Row(PART, name, ms, "ms", PUBLISHED, wanted, note, SOURCE))
-    return rows
+                tell(f"step: {name}")
+                ms, note = _step_ms(device, size.seconds / 6, graph=graph, bf16=bf16), "fuse, forward, backward, Adam"
+            yield Row(PART, name, ms, "ms", PUBLISHED, wanted, note, SOURCE)
 
 
-def _step_ms(device: torch.device, steps: int, *, graph: bool, bf16: bool) -> float:
-    """The median over rounds of the mean milliseconds of a step."""
+def _step_ms(device: torch.device, seconds: float, *, graph: bool, bf16: bool) -> float:
+    """The median over rounds of some seconds of the mean milliseconds of a step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(270, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 7)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=device.type == "cuda", capturable=graph)
@@ -57,24 +56,30 @@ def _step_ms(device: torch.device, steps: int, *, graph: bool, bf16: bool) -> fl
         optimizer.step()
         return loss.detach()
 
-    run: Callable[[Mapping[str, Tensor]], Tensor] = GraphedStep(step) if graph else step
-    batches = [_batch(device, seed) for seed in range(8)]
+    run: Callable[[Any], Tensor] = GraphedStep(lambda given: step(given[0])) if graph else step
+    found = [_batch(device, seed) for seed in range(BATCHES if device.type == "cuda" else 1)]
+    batches: list[Any] = [[batch] for batch in found] if graph else found
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
         for number in range(16 if device.type == "cuda" else 1):
-            run(batches[number % 8])
-        taken = []
-        for _ in range(ROUNDS if device.type == "cuda" else 1):
-            wait_for(device)
-            start = time.perf_counter()
-            for number in range(steps):
-                run(batches[number % 8])
-            wait_for(device)
-            taken.append((time.perf_counter() - start) / steps * 1000)
+            run(batches[number % len(batches)])
+        return median(_mean_ms(run, batches, seconds, device) for _ in range(ROUNDS if device.type == "cuda" else 1))
     finally:
         torch.set_float32_matmul_precision(precision)
-    return median(taken)
+
+
+def _mean_ms(run: Callable[[Any], Tensor], batches: list[Any], seconds: float, device: torch.device) -> float:
+    """The mean milliseconds of a step, over some seconds."""
+    together = batches * 16 if device.type == "cuda" else batches  # so many that waiting for them takes no time
+    wait_for(device)
+    start, steps = time.perf_counter(), 0
+    while not steps or time.perf_counter() - start < seconds:
+        for batch in together:
+            run(batch)
+        steps += len(together)
+        wait_for(device)
+    return (time.perf_counter() - start) / steps * 1000
 
 
 def _batch(device: torch.device, seed: int) -> dict[str, Tensor]:

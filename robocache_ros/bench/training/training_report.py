@@ -1,0 +1,69 @@
+"""The results of the benchmark of trainings as files, which are complete at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robocache_ros.bench.training.measured import Row
+
+
+def machine() -> dict[str, Any]:
+    """What is measured on."""
+    return {
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
+        "cores": os.cpu_count(),
+        "load": [round(each, 1) for each in os.getloadavg()],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def write(folder: Path, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Replace training.json and training.md in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+    for name, content in (("training.json", text), ("training.md", as_markdown(record, rows))):
+        partial = folder / f"{name}.partial"
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(folder / name)
+
+
+def as_markdown(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """Return a table for each part, in which failures are rows."""
+    about = record["machine"]
+    lines = [
+        "# Training",
+        "",
+        f"GPU: {about['gpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}. "
+        "Published figures are of an H100.",
+        *(["", "A quick run with tiny policies: no figure means anything."] if record["quick"] else []),
+    ]
+    for part in dict.fromkeys(row.part for row in rows):
+        mine = [row for row in rows if row.part == part]
+        sources = sorted({row.source for row in mine if row.source})
+        lines += ["", f"## {part}", "", *(f"Published in {source}." for source in sources)]
+        lines += ["", "| | measured | published | wanted | |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {row.what} | {_value(row)} | {row.published} | {row.wanted} | {_cell(row.note)} |" for row in mine
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _value(row: Row) -> str:
+    if row.value is None:
+        return "not measured"
+    return f"{row.value:,.0f} {row.unit}" if row.value >= 1000 else f"{row.value:,.3g} {row.unit}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())
