@@ -13,6 +13,7 @@ from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.outputs.any_target import open_target
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output, check_outputs
@@ -21,7 +22,7 @@ from robocache_ros.export.pieces.make_pieces import make_pieces
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
 from robocache_ros.export.publish import list_entries
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
-from robocache_ros.export.target import new_dataset
+from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.spec import FusionSpec
 
 __all__ = ["ExportResult", "export", "export_together", "summarize"]
@@ -56,7 +57,7 @@ def export(
         bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
             outcome. `find_recordings` and `load_manifest` of `robocache_ros.export.recordings` return such lists.
         spec: the streams.
-        out: the folder of the dataset, new or empty.
+        out: the folder of the dataset, new or empty, or a URL such as `s3://datasets/lift`.
         options: of the export; None: the defaults.
         overwrite: replace a dataset in `out`.
         report: write report.html and report.json.
@@ -137,26 +138,26 @@ def export_together(
     engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
     datasets = [DatasetPlan(output, recordings, device) for output in outputs]
-    begun, target = time.perf_counter(), Path(os.path.abspath(out))
+    begun, shown = time.perf_counter(), any_path(out, "datasets")
+    target = shown if is_url(shown) else Path(os.path.abspath(shown))
     tell = progress or (lambda _event: None)
     for dataset in datasets if not engine.remote and len(recordings) <= MAX_CHECKED else ():
         dataset.check(on_error)
         for recording, reason in dataset.failed.items():
             tell(Failed(recording, reason, dataset.name))
-    last = datasets[-1].name or datasets[-1].formats[-1].entry
-    with engine, file_errors(target), new_dataset(target, last, overwrite=overwrite, pieces=pieces) as new:
+    found: list[tuple[ExportedRecording, ...]] = []
+    with engine, file_errors(target), open_target(target, datasets, overwrite, pieces, report) as new:
         plans = {dataset.name: dataset.plan for dataset in datasets}
         with file_errors(new.pieces.folder if pieces else target):
             outcomes = make_pieces(plans, new.pieces, engine, progress)
         errors = []
         for dataset in datasets:
             try:
-                dataset.complete(outcomes[dataset.name], on_error, Path(out), pieces)
+                dataset.complete(outcomes[dataset.name], on_error, shown, pieces)
             except RoboCacheError as error:
                 errors.append(str(error))
         if errors:
             raise SeveralErrors("\n".join(errors))
-        found = []
         for dataset in datasets:
             tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
             folder = new.folder / dataset.name
@@ -164,12 +165,14 @@ def export_together(
             found.append(dataset.write(folder, (dataset.name or target.name) if report else None))
             if dataset.name:
                 list_entries(folder)
+    if new.by_another:
+        found = [() for _ in datasets]
     seconds, notes = time.perf_counter() - begun, new.notes
     results = tuple(
-        ExportResult(Path(out) / dataset.name, recordings, seconds, dataset.losses, (*dataset.reused, *notes))
+        ExportResult(shown / dataset.name, recordings, seconds, dataset.losses, (*dataset.reused, *notes))
         for dataset, recordings in zip(datasets, found, strict=True)
     )
-    tell(Ended(Path(out), sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
+    tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results
 
 

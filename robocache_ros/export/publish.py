@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
@@ -24,11 +25,18 @@ def list_entries(dataset: Path) -> None:
 
 def listed_entries(out: Path) -> tuple[str, ...]:
     """Return the names of a dataset's files and folders in `out`; empty if `out` has no dataset."""
+    listing: str | None = None
+    with suppress(OSError, ValueError):
+        listing = (out / LISTING).read_text(encoding="utf-8")
+    return dataset_entries(listing, is_lerobot=(out / INFO).exists())
+
+
+def dataset_entries(listing: str | bytes | None, *, is_lerobot: bool) -> tuple[str, ...]:
+    """Return the names of a dataset's files and folders, given the text of its list, or whether it is LeRobot's."""
     try:
-        names = json.loads((out / LISTING).read_text(encoding="utf-8"))
-        return (LISTING, *(name for name in names if _is_entry(name)))
-    except (OSError, ValueError, TypeError):
-        return _LEROBOT if (out / INFO).exists() else ()
+        return (LISTING, *(name for name in json.loads(listing or "") if _is_entry(name)))
+    except (ValueError, TypeError):
+        return _LEROBOT if is_lerobot else ()
 
 
 def publish(out: Path, partial: Path, last: str) -> None:

@@ -22,12 +22,13 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from errno import EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.outputs.new_dataset import OWN_PIECES, NewDataset, piece_store
+from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.publish import (
     INFO,
@@ -41,7 +42,6 @@ from robocache_ros.export.publish import (
 )
 
 LOCK = ".robocache-lock"
-PIECES = ".robocache-pieces"
 PARTIAL = ".robocache-partial-"
 _FOREIGN = ("lost+found",)  # present in a new ext file system
 _NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
@@ -49,31 +49,6 @@ _NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems witho
 
 class TargetInUse(RoboCacheError):  # noqa: N818 - the name says what it adds
     """Another export writes to the target."""
-
-
-@dataclass
-class NewDataset:
-    """A dataset during an export."""
-
-    folder: Path  # the folder in which its files are written
-    pieces: PieceStore  # includes pieces of earlier exports that were stopped or failed
-    notes: list[str] = field(default_factory=list)  # notes for the user about files of earlier exports
-
-
-def piece_store(out: Path, pieces: str | Path | None = None) -> PieceStore:
-    """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
-
-    Errors:
-        RoboCacheError: `pieces` is not a folder, or is in `out`.
-    """
-    if pieces is None:
-        return PieceStore(out / PIECES)
-    pieces = Path(os.path.abspath(pieces))
-    if pieces.exists() and not pieces.is_dir():
-        raise RoboCacheError(f"pieces: {printable(pieces)} is a file; give a folder")
-    if pieces.resolve().is_relative_to(out.resolve()):
-        raise RoboCacheError(f"pieces: {printable(pieces)} is in the folder of the dataset; give another folder")
-    return PieceStore(pieces, shared=True)
 
 
 # More than 50 lines, because of its docstring.
@@ -98,7 +73,7 @@ def new_dataset(
             cannot be written.
     """
     out = Path(os.path.abspath(out))
-    store = piece_store(out, pieces)
+    store: AnyPieces = piece_store(out, pieces)
     with file_errors(out):
         made = _make(out, overwrite)
         try:
@@ -121,7 +96,7 @@ def new_dataset(
                     _check(out, overwrite)  # check again: files may have been added during the export
                     publish(out, partial, last)
                     if exclusive:
-                        shutil.rmtree(out / PIECES, ignore_errors=True)
+                        shutil.rmtree(out / OWN_PIECES, ignore_errors=True)
                 finally:
                     store.tidy()
                     shutil.rmtree(partial, ignore_errors=True)
@@ -154,7 +129,7 @@ def check_target(out: Path, *, overwrite: bool = False) -> None:
 
 
 def _check(out: Path, overwrite: bool) -> None:
-    own = (LOCK, PARTIAL, PIECES, LISTING)
+    own = (LOCK, PARTIAL, OWN_PIECES, LISTING)
     present = [f.name for f in out.iterdir() if not f.name.startswith(own) and f.name not in _FOREIGN]
     if not present:
         return
@@ -211,7 +186,7 @@ def _clear(out: Path, exclusive: bool) -> list[str]:
             continue
         if (partial / MOVES).exists():
             finish_moves(out, partial)
-            shutil.rmtree(out / PIECES, ignore_errors=True)
+            shutil.rmtree(out / OWN_PIECES, ignore_errors=True)
             notes.append(f"{partial.name}: an export was stopped while it moved its files; they were moved")
         else:
             notes.append(f"{partial.name}: left by an export that was stopped; it was removed")

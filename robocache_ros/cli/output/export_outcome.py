@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
 from robocache_ros.errors import printable
+from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.report.exported_facts import recording_facts
-from robocache_ros.export.target import piece_store
 
 if TYPE_CHECKING:
     from robocache_ros.export.outputs.export_result import ExportResult

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -85,6 +86,6 @@ def _loaded(folder: Path, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, (dtype, shape) in shapes(layout).items():
         path = folder / FOLDER / name
         if path.stat().st_size:
-            yield name, np.memmap(path, dtype, "r", shape=(rows, *shape))
+            yield name, np.memmap(os.fspath(path), dtype, "r", shape=(rows, *shape))
         else:  # no columns; an empty file cannot be mapped
             yield name, np.zeros((rows, *shape), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ class Blobs:
 
     def __init__(self, path: Path) -> None:
         self._ends: NDArray[np.int64] = np.fromfile(_ends(path), "<i8").astype(np.int64)
-        self._data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+        self._data = np.memmap(os.fspath(path), np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
     def __len__(self) -> int:
         return len(self._ends)

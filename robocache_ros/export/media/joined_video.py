@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class JoinedVideo:
 
     def append(self, part: Path, frames: int) -> tuple[int, int, int]:
         """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
-        with need("av", "export").open(str(part)) as source:
+        with need("av", "export").open(os.fspath(part)) as source:
             stream = source.streams.video[0]
             settings = bytes(stream.codec_context.extradata or b"")
             if self._bytes >= self._file_bytes or settings != self._settings:

@@ -33,6 +33,7 @@ class DatasetPlan:
 
     Attributes:
         name: of its folder; empty if it is the only dataset.
+        recordings: of the export.
         plan: without the recordings that do not match.
         formats: that it is written in.
         failed: the recordings that are not in it, and why.
@@ -42,7 +43,7 @@ class DatasetPlan:
     """
 
     def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
-        self.name = output.name
+        self.name, self.recordings = output.name, tuple(recordings)
         with self._named():
             spec = resolved_spec(output.spec, output.options)
             selected = device_of(device, output.options)
@@ -89,6 +90,13 @@ class DatasetPlan:
         """Write the dataset into a folder, with a report if it has a title; return its recordings."""
         with self._named():
             return merge_pieces(self.plan, self.formats, self.made, self.losses, folder, title)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The files and folders in the target by which readers recognize the dataset, of each format."""
+        several = len(self.formats) > 1
+        parts = [(self.name, format_.name if several else "", format_.entry) for format_ in self.formats]
+        return tuple("/".join(filter(None, part)) for part in parts)
 
     @property
     def reused(self) -> list[str]:

@@ -10,10 +10,10 @@ from typing import TypeAlias
 from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines.task_engine import Engine, Resources, Task
+from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
-from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
 Outcomes: TypeAlias = list[Outcome]  # of a recording, one for each dataset that it is converted for
@@ -28,7 +28,7 @@ class RecordingTask(Task):
 
 
 def make_pieces(
-    plans: Mapping[str, Plan], store: PieceStore, engine: Engine, progress: Progress | None
+    plans: Mapping[str, Plan], store: AnyPieces, engine: Engine, progress: Progress | None
 ) -> dict[str, dict[PlannedRecording, Outcome]]:
     """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
 
@@ -53,7 +53,7 @@ def make_pieces(
     results = _Results(plans, progress)
     sizes = tuple(task.size for task in tasks)
     results.tell(Started(tuple(task.recording for task in tasks), sizes, engine.parallel(tasks)))
-    engine.run(_Work(plans, store, store.count() > 0), tasks, results.add, results.tell)
+    engine.run(_Work(plans, store, store.used()), tasks, results.add, results.tell)
     return results.made
 
 
@@ -62,8 +62,8 @@ class _Work:
     """What makes the pieces of a recording, in any process."""
 
     plans: Mapping[str, Plan]
-    store: PieceStore
-    resumed: bool  # pieces of an earlier export exist
+    store: AnyPieces
+    resumed: bool  # pieces or errors of an earlier export exist
 
     def __call__(self, task: RecordingTask, tell: Progress) -> Outcomes:
         plans = [self.plans[name] for name in task.datasets]

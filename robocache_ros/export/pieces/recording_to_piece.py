@@ -18,13 +18,15 @@ from robocache_ros.export.checksums import Checksums, unread_files
 from robocache_ros.export.episodes.boundaries import EpisodesDropped
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.pieces import recording_file
+from robocache_ros.export.pieces.any_pieces import AnyPieces, PieceFailure
 from robocache_ros.export.pieces.convert_recording import Conversion, PartsDropped
 from robocache_ros.export.pieces.piece_writer import PieceWriter
 from robocache_ros.export.pieces.plan import Plan, engine
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.run_together import run_together
-from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.remote.store_errors import StoreError
 
 PIECE = ".piece"  # a note of a shared folder: the name of the piece, under its key with `unread_files`
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -37,9 +39,10 @@ class Outcome:
 
     recording: PlannedRecording
     piece: Path | None = None
-    reused: bool = False  # an earlier export made the piece
+    reused: bool = False  # an earlier export made the piece, or recorded the error
     error: str = ""
     dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
+    lasting: bool = False  # the error is one of the recording itself: the next export would have it too
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class _Work:
     """A recording, and what making its pieces needs."""
 
     recording: PlannedRecording
-    store: PieceStore
+    store: AnyPieces
     checksums: Checksums
     progress: Progress | None
 
@@ -55,7 +58,7 @@ class _Work:
 def make_pieces_of(
     recording: PlannedRecording,
     plans: Sequence[Plan],
-    store: PieceStore,
+    store: AnyPieces,
     *,
     resumed: bool = False,
     progress: Progress | None = None,
@@ -83,9 +86,10 @@ def make_pieces_of(
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             engine()  # part of the keys; computed once, here beside the checksums and not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
-                if found := store.find(plan.key(recording, checksums.result())):
-                    outcomes[number] = Outcome(recording, found, reused=True)
-                    _note(recording, plan, store, checksums, found)
+                key = plan.key(recording, checksums.result())
+                if found := _earlier(recording, store, key):
+                    outcomes[number] = found
+                    _note(recording, plan, store, checksums, key)
             missing = [number for number in range(len(plans)) if number not in outcomes]
             work = _Work(recording, store, checksums, progress)
             # Kernels of several threads would share the buffers of a GPU.
@@ -94,12 +98,16 @@ def make_pieces_of(
             for number in missing:
                 if number not in outcomes:
                     outcomes[number] = _outcome(recording, partial(_make, work, plans[number]))
+            for number in missing:
+                _record(work, plans[number], outcomes[number])
+    except StoreError:  # of the bucket of the pieces: it would affect all other recordings
+        raise
     except RoboCacheError as error:  # of the files, which all pieces are made from
         return [outcomes.get(number) or Outcome(recording, error=str(error)) for number in range(len(plans))]
     return [outcomes[number] for number in range(len(plans))]
 
 
-def _noted(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore) -> list[Outcome]:
+def _noted(recording: PlannedRecording, plans: Sequence[Plan], store: AnyPieces) -> list[Outcome]:
     """Return the outcomes of a recording whose pieces are all noted and complete, else nothing."""
     try:
         files = unread_files(recording.path)
@@ -110,9 +118,9 @@ def _noted(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore
     return [Outcome(recording, piece, reused=True) for piece in found] if all(found) else []
 
 
-def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums: Checksums, piece: Path) -> None:
+def _note(recording: PlannedRecording, plan: Plan, store: AnyPieces, checksums: Checksums, key: str) -> None:
     if store.shared:
-        store.note(plan.key(recording, checksums.unread) + PIECE, piece.name)
+        store.note(plan.key(recording, checksums.unread) + PIECE, key)
 
 
 def _outcome(recording: PlannedRecording, make: Callable[[], Path]) -> Outcome:
@@ -123,8 +131,38 @@ def _outcome(recording: PlannedRecording, make: Callable[[], Path]) -> Outcome:
     except OutOfMemoryError:
         where = printable(recording.path)
         return Outcome(recording, error=f"{where}: not enough GPU memory; use fewer --jobs, or --device cpu")
+    except StoreError:
+        raise
     except RoboCacheError as error:
-        return Outcome(recording, error=str(error), dropped=isinstance(error, EpisodesDropped))
+        return Outcome(
+            recording, error=str(error), dropped=isinstance(error, EpisodesDropped), lasting=_is_lasting(error)
+        )
+
+
+def _is_lasting(error: BaseException) -> bool:
+    """Whether an error is one of the recording itself, and not of its files, the disk or the network."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (OSError, RemoteError)):
+            return False
+        cause = cause.__cause__
+    return True
+
+
+def _earlier(recording: PlannedRecording, store: AnyPieces, key: str) -> Outcome | None:
+    """Return the outcome of an earlier export, None if there is none."""
+    if piece := store.find(key):
+        return Outcome(recording, piece, reused=True)
+    if failure := store.failure(key):
+        return Outcome(recording, error=failure.error, dropped=failure.dropped, reused=True)
+    return None
+
+
+def _record(work: _Work, plan: Plan, outcome: Outcome) -> None:
+    """Record an error of the recording itself, which the next export would have too."""
+    if outcome.lasting and work.store.keeps_failures:
+        key = plan.key(work.recording, work.checksums.result())
+        work.store.fail(key, PieceFailure(str(work.recording.path), outcome.error, outcome.dropped))
 
 
 def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> Path:
@@ -151,7 +189,7 @@ def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]
             try:
                 drafts[number] = _Draft(work, plan, bag, stack)
             except RoboCacheError as error:
-                outcomes[number] = Outcome(work.recording, error=str(error))
+                outcomes[number] = Outcome(work.recording, error=str(error), lasting=_is_lasting(error))
         errors = run_together(bag, work.recording, [draft.conversion for draft in drafts.values()], work.progress)
         if bag.notes != notes:  # damage: which of it is found depends on the topics and the times that are read
             return {}
@@ -191,6 +229,7 @@ class _Draft:
         self._writer.finish(self._bag)
         files = self._work.checksums.result()
         recording_file.save(self._folder, converted, files)
-        piece = self._work.store.commit(self._folder, self._plan.key(self._work.recording, files))
-        _note(self._work.recording, self._plan, self._work.store, self._work.checksums, piece)
+        key = self._plan.key(self._work.recording, files)
+        piece = self._work.store.commit(self._folder, key)
+        _note(self._work.recording, self._plan, self._work.store, self._work.checksums, key)
         return piece

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
+from robocache_ros.export.pieces.any_pieces import PieceFailure
 from robocache_ros.export.publish import sync, sync_all
 
 DONE = "done.json"
@@ -37,6 +38,8 @@ class PieceStore:
         shared: other exports may use the folder at the same time, and it may contain other files.
     """
 
+    keeps_failures = False  # every local export tries recordings that failed again
+
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
         self.shared = shared
@@ -50,6 +53,17 @@ class PieceStore:
         except (OSError, ValueError, AttributeError):
             return None
         return piece if complete else None
+
+    def failure(self, key: str) -> PieceFailure | None:
+        """Return None; see `keeps_failures`."""
+        return None
+
+    def fail(self, key: str, failure: PieceFailure) -> None:
+        """Record nothing; see `keeps_failures`."""
+
+    def used(self) -> bool:
+        """Whether there are pieces of an earlier export."""
+        return self.count() > 0
 
     def count(self) -> int:
         """Return the number of complete pieces."""

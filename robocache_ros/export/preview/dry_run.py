@@ -18,13 +18,14 @@ from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.job import export
 from robocache_ros.export.merge_pieces import needed_encodings
+from robocache_ros.export.outputs.new_dataset import piece_store
+from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
-from robocache_ros.export.target import check_target, piece_store
+from robocache_ros.export.target import check_target
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.units import NS_PER_S
 
@@ -125,7 +126,7 @@ def dry_run(
     return replace(run, estimate=_estimate(run, spec, options, jobs, selected))
 
 
-def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
+def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
     """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
     for recording in plan.distinct if store.count() else ():
         with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:

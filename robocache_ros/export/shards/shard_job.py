@@ -23,14 +23,15 @@ from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.job import ON_ERROR, export_together
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, lines
 from robocache_ros.export.outputs.export_result import ExportResult
+from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.outputs.output import Output, check_outputs
+from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.make_pieces import make_pieces
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import PIECE, Outcome
-from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.shards.shard import Shard
-from robocache_ros.export.target import TargetInUse, check_target, piece_store
+from robocache_ros.export.target import TargetInUse, check_target
 from robocache_ros.export.validate.checksum_list import FILE as CHECKSUMS
 
 FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
@@ -155,7 +156,7 @@ def export_shard(
 class _ShardedExport:
     """The datasets of an export, and what its shards have noted about them."""
 
-    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: PieceStore) -> None:
+    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: AnyPieces) -> None:
         self._datasets, self._target, self._store = datasets, target, store
         self.recordings = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.plan.distinct))
         self._keys = {each: tuple(self._keys_of(each)) for each in self.recordings}

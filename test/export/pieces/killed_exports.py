@@ -18,7 +18,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines import local_processes
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.target import piece_store
+from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
 
 FORK = multiprocessing.get_context("fork")

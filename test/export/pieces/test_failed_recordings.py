@@ -15,7 +15,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.target import PIECES, piece_store
+from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 
 from ..conftest import by_share
@@ -64,7 +64,7 @@ def test_a_recording_that_changes_fails_alone_and_the_next_export_continues(
     first, last = str(error.value).splitlines()
     assert f"{file.name}: {expected}" in first
     assert "no dataset, because 1 of 4 recordings failed; the others are kept in it: run the same command" in last
-    assert [entry.name for entry in out.iterdir()] == [PIECES]
+    assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
     assert piece_store(out).count() == 3
 
     result = export(recordings, spec, out, NO_MEDIA)
@@ -171,5 +171,5 @@ def test_a_disk_that_is_full_is_one_line_and_the_pieces_stay(
     assert code == 2
     assert len(errors.splitlines()) == 1
     assert "No space left on device; free some space" in errors
-    assert text.splitlines()[0] == PIECES
+    assert text.splitlines()[0] == OWN_PIECES
     assert "recordings were converted by an earlier export and reused" in text

@@ -15,8 +15,8 @@ import pytest
 
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
 from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.target import PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 
 from ..readers.sensor_recording import sensor_recording, sensor_spec
@@ -161,8 +161,8 @@ def test_a_signal_leaves_piece_store_and_says_how_to_go_on(
     assert f"{kept} converted recordings are kept" in errors
     assert "run the same command again" in errors
     assert "Traceback" not in errors
-    assert [entry.name for entry in out.iterdir()] == [PIECES]
-    assert len(list((out / PIECES).iterdir())) == kept
+    assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
+    assert len(list((out / OWN_PIECES).iterdir())) == kept
 
     export(recordings, spec, out)
 
@@ -174,4 +174,4 @@ def test_a_signal_before_the_first_piece_leaves_nothing(recordings: list[Path], 
     with started(recordings, out, "none", 2, "os.kill(os.getpid(), signal.SIGINT)") as process:
         process.communicate(timeout=60)
     assert process.returncode not in (0, None)
-    assert not out.exists() or PieceStore(out / PIECES).count()
+    assert not out.exists() or PieceStore(out / OWN_PIECES).count()

@@ -1,0 +1,1 @@
+"""Exports to a bucket: pieces and datasets without rename and without locks."""

@@ -1,0 +1,143 @@
+"""The target of an export in a bucket: readers find a complete dataset in it, or no dataset.
+
+<out>/.robocache/plans/        which export makes the dataset; see `target_plans`
+                /pieces/       the pieces, unless they are elsewhere; see `bucket_pieces`
+                /complete.json what is left of these when the dataset is complete
+<out>/…                        the dataset
+
+The files of the dataset are put one by one, and those by which readers recognize a dataset last. Where a dataset is
+replaced, these are deleted first, and the files that the new dataset does not have after the others are put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.bucket.target_plans import HIDDEN, TargetPlan, TargetPlans
+from robocache_ros.export.publish import INFO, LISTING, dataset_entries
+from robocache_ros.export.validate.checksum_list import sha256
+from robocache_ros.remote.object_store import ObjectStore, name_below
+
+# In a folder by which readers recognize a dataset: the files that they open first.
+_RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json")
+
+
+@dataclass(frozen=True)
+class BucketDataset:
+    """Puts the files of a dataset below a URL. It holds no connection: other processes may receive it.
+
+    Args:
+        store: the objects of the target.
+        entries: files and folders by which readers recognize the datasets of the export.
+    """
+
+    store: ObjectStore
+    entries: tuple[str, ...]
+
+    def put(self, local: Path, name: str = "") -> None:
+        """Put a file at a name in the dataset, or the files of a folder below it, with those of the entries last."""
+        if local.is_file():
+            self.store.put_file(name, local)
+            return
+        start = f"{name}/" if name else ""
+        files = {start + name_below(local, file): file for file in local.rglob("*") if file.is_file()}
+        for group in self.ordered(files):
+            self.store.put_files(local, (each[len(start) :] for each in group), start)
+
+    def ordered(self, names: Iterable[str]) -> list[list[str]]:
+        """Return the names of files in groups, in the order in which they are put: the entries after the others.
+
+        In a folder that is an entry, the file by which readers recognize it is the last.
+        """
+        groups: list[list[str]] = [[], [], []]
+        below = tuple(f"{entry}/" for entry in self.entries)
+        for name in sorted(names):
+            inside = name.startswith(below)
+            is_last = name in self.entries or (inside and name.rpartition("/")[2] in _RECOGNIZED)
+            groups[2 if is_last else 1 if inside else 0].append(name)
+        return [*groups[:2], *([name] for name in sorted(groups[2], key=lambda name: (-name.count("/"), name)))]
+
+
+class BucketTarget:
+    """A target during an export.
+
+    Args:
+        url: of the target.
+        digest: of what the dataset consists of.
+        pieces: number of pieces that it needs.
+        entries: files and folders by which readers recognize the datasets of the export.
+    """
+
+    def __init__(self, url: str, digest: str, pieces: int, entries: Sequence[str]) -> None:
+        self.dataset = BucketDataset(ObjectStore(url), tuple(entries))
+        self.plans = TargetPlans(self.dataset.store)
+        self._digest, self._pieces, self._where = digest, pieces, printable(url, 60)
+
+    def begin(self, *, overwrite: bool) -> tuple[TargetPlan, bool]:
+        """Check the target, and add the plan to it or join it. Return the plan, and whether it was added.
+
+        Errors:
+            StoreError: the bucket cannot be used.
+            RoboCacheError: another export writes to the target, or it has a dataset and `overwrite` is not set.
+        """
+        store = self.dataset.store
+        store.check()
+        current = self.plans.current()
+        if current and self.plans.completed().get("token") == current.token:
+            self.plans.clear()  # a driver was killed when its dataset was complete
+            current = None
+        own = {name.partition("/")[0] for name in self.plans.files(current)} if current else set()
+        others = self._others(own, overwrite=overwrite)
+        plan = self.plans.begin(self._digest, self._pieces, sorted(own | others))
+        return plan, current is None or plan.token != current.token
+
+    def publish(self, plan: TargetPlan, folder: Path) -> None:
+        """Put a complete dataset into the target.
+
+        Errors:
+            RoboCacheError: another export has other results, or has taken the place of this one.
+        """
+        store = self.dataset.store
+        files = {name_below(folder, file): sha256(file) for file in folder.rglob("*") if file.is_file()}
+        self.plans.record_files(plan, files)
+        old = [name for top in plan.replaces for name in (top, *(f"{top}/{n}" for n in store.listed(f"{top}/") if n))]
+        if old:
+            entries = [*self.plans.completed().get("entries", ()), INFO.as_posix(), *self.dataset.entries]
+            for group in reversed(BucketDataset(store, tuple(map(str, entries))).ordered(old)[1:]):
+                store.delete(group)
+        first, *entries_of = self.dataset.ordered(files)
+        store.put_files(folder, first)
+        store.delete(name for name in old if name not in files)
+        self.plans.check(plan)
+        for group in entries_of:
+            store.put_files(folder, group)
+        size = sum((folder / name).stat().st_size for name in files)
+        self.plans.complete(plan, {"entries": self.dataset.entries, "files": len(files), "bytes": size})
+
+    def is_done(self, plan: TargetPlan) -> bool:
+        """Whether an export of this plan has completed the dataset."""
+        with suppress(RoboCacheError):
+            return self.plans.completed().get("token") == plan.token
+        return False
+
+    def _others(self, own: set[str], *, overwrite: bool) -> set[str]:
+        """Return the names of a dataset that is replaced; refuse to replace what is not of a stopped export."""
+        store = self.dataset.store
+        present = {name for name in store.entries() if not name.startswith(HIDDEN)} - own
+        if not present:
+            return present
+        if not overwrite:
+            raise RoboCacheError(f"{self._where}: exists; choose another folder, or replace it with --overwrite")
+        listed: bytes | None = None
+        with suppress(FileNotFoundError):
+            listed = store.get(LISTING)
+        known = set(dataset_entries(listed, is_lerobot=INFO.name in store.listed(f"{INFO.parent}/")))
+        if not known:
+            raise RoboCacheError(
+                f"{self._where}: not a dataset (no {INFO}), so it is not overwritten; choose another folder"
+            )
+        return known & (present | {LISTING})

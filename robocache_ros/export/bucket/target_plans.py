@@ -1,0 +1,177 @@
+"""The plans of a target in a bucket: which export makes its dataset.
+
+<out>/.robocache/plans/<n>.json      the plan of an export, put if absent; that with the highest number counts
+                      /<n>.files     put if absent before the first file of the dataset: its files with their SHA-256
+                      /<n>.stopped   the export has ended without a dataset; another plan may follow
+                /complete.json       the plan of the dataset that is there
+
+A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked, so
+a killed export leaves its plan; the same command continues it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.object_store import ObjectStore
+
+HIDDEN = ".robocache"
+PLANS, COMPLETE = "plans/", "complete.json"
+_TRIES = 8
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """The plan of an export to a bucket.
+
+    Attributes:
+        digest: of what the dataset consists of.
+        token: of this export; exports that join it share it.
+        pieces: number of pieces that it needs.
+        started: time, ISO 8601 in UTC.
+        replaces: names directly in the target, of the files of an earlier dataset or of a stopped export.
+        number: of the plan, from 1.
+        stopped: whether its export has ended without a dataset.
+    """
+
+    digest: str
+    token: str
+    pieces: int
+    started: str
+    replaces: tuple[str, ...] = ()
+    number: int = 0
+    stopped: bool = False
+
+
+class TargetPlans:
+    """The plans in the hidden folder of a target.
+
+    Args:
+        target: the objects of the target.
+
+    Errors:
+        StoreError: of all methods: the bucket cannot be used.
+    """
+
+    def __init__(self, target: ObjectStore) -> None:
+        self._target, self._hidden = target, target.below(HIDDEN)
+
+    def current(self) -> TargetPlan | None:
+        """Return the plan that counts, None if there is none."""
+        names = self._hidden.listed(PLANS)
+        numbers = [int(stem) for stem, _, kind in (name.partition(".") for name in names) if kind == "json"]
+        for number in sorted(numbers, reverse=True)[:1]:
+            with suppress(FileNotFoundError):  # completed in between
+                told = self._read(f"{PLANS}{number:06d}.json")
+                stopped = f"{number:06d}.stopped" in names
+                return replace(_plan(told), number=number, stopped=stopped)
+        return None
+
+    def completed(self) -> dict[str, Any]:
+        """Return the record of the complete dataset, empty if there is none."""
+        with suppress(FileNotFoundError):
+            return self._read(COMPLETE)
+        return {}
+
+    def begin(self, digest: str, pieces: int, replaces: Iterable[str]) -> TargetPlan:
+        """Add a plan, or join the same one.
+
+        Errors:
+            RoboCacheError: another plan counts.
+        """
+        for _ in range(_TRIES):
+            current = self.current()
+            if current and not current.stopped:
+                if current.digest != digest:
+                    raise self._taken(current)
+                return current
+            number = current.number + 1 if current else 1
+            started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, tuple(replaces), number)
+            if self._hidden.create(f"{PLANS}{number:06d}.json", _json(asdict(plan))):
+                return plan
+        raise RoboCacheError(f"{printable(self._target.url, 60)}: many exports are started to it; start one")
+
+    def stop(self, plan: TargetPlan) -> None:
+        """Note that the export of a plan has ended, or is given up."""
+        self._hidden.put(f"{PLANS}{plan.number:06d}.stopped", b"1")
+
+    def files(self, plan: TargetPlan) -> dict[str, Any]:
+        """Return the files that exports of a plan put into the target; empty if none has begun to."""
+        with suppress(FileNotFoundError):
+            return self._read(f"{PLANS}{plan.number:06d}.files")
+        return {}
+
+    def record_files(self, plan: TargetPlan, files: Mapping[str, str]) -> None:
+        """Record the files of the dataset, by name with their SHA-256, before the first one is put.
+
+        Errors:
+            RoboCacheError: another export of the plan has other files, or another plan counts.
+        """
+        self.check(plan)
+        if not self._hidden.create(f"{PLANS}{plan.number:06d}.files", _json(dict(sorted(files.items())))):
+            raise RoboCacheError(
+                f"{printable(self._target.url, 60)}: another export of this plan has other results: recordings have "
+                f"changed or failed meanwhile; if none runs, {_give_up(self._target.url)}"
+            )
+
+    def check(self, plan: TargetPlan) -> None:
+        """Refuse to go on if another plan counts by now."""
+        current = self.current()
+        if current is None or current.token != plan.token:
+            where = printable(self._target.url, 60)
+            raise RoboCacheError(f"{where}: another export has taken the place of this one; choose another folder")
+
+    def complete(self, plan: TargetPlan, content: Mapping[str, Any]) -> None:
+        """Record that the dataset is there."""
+        self._hidden.put(COMPLETE, _json({**asdict(plan), **content}))
+
+    def clear(self) -> None:
+        """Remove the plans and the pieces, the plans last. Whoever is killed here leaves them to the next export."""
+        names = [name for name in self._hidden.listed() if name != COMPLETE]
+        self._hidden.delete(name for name in names if not name.startswith(PLANS))
+        self._hidden.delete(name for name in names if name.startswith(PLANS))
+
+    def _taken(self, current: TargetPlan) -> RoboCacheError:
+        where = printable(self._target.url, 60)
+        return RoboCacheError(
+            f"{where}: an export of other recordings or options began {printable(current.started, 25)}; wait for it, "
+            f"or if it was killed, {_give_up(self._target.url)}"
+        )
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self._hidden.get(name))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            where = printable(f"{self._target.url}/{HIDDEN}/{name}", 100)
+            raise RoboCacheError(f"{where}: not a record of an export; remove it")
+        return found
+
+
+def digest_of(content: object) -> str:
+    """Return a hash of JSON values, which stands for what a dataset consists of."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _plan(told: Mapping[str, Any]) -> TargetPlan:
+    replaces = tuple(str(name) for name in told.get("replaces", ()))
+    digest, token, started = (str(told.get(name, "")) for name in ("digest", "token", "started"))
+    return TargetPlan(digest, token, int(told.get("pieces", 0)), started, replaces)
+
+
+def _give_up(url: str) -> str:
+    return f"run robocache fleet gc --give-up {printable(url, 40)}"
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode()

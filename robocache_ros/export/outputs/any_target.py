@@ -1,0 +1,51 @@
+"""The target of an export: a local folder, or a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.export.bucket.new_bucket_dataset import new_bucket_dataset
+from robocache_ros.export.bucket.target_plans import digest_of
+from robocache_ros.export.outputs.dataset_plan import DatasetPlan
+from robocache_ros.export.outputs.new_dataset import NewDataset
+from robocache_ros.export.pieces.plan import engine
+from robocache_ros.export.target import new_dataset
+from robocache_ros.remote.any_path import is_url
+
+
+def open_target(
+    out: Path, datasets: Sequence[DatasetPlan], overwrite: bool, pieces: str | Path | None, report: bool
+) -> AbstractContextManager[NewDataset]:
+    """Return the target of an export, as a context; see `new_dataset` and `new_bucket_dataset`.
+
+    Args:
+        out: a folder or a URL.
+        datasets: that are written to it.
+        overwrite: replace the datasets in it.
+        pieces: a folder or a URL of pieces that are kept; None: in the target.
+        report: whether reports are written.
+    """
+    if not is_url(out):
+        last = datasets[-1].name or datasets[-1].formats[-1].entry
+        return new_dataset(out, last, overwrite=overwrite, pieces=pieces)
+    digest = digest_of({"engine": engine(), "report": report, "datasets": [_content(each) for each in datasets]})
+    entries = [entry for dataset in datasets for entry in dataset.entries]
+    count = sum(len(dataset.plan.distinct) for dataset in datasets)
+    return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
+
+
+def _content(dataset: DatasetPlan) -> dict[str, Any]:
+    """Return what determines a dataset, except the contents of its recordings."""
+    plan = dataset.plan
+    return {
+        "name": dataset.name,
+        "spec": plan.spec.to_dict(),
+        "options": asdict(plan.options),
+        "encodings": plan.encodings,
+        "jpeg": plan.jpeg_decoder,
+        "recordings": [[str(r.path), r.start, r.stop, r.task, r.success] for r in dataset.recordings],
+    }
