@@ -160,10 +160,11 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             self._read = index, episode
         return episode
 
-    def of_source(self, source: EpisodeSource) -> TimelineDataset:
-        """Return this dataset with other streams of the same episodes."""
+    def of_source(self, source: EpisodeSource, window: Window | None = None) -> TimelineDataset:
+        """Return this dataset with other streams of the same episodes, and other windows if they are given."""
         made = copy(self)
         made.source, made._read, made._aligned = source, None, None
+        made.window = window or self.window
         return made
 
     def stream_names(self, index: int = 0) -> tuple[str, ...]:

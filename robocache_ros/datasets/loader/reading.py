@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     number: int  # of the sample in the dataset's order, for seeds and for errors
     item: int  # index in the dataset
     start: int = 0  # first tick
-    ticks: int = 0  # 0: all
+    ticks: int = 0  # 0: all; of a dataset with windows of its own, so many up to the one of the window `item`
 
 
 class Loaded(NamedTuple):
@@ -69,6 +69,7 @@ class BatchReader:
     skip: bool = False  # leave out samples that cannot be read, and report them
     raw: bool = False  # leave the streams of a dataset that has `unaligned` as they are: the device aligns them
     jpeg_files: bool = False  # leave jpeg files encoded, if `raw`
+    chunks: IndexedEpisodes | None = None  # the dataset with the windows that a cache is filled with
 
     def load(self, wanted: Sequence[Sequence[int]], epoch: int = 0) -> Loaded:
         """Read samples, given by their fields. A dataset whose items depend on the epoch is told which one it is.
@@ -111,11 +112,14 @@ class BatchReader:
         )
         return Loaded(samples, entries, description)
 
+    def _dataset_of(self, sample: Sample) -> Any:
+        return self.chunks if self.chunks is not None and sample.ticks else self.dataset
+
     def _read_raw(self, sample: Sample) -> _Read:
         """Read the streams of a sample."""
         from robocache_ros.datasets.loader.device.raw_samples import raw_sample  # needs torch, unlike other datasets
 
-        unaligned = self.dataset.unaligned(sample.item)  # type: ignore[attr-defined]
+        unaligned = self._dataset_of(sample).unaligned(sample.item)
         _check_window(sample, len(unaligned.ticks_ns))
         for stream in unaligned.episode.streams.values():
             if not stream.is_image:
@@ -127,7 +131,7 @@ class BatchReader:
 
     def _read(self, sample: Sample) -> _Read:
         """Read a sample as the dataset gives it."""
-        item = self.dataset[sample.item]
+        item = self._dataset_of(sample)[sample.item]
         texts = {key: value for key, value in item.items() if isinstance(value, str)}
         arrays = {key: np.asarray(value) for key, value in item.items() if not isinstance(value, str)}
         total = int(arrays.pop("length")) if "length" in arrays else max(map(_rows, arrays.values()), default=0)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Normalisation
 from robocache_ros.datasets.loader.batch import Batch, check_ragged
+from robocache_ros.datasets.loader.cache.cached_batches import CachedBatches, Skipped
+from robocache_ros.datasets.loader.cache.filling import chunks_of, filled
 from robocache_ros.datasets.loader.device.finishing import Finishing
 from robocache_ros.datasets.loader.loader_arguments import (
     CACHES,
@@ -27,7 +29,6 @@ from robocache_ros.datasets.loader.loader_arguments import (
 from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
 from robocache_ros.datasets.loader.runs.run_mixing import mixed
 from robocache_ros.datasets.loader.runs.run_order import RunOrder, ShuffledRuns, make_order
-from robocache_ros.datasets.loader.sample_cache import SampleCache, Skipped, fill
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.datasets.stored_statistics import statistics_of
@@ -52,8 +53,8 @@ class TimelineLoader:
         workers: processes that read; 0: this process does.
         prefetch: batches that are read ahead; None: two per worker.
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
-        cache: keep the aligned samples: on the `device`, on the `host`, wherever they fit (`auto`), or `none`. One pass
-            over the dataset fills it before the first epoch.
+        cache: keep the dataset, aligned: on the `device`, on the `host`, wherever it fits (`auto`), or `none`. One pass
+            fills it before the first epoch. Each tick is kept once, however many windows of the dataset have it.
         align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
             they align each sample; `auto`: the device if it is a GPU. The bits are the same.
         jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
@@ -67,8 +68,7 @@ class TimelineLoader:
         augmentation: random changes of the samples.
         image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
         image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
-        max_batch_bytes: limit of a batch in host memory. The loader has `prefetch` + 2 such blocks; a
-            worker has another one while it reads.
+        max_batch_bytes: limit of a batch in host memory. There are `prefetch` + 2 such blocks, and one in each worker.
 
     A batch has the keys of the dataset's items with B samples in front, texts as lists, and
         length: (B,) int64 ticks; index: (B,) int64, the number of each sample;
@@ -127,9 +127,9 @@ class TimelineLoader:
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed, self._filled = False, False
         self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
-        self._cached: SampleCache | None = None
+        self._cached: CachedBatches | None = None
         raw = aligns_on_device(align_on, jpeg, self.device)
-        reader = BatchReader(dataset, on_error == "skip", raw, jpeg == "gpu")
+        reader = BatchReader(dataset, on_error == "skip", raw, jpeg == "gpu", chunks_of(dataset, cache))
         self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, max_batch_bytes)
         self._workers, self._bound = workers, max_batch_bytes
         self._close = weakref.finalize(self, self._prefetcher.close)
@@ -180,7 +180,7 @@ class TimelineLoader:
     def _found(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[tuple[Batch | None, Skipped]]:
         """Yield each batch, None if it has no sample that can be read, and the samples that it lacks."""
         if self.cache != "none" and not self._filled:
-            self._cached = fill(self.cache, len(self.dataset), self._prefetcher, self._widths, self.device)
+            self._cached = filled(self.cache, self.dataset, self._prefetcher, self._widths, self.device)
             self._filled = True
         if self._cached is not None:
             for batch, skipped in self._cached.batches(batches, self._samples):

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.cache.cached_batches import Skipped
 from robocache_ros.datasets.loader.packing import NEVER, is_time
-from robocache_ros.datasets.loader.sample_cache import Skipped
 from robocache_ros.datasets.loader.workers.batch_prefetch import OnDevice
 
 
