@@ -15,9 +15,9 @@ from robocache_ros.bench.training import __main__ as bench
 from robocache_ros.bench.training import training_parts
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset
 from robocache_ros.bench.training.measured import Row, Size
-from robocache_ros.bench.training.mixed_rate_episodes import MixedRateEpisodes, write_episodes
+from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset, write_episodes
 from robocache_ros.bench.training.training_parts import PARTS
-from robocache_ros.datasets import TimelineDataset, Window
+from robocache_ros.datasets import Window
 
 pytest.importorskip("h5py")
 
@@ -26,7 +26,7 @@ pytest.importorskip("h5py")
 def test_the_baseline_and_the_loader_train_on_the_same_values(keep_open: bool, tmp_path: Path) -> None:
     window = Window(n_obs=3, horizon=4)
     write_episodes(tmp_path / "episodes.hdf5", 2)
-    ours = TimelineDataset(MixedRateEpisodes(tmp_path / "episodes.hdf5"), window=window, modalities=("proprio",))
+    ours = mixed_rate_dataset(tmp_path / "episodes.hdf5", window)
     baseline = InterpolatingDataset(tmp_path / "episodes.hdf5", window, keep_open=keep_open)
 
     # The first tick is the first one on the grid after the first stamp; both grids are multiples of 20 ms.

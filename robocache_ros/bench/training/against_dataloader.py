@@ -13,8 +13,8 @@ import torch
 
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
 from robocache_ros.bench.training.measured import Row, Size, Sources, tell, train_for, wait_for
-from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, MixedRateEpisodes
-from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
+from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
+from robocache_ros.datasets import TimelineLoader, Window
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.trainer import Trainer
@@ -76,7 +76,7 @@ def _until(trainer: Trainer, most_s: float, averaged: int) -> tuple[int, float, 
 
 def _makers(size: Size, device: torch.device, episodes: Path) -> Makers:
     """The sources of batches by their names."""
-    dataset = TimelineDataset(MixedRateEpisodes(episodes), window=WINDOW, modalities=("proprio",))
+    dataset = mixed_rate_dataset(episodes, WINDOW)
     workers = 0 if size.tiny else min(BASELINE_WORKERS, os.cpu_count() or 1)
     every_core = 0 if size.tiny else os.cpu_count() or 1
 

@@ -1,16 +1,13 @@
-"""Synthetic episodes of streams of different rates and of variable length, in one HDF5 file, and their reader."""
+"""Synthetic episodes of streams of different rates and of variable length, in one HDF5 file."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robocache_ros.datasets import SourceEpisode, Stream
+from robocache_ros.datasets import Hdf5Trajectories, TimelineDataset, Window
 from robocache_ros.extras import need
 
 
@@ -24,9 +21,9 @@ class RawStream:
     role: str = "observation"
 
 
-# 270 observed columns, as in the published training step, and 7 actions.
+# 270 observed columns, as in the published training step, and 7 actions; in the order in which they are read.
 STREAMS = (
-    RawStream("vision_features", 30, 256),
+    RawStream("features", 30, 256),
     RawStream("joints", 333, 7),
     RawStream("wrench", 100, 7),
     RawStream("command", 50, 7, "action"),
@@ -58,47 +55,7 @@ def write_episodes(path: Path, count: int, seconds: tuple[float, float] = (5.5, 
     return path.stat().st_size
 
 
-@dataclass
-class MixedRateEpisodes:
-    """The episodes of such a file. It is opened once in each process."""
-
-    path: Path
-    _file: Any = field(default=None, repr=False)
-    _process: int = -1
-    _spans: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_file": None, "_process": -1}
-
-    @property
-    def file(self) -> Any:
-        """The file, opened by this process."""
-        if self._process != os.getpid():
-            self._file, self._process = need("h5py", "hdf5").File(self.path, "r"), os.getpid()
-        return self._file
-
-    def __len__(self) -> int:
-        return len(self.file)
-
-    def read(self, index: int) -> SourceEpisode:
-        """Return an episode."""
-        group = self.file[f"episode_{index}"]
-        streams = {
-            about.name: Stream(
-                about.name,
-                group[f"{about.name}/stamps_ns"][:],
-                group[f"{about.name}/values"][:],
-                measured=True,
-                role=about.role,
-            )
-            for about in STREAMS
-        }
-        return SourceEpisode(streams, "reach", "mixed rates", f"{self.path}: episode_{index}")
-
-    def span_ns(self, index: int) -> tuple[int, int]:
-        """Return the first and the last stamp of an episode."""
-        if index not in self._spans:
-            group = self.file[f"episode_{index}"]
-            stamps: list[NDArray[np.int64]] = [group[f"{about.name}/stamps_ns"] for about in STREAMS]
-            self._spans[index] = min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
-        return self._spans[index]
+def mixed_rate_dataset(path: Path, window: Window | None) -> TimelineDataset:
+    """Return the episodes of such a file as a dataset of this package."""
+    source = Hdf5Trajectories(path, roles={stream.name: stream.role for stream in STREAMS})
+    return TimelineDataset(source, window=window, modalities=("proprio",))

@@ -16,7 +16,7 @@ from torch import Tensor
 from robocache_ros.bench.published import REPOSITORY
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
 from robocache_ros.bench.training.measured import Row, Run, Size, Sources, tell, train_for
-from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, MixedRateEpisodes
+from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
@@ -39,7 +39,7 @@ LAUNCHES = {
 
 def measure(size: Size, device: torch.device, episodes: Path, preset: str, batch_size: int) -> Iterator[Row]:
     """Measure a policy. Each row is given as soon as it is known, and again when a later round has made it better."""
-    dataset = TimelineDataset(MixedRateEpisodes(episodes), window=WINDOW, modalities=("proprio",))
+    dataset = mixed_rate_dataset(episodes, WINDOW)
     with closing(_Loaders(dataset, batch_size, size, device)) as loaders:
         for launch, options in LAUNCHES[preset].items():
             if "cuda_graph" in options and device.type != "cuda":
