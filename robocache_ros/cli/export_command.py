@@ -33,6 +33,9 @@ def export(
     ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html into the dataset.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset in the folder.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add the episodes to the dataset in the folder; for the format delta.")
+    ] = False,
     jobs: given.Jobs = None,
     on_error: given.AtError = given.OnError.fail,
     dry_run: Annotated[
@@ -54,6 +57,7 @@ def export(
     from robocache_ros.cli.output.progress_display import shown_progress
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export_together
+    from robocache_ros.export.outputs.append_export import append_folders, append_outputs
     from robocache_ros.export.outputs.output import outputs_of
     from robocache_ros.export.shards.shard_job import ShardResult, export_shard
     from robocache_ros.spec import load_spec
@@ -63,11 +67,16 @@ def export(
     outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
     return_freed_memory()
     if dry_run:
-        _dry_run(recordings, outputs, out, overwrite, jobs, pieces, device, json)
+        _dry_run(recordings, outputs, out, overwrite or append, jobs, pieces, device, json)
         return
-    continued = export_outcome.continued(out, pieces, json=json, log_json=log_json)
+    kept_in = out
+    if append and not pieces:
+        kept_in, pieces = append_folders(recordings, outputs[0].spec, out, outputs[0].options)
+    continued = export_outcome.continued(kept_in, pieces, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
         run: Callable[..., Any] = partial(export_shard, shard=part) if part else export_together
+        if append:
+            run = partial(append_outputs, shard=part)
         done = run(
             recordings,
             outputs,
@@ -85,6 +94,7 @@ def export(
         results, code = done.results, shard_outcome.exit_code(done)
     else:
         results, code = done, int(any(not loss.dropped for result in done for loss in result.failed))
+    report = report and not append  # that of an append is named in the notes
     if json and results:
         export_outcome.print_json(results, out, report=report)
     elif not json:

@@ -43,6 +43,7 @@ from robocache_ros.export.publish import (
 
 LOCK = ".robocache-lock"
 PARTIAL = ".robocache-partial-"
+APPEND = ".robocache-append-"  # the folder of an append that is not complete
 _FOREIGN = ("lost+found",)  # present in a new ext file system
 _NO_LOCKS = (ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL)  # errors of file systems without locks
 
@@ -129,7 +130,7 @@ def check_target(out: Path, *, overwrite: bool = False) -> None:
 
 
 def _check(out: Path, overwrite: bool) -> None:
-    own = (LOCK, PARTIAL, OWN_PIECES, LISTING)
+    own = (LOCK, PARTIAL, APPEND, OWN_PIECES, LISTING)
     present = [f.name for f in out.iterdir() if not f.name.startswith(own) and f.name not in _FOREIGN]
     if not present:
         return

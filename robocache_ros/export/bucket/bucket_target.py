@@ -23,7 +23,7 @@ from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.remote.object_store import ObjectStore, name_below
 
 # In a folder by which readers recognize a dataset: the files that they open first.
-_RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json")
+_RECOGNIZED = (INFO.name, "dataset_info.json", ".zgroup", "zarr.json", "00000000000000000000.json")
 
 
 @dataclass(frozen=True)

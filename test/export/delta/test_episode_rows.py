@@ -79,7 +79,7 @@ def test_equal_exports_have_equal_bytes_also_of_the_logs(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, lift: Path
 ) -> None:
     options = ExportOptions(("delta",), task="lift the cube", robot_type="panda", media="none")
-    export(bags, spec, tmp_path / "out", options, jobs=2, report=False)
+    export(bags, spec, tmp_path / "out", options, report=False)
 
     def contents(folder: Path) -> dict[str, Any]:
         files = (file for file in folder.rglob("*") if file.is_file() and file.parent.name != "meta")

@@ -97,6 +97,11 @@ def is_number(components: Sequence[str]) -> bool:
     return tuple(components) == ("0",)
 
 
+def undescribed(schema: Any) -> Any:
+    """Return a schema without the metadata of its columns, which the log states once and not each file."""
+    return need("pyarrow", "export").schema([field.remove_metadata() for field in schema])
+
+
 def place_type() -> Any:
     """Return the type of an image or of voxels: a file of the dataset, and the frame or the row in it."""
     pyarrow = need("pyarrow", "export")
@@ -126,7 +131,7 @@ def tick_tables(episode: Episode, number: int, media: Mapping[str, Any], schema:
             "next_reward": _outcome(episode, "reward", episode.rewards[rows]),
             "next_success": _outcome(episode, "success", episode.successes[rows]),
         }
-        yield pyarrow.table([columns[name] for name in schema.names], schema=schema)
+        yield pyarrow.table([columns[name] for name in schema.names], schema=undescribed(schema))
 
 
 def _vectors(episode: Episode, rows: slice) -> dict[str, Any]:

@@ -8,8 +8,10 @@ later fails, and its process reads the table again.
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +45,30 @@ class TransactionLog:
 
     def exists(self) -> bool:
         """Return whether there is a table."""
-        found: bool = need("deltalake", "fleet").DeltaTable.is_deltatable(self.uri, self._storage)
+        with reached(self.uri):
+            found: bool = need("deltalake", "fleet").DeltaTable.is_deltatable(self.uri, self._storage)
         return found
 
     def table(self) -> Any:
         """Return the table at its newest version, a `deltalake.DeltaTable`."""
-        return need("deltalake", "fleet").DeltaTable(self.uri, storage_options=self._storage)
+        with reached(self.uri):
+            return need("deltalake", "fleet").DeltaTable(self.uri, storage_options=self._storage)
 
     def create(self, files: Sequence[DataFile], time_ms: int, transactions: Mapping[str, int]) -> None:
         """Create the table with the files of a first commit, unless there is one."""
-        deltalake = need("deltalake", "fleet")
+        create = need("deltalake.transaction", "fleet").create_table_with_add_actions
         try:
-            need("deltalake.transaction", "fleet").create_table_with_add_actions(
-                self.uri,
-                self._schema,
-                _adds(files, time_ms),
-                partition_by=[RANGE],
-                configuration=PROPERTIES,
-                storage_options=self._storage,
-                commit_properties=_properties(transactions),
-            )
-        except deltalake.exceptions.DeltaError:
+            with reached(self.uri):
+                create(
+                    self.uri,
+                    self._schema,
+                    _adds(files, time_ms),
+                    partition_by=[RANGE],
+                    configuration=PROPERTIES,
+                    storage_options=self._storage,
+                    commit_properties=_properties(transactions),
+                )
+        except RoboCacheError:
             if not self.exists():
                 raise
 
@@ -97,24 +102,37 @@ class TransactionLog:
     def _committed(self, table: Any, files: Sequence[DataFile], time_ms: int, transactions: Mapping[str, int]) -> bool:
         """Commit; return false if another commit has one of the transaction identifiers."""
         before = table.version()
+        failed = need("deltalake", "fleet").exceptions.CommitFailedError
         try:
-            table.create_write_transaction(
-                _adds(files, time_ms),
-                "append",
-                self._schema,
-                partition_by=[RANGE],
-                commit_properties=_properties(transactions),
-            )
-        except need("deltalake", "fleet").exceptions.CommitFailedError as error:
+            with reached(self.uri, but=failed):
+                table.create_write_transaction(
+                    _adds(files, time_ms),
+                    "append",
+                    self._schema,
+                    partition_by=[RANGE],
+                    commit_properties=_properties(transactions),
+                )
+        except failed:
             if self.table().version() == before:
-                raise RoboCacheError(
-                    f"{printable(self.uri, 60)}: the commit failed ({printable(error, 80)}); run the same command again"
-                ) from None
+                with reached(self.uri):
+                    raise
             return False
         return True
 
     def _busy(self) -> RoboCacheError:
         return RoboCacheError(f"{printable(self.uri, 80)}: too many commits of others; run the same command again")
+
+
+@contextmanager
+def reached(uri: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Turn errors of deltalake, whose texts have many lines, into errors of one line, except those of a type."""
+    try:
+        yield
+    except but:
+        raise
+    except (need("deltalake", "fleet").exceptions.DeltaError, OSError) as error:
+        reason = printable(" ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split()), 80)
+        raise RoboCacheError(f"{printable(uri, 60)}: {reason}; check the table and the access to it") from error
 
 
 def make_repeatable(table: Path, identity: str, time_ms: int) -> None:

@@ -1,0 +1,45 @@
+"""Small datasets of one recording each, and processes that append them to one dataset at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.delta.append_dataset import append_dataset
+from robocache_ros.export.job import export
+
+from ..readers.sensor_recording import sensor_recording, sensor_spec
+
+OPTIONS = ExportOptions(("delta",), media="image", task="lift")
+
+
+def small_dataset(folder: Path, seed: int, seconds: float = 0.3) -> Path:
+    """A dataset of one recording."""
+    recording = sensor_recording(folder / f"recording_{seed}", seed, seconds)
+    return export([recording], sensor_spec(), folder / f"dataset_{seed}", OPTIONS, report=False).out
+
+
+def append_together(datasets: Sequence[Path], out: str) -> list[int]:
+    """Append each dataset in a process of its own, all at the same time; return the first number of each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([append_dataset.__module__])
+    # The server of processes may have an older environment.
+    environment = f"import os; os.environ.update({dict(os.environ)!r})"
+    with ProcessPoolExecutor(len(datasets), context, exec, (environment,)) as pool:
+        return [done.first for done in pool.map(append_dataset, datasets, repeat(out))]
+
+
+def assert_complete(ticks: Any, episodes: Any, datasets: Sequence[Path]) -> None:
+    """Compare tables (pyarrow) with the datasets that were appended to them: nothing is lost, and nothing is twice."""
+    rows = episodes.to_pylist()
+    numbers = [row["episode"] for row in rows]
+    assert sorted(Path(row["recording"]).name[-1] for row in rows) == sorted(each.name[-1] for each in datasets)
+    assert len(set(numbers)) == len(numbers)
+    assert Counter(ticks["episode"].to_pylist()) == {row["episode"]: row["length"] for row in rows}
