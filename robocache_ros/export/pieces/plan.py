@@ -74,20 +74,27 @@ class Plan:
             files: name, size and SHA-256 of its storage files.
         """
         metadata = recording.path / "metadata.yaml"
-        options = {name: value for name, value in asdict(self.options).items() if name not in _OF_THE_DATASET}
         decides = {
-            "engine": engine(),
-            "spec": self.spec.to_dict(),
-            "options": options,
-            "encodings": self.encodings,
+            **self._of_all_recordings,
+            "engine": engine(),  # of this process
             "recording": recording.path.name,
             "part": [recording.start, recording.stop],
-            "nvjpeg": self.jpeg_decoder,
             "files": list(files),
             "episodes": self._episodes_of(recording.path),
             "metadata": hashlib.sha256(metadata.read_bytes()).hexdigest() if metadata.is_file() else "",
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def _of_all_recordings(self) -> dict[str, Any]:
+        """What determines the bytes of the pieces of all recordings."""
+        options = {name: value for name, value in asdict(self.options).items() if name not in _OF_THE_DATASET}
+        return {
+            "spec": self.spec.to_dict(),
+            "options": options,
+            "encodings": self.encodings,
+            "nvjpeg": self.jpeg_decoder,
+        }
 
     def _episodes_of(self, path: Path) -> str:
         """Return a hash of the file that states the episodes of a recording; empty without one."""

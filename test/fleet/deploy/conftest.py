@@ -18,7 +18,7 @@ from robocache_ros.export.job import export
 from robocache_ros.export.recordings.search import find_recordings
 from robocache_ros.spec import load_spec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 SPEC = ROOT / "config" / "panda_lift.yaml"
 TASK = "lift the cube"  # of all these files
