@@ -90,10 +90,13 @@ class BucketTarget:
         if current and self.plans.completed().get("token") == current.token:
             self.plans.clear()  # a driver was killed when its dataset was complete
             current = None
-        own = {name.partition("/")[0] for name in self.plans.files(current)} if current else set()
-        others = self._others(own, overwrite=overwrite)
+        own, others = self._present(current, overwrite=overwrite)
         plan = self.plans.begin(self._digest, self._pieces, sorted(own | others))
         return plan, current is None or plan.token != current.token
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a target that `begin` would refuse because of what is in it, without writing to it."""
+        self._present(self.plans.current(), overwrite=overwrite)
 
     def publish(self, plan: TargetPlan, folder: Path) -> None:
         """Put a complete dataset into the target.
@@ -123,6 +126,11 @@ class BucketTarget:
         with suppress(RoboCacheError):
             return self.plans.completed().get("token") == plan.token
         return False
+
+    def _present(self, current: TargetPlan | None, *, overwrite: bool) -> tuple[set[str], set[str]]:
+        """Return the names in the target of a stopped export, and those of a dataset that is replaced."""
+        own = {name.partition("/")[0] for name in self.plans.files(current)} if current else set()
+        return own, self._others(own, overwrite=overwrite)
 
     def _others(self, own: set[str], *, overwrite: bool) -> set[str]:
         """Return the names of a dataset that is replaced; refuse to replace what is not of a stopped export."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.export.bucket.bucket_target import BucketTarget
 from robocache_ros.export.bucket.new_bucket_dataset import new_bucket_dataset
-from robocache_ros.export.bucket.target_plans import digest_of
+from robocache_ros.export.bucket.target_plans import TargetPlans, digest_of
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan
 from robocache_ros.export.outputs.new_dataset import NewDataset
 from robocache_ros.export.pieces.plan import engine
-from robocache_ros.export.target import new_dataset
+from robocache_ros.export.target import check_target, new_dataset
+from robocache_ros.export.validate.checksum_list import FILE as CHECKSUMS
 from robocache_ros.remote.any_path import is_url
+from robocache_ros.remote.object_store import ObjectStore
 
 
 def open_target(
@@ -36,6 +40,30 @@ def open_target(
     entries = [entry for dataset in datasets for entry in dataset.entries]
     count = sum(len(dataset.plan.distinct) for dataset in datasets)
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
+
+
+def check_any_target(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
+    if is_url(out):
+        BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
+    else:
+        check_target(out, overwrite=overwrite)
+
+
+def identity_of(out: Path, datasets: Sequence[DatasetPlan]) -> str:
+    """Return a text that is another one after the next export to the target; empty if a dataset is not there."""
+    if is_url(out):
+        told = TargetPlans(ObjectStore(str(out)))
+        return "" if told.current() else str(told.completed().get("token", ""))
+    digest = hashlib.sha256()
+    for dataset in datasets:
+        for format_ in dataset.formats:
+            folder = out / dataset.name / (format_.name if len(dataset.formats) > 1 else "")
+            try:
+                digest.update((folder / CHECKSUMS).read_bytes())
+            except OSError:
+                return ""
+    return digest.hexdigest()
 
 
 def _content(dataset: DatasetPlan) -> dict[str, Any]:

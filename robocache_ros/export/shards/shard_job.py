@@ -21,6 +21,7 @@ from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.exported_recording import FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.job import ON_ERROR, export_together
+from robocache_ros.export.outputs.any_target import check_any_target, identity_of
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, lines
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.new_dataset import piece_store
@@ -31,8 +32,8 @@ from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import PIECE, Outcome
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.shards.shard import Shard
-from robocache_ros.export.target import TargetInUse, check_target
-from robocache_ros.export.validate.checksum_list import FILE as CHECKSUMS
+from robocache_ros.export.target import TargetInUse
+from robocache_ros.remote.any_path import any_path, is_url
 
 FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
 
@@ -81,15 +82,16 @@ def export_shard(
 ) -> ShardResult:
     """Convert the recordings of a shard; if all others are converted as well, write the dataset.
 
-    All shards have the same arguments, and a file system in common for the recordings, the pieces and the dataset. The
-    dataset has the same bytes as that of `export_together`, which writes it too once all recordings are converted.
+    All shards have the same arguments, and see the same recordings, pieces and target: on a file system that they
+    share, or in a bucket. The dataset has the same bytes as that of `export_together`, which writes it too once all
+    recordings are converted.
 
     Args:
         bags: all recordings of the export, as for `export_together`, like the other arguments.
         outputs: the datasets.
-        out: the folder of the datasets.
+        out: the folder of the datasets, or its URL.
         shard: the part of the recordings that is converted.
-        pieces: the folder in which all shards keep the pieces.
+        pieces: the folder or the URL in which all shards keep the pieces.
         overwrite: replace the datasets in `out`.
         report: write a report into each dataset.
         jobs: number of processes.
@@ -107,7 +109,8 @@ def export_shard(
         raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
     engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
-    target = Path(os.path.abspath(out))
+    shown = any_path(out, "datasets")
+    target = shown if is_url(shown) else Path(os.path.abspath(shown))
     store = piece_store(target, pieces)
     with file_errors(store.folder):
         export = _ShardedExport([DatasetPlan(output, recordings, device) for output in outputs], target, store)
@@ -116,7 +119,7 @@ def export_shard(
         if export.is_written():
             return export.result(shard, own, (), "before")
         with file_errors(target):
-            check_target(target, overwrite=overwrite)
+            check_any_target(target, overwrite=overwrite)
         losses = export.convert(own, engine, progress)
         told = export.result(shard, own, losses, "waiting")
         failed = [loss.reason for loss in losses if not loss.dropped]
@@ -150,6 +153,8 @@ def export_shard(
                 raise
             return replace(told, written="before")
         export.note_written()
+        if not any(result.recordings for result in results):  # another shard was first
+            return replace(told, written="before")
         return replace(told, written="here", results=results)
 
 
@@ -205,11 +210,12 @@ class _ShardedExport:
 
     def is_written(self) -> bool:
         """Whether the datasets in the target are those that a shard of this export has written there."""
-        return self._store.noted(self._written) == self._checksums() != ""
+        noted = self._store.noted(self._written)
+        return bool(noted) and noted == identity_of(self._target, self._datasets)
 
     def note_written(self) -> None:
         """Note that the datasets are written."""
-        self._store.note(self._written, self._checksums())
+        self._store.note(self._written, identity_of(self._target, self._datasets))
 
     @property
     def _written(self) -> str:
@@ -219,18 +225,6 @@ class _ShardedExport:
             for dataset in self._datasets
         ]
         keys = [self._keys[r.frames_of] for r in self._datasets[0].plan.recordings]
-        text = json.dumps([os.path.realpath(self._target), told, keys], sort_keys=True)
+        target = str(self._target) if is_url(self._target) else os.path.realpath(self._target)
+        text = json.dumps([target, told, keys], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest() + WRITTEN
-
-    def _checksums(self) -> str:
-        """Return a digest of the checksums of the datasets in the target; empty if one has none."""
-        digest = hashlib.sha256()
-        for dataset in self._datasets:
-            several = len(dataset.formats) > 1
-            for format_ in dataset.formats:
-                folder = self._target / dataset.name / (format_.name if several else "")
-                try:
-                    digest.update((folder / CHECKSUMS).read_bytes())
-                except OSError:
-                    return ""
-        return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""Shards of an export whose pieces and dataset are in a bucket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.job import export
+from robocache_ros.export.outputs.output import Output
+from robocache_ros.export.shards.shard import Shard
+from robocache_ros.export.shards.shard_job import ShardResult, export_shard
+from robocache_ros.spec import FusionSpec
+
+from ..export.conftest import bags, named, spec  # noqa: F401 - fixtures
+from .bucket.conftest import NO_MEDIA, Contents, contents, objects
+from .s3_server import Bucket
+
+Run = Callable[..., ShardResult]
+
+
+@pytest.fixture
+def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:  # noqa: F811
+    """Runs one of two shards."""
+
+    def one(index: int, **more: Any) -> ShardResult:
+        outputs, pieces = [Output("", spec, NO_MEDIA)], f"{s3.url}/pieces"
+        return export_shard(bags, outputs, f"{s3.url}/out", Shard(index, 2), pieces=pieces, **more)
+
+    return one
+
+
+@pytest.fixture
+def local(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> Contents:  # noqa: F811
+    return contents(export(bags, spec, tmp_path / "out", NO_MEDIA).out)
+
+
+def test_the_last_shard_writes_the_dataset_of_a_local_export(run: Run, s3: Bucket, local: Contents) -> None:
+    told = [run(index) for index in (1, 0)]
+    assert [(r.converted, r.total, r.written) for r in told] == [(1, 2, "waiting"), (2, 2, "here")]
+    assert objects(s3) == local
+
+
+def test_a_shard_that_runs_again_converts_nothing_and_leaves_the_dataset(run: Run, s3: Bucket) -> None:
+    for index in range(2):
+        run(index)
+    before = s3.read("out/.robocache/complete.json")
+    seen: list[str] = []
+    for overwrite in (False, True):
+        assert run(0, overwrite=overwrite, progress=named(seen)).written == "before"
+    assert (seen, s3.read("out/.robocache/complete.json")) == ([], before)
+
+
+def test_other_objects_in_the_target_stop_a_shard_before_it_converts(run: Run, s3: Bucket) -> None:
+    s3.put("out/notes.txt", b"mine")
+    seen: list[str] = []
+    with pytest.raises(RoboCacheError, match="exists; choose another folder"):
+        run(0, progress=named(seen))
+    assert seen == []
+
+
+def test_shards_replace_a_dataset(run: Run, s3: Bucket, bags: list[Path], spec: FusionSpec, local: Contents) -> None:  # noqa: F811
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    for index in range(2):
+        assert objects(s3) != local
+        run(index, overwrite=True)
+    assert objects(s3) == local
+
+
+def test_two_shards_that_end_at_once_write_one_dataset(run: Run, s3: Bucket, local: Contents) -> None:
+    told: list[ShardResult] = []
+    both = [threading.Thread(target=lambda index=index: told.append(run(index))) for index in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert len(told) == 2
+    assert objects(s3) == local
