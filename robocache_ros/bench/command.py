@@ -83,11 +83,32 @@ def compare(
         raise typer.Exit(1)
 
 
+def make_data(
+    out: Annotated[Path, typer.Argument(help="New folder of the datasets.")],
+    file_format: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--format", help="This format; may be repeated. Default: hdf5, rlds, calvin, robomimic, lerobot."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Number of episodes, of 5.5 to 9 s.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the lengths and the values.")] = 0,
+    bridge: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Also convert so many episodes of this TFDS dataset, such as Bridge, to HDF5."),
+    ] = None,
+) -> None:
+    """Write one synthetic dataset of streams from 30 to 333 Hz in several formats."""
+    from robocache_ros.bench.formats.make_sets import DEFAULT, make_sets
+
+    for name, path in make_sets(out, file_format or DEFAULT, episodes, seed, bridge).items():
+        typer.echo(f"{name}: {path}")
+
+
 def register(app: Any) -> None:
     """Add the commands to a typer application."""
     app.command("all")(all_parts)
     app.command("compare")(compare)
     app.command("live")(live)
+    app.command("make-data")(make_data)
     for name in PARTS:
         if name != "live":
             _register_part(app, name)

@@ -101,6 +101,11 @@ PARTS: Mapping[str, Part] = {
         ("recordings", "datasets"),
         ("--rounds", "1"),
     ),
+    "formats": Part(
+        ("robocache_ros.bench.formats",),
+        "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
+        ("recordings", "datasets"),
+    ),
     "loading-gpu": Part(
         ("robocache_ros.bench.loading.on_gpu",),
         "the loader and its caches on the GPU, against DataLoaders that align with NumPy",

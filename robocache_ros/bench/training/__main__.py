@@ -56,7 +56,7 @@ def main(given: list[str] | None = None) -> int:
                 rows[row.part, row.what] = row
                 failed |= row.what == "failed"
                 record["took_s"][name] = round(time.perf_counter() - start, 1)
-                write(args.out, record, list(rows.values()))
+                write(args.out, "training", "Training", record, list(rows.values()))
             tell(f"{name}: {time.perf_counter() - start:.1f} s")
     print((args.out / "training.md").read_text(encoding="utf-8"))
     return failed

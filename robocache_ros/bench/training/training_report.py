@@ -1,4 +1,4 @@
-"""The results of the benchmark of trainings as files, which are complete at any time."""
+"""The results of benchmarks of loading and training as files, which are complete at any time."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Replace training.json and training.md in a folder."""
+def write(folder: Path, name: str, title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Replace `name`.json and `name`.md in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    for name, content in (("training.json", text), ("training.md", as_markdown(record, rows))):
-        partial = folder / f"{name}.partial"
+    for ending, content in (("json", text), ("md", as_markdown(title, record, rows))):
+        partial = folder / f"{name}.{ending}.partial"
         partial.write_text(content, encoding="utf-8")
-        partial.replace(folder / name)
+        partial.replace(folder / f"{name}.{ending}")
 
 
-def as_markdown(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def as_markdown(title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """Return a table for each part, in which failures are rows."""
     about = record["machine"]
     lines = [
-        "# Training",
+        f"# {title}",
         "",
-        f"GPU: {about['gpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}. "
-        "Published figures are of an H100.",
-        *(["", "A quick run with tiny policies: no figure means anything."] if record["quick"] else []),
+        f"GPU: {about['gpu']}, {about['cores']} cores, load {about['load'][0]:g}, torch {about['torch']}, "
+        f"{about['date']}. Published figures are of an H100.",
+        *(["", "A quick run with tiny policies and data: no figure means anything."] if record["quick"] else []),
     ]
     for part in dict.fromkeys(row.part for row in rows):
         mine = [row for row in rows if row.part == part]

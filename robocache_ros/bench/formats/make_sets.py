@@ -1,0 +1,117 @@
+"""Writes one synthetic dataset of streams from 30 to 333 Hz and of variable length, in several formats.
+
+hdf5        the streams as they are, with their stamps, as Hdf5Trajectories reads them
+robomimic, rlds, lerobot and the other formats of `robocache export`: the same at 50 Hz, exported from recordings
+calvin      the same at 30 Hz, the rate of CALVIN, without the features, which it has no place for
+bridge      a TFDS dataset that you have, such as Bridge, in the form of hdf5
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache_ros.bench.formats.mixed_rate_recordings import TASK, export_episodes
+from robocache_ros.bench.training.mixed_rate_episodes import STREAMS, write_episodes
+from robocache_ros.datasets import EpisodeSource, Hdf5Trajectories, TimelineDataset, open_dataset
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats import FORMATS
+from robocache_ros.extras import need
+
+EXPORTED = tuple(name for name in FORMATS if name not in ("mcap", "delta"))
+SETS = ("hdf5", "calvin", *EXPORTED)
+DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")
+CALVIN_HZ, CALVIN_COLUMNS = 30, 15
+MAX_EPISODES = 100_000
+
+
+def make_sets(
+    out: Path, formats: Sequence[str] = DEFAULT, episodes: int = 20, seed: int = 0, bridge: Path | None = None
+) -> dict[str, Path]:
+    """Write the datasets, and return the path of each.
+
+    Args:
+        out: new folder.
+        formats: some of `SETS`.
+        episodes: their number.
+        seed: of the lengths and the values.
+        bridge: folder of a TFDS dataset, of which so many episodes are converted.
+
+    Errors:
+        RoboCacheError: the folder exists, a format is not known, or the TFDS dataset cannot be read.
+    """
+    unknown = [name for name in formats if name not in SETS]
+    if unknown:
+        raise RoboCacheError(f"format: {printable(unknown[0], 40)!r} is not one of {', '.join(SETS)}; choose one")
+    if not 1 <= episodes <= MAX_EPISODES:
+        raise RoboCacheError(f"episodes: {episodes} is not in 1..{MAX_EPISODES:,}; give their number")
+    if out.exists():
+        raise RoboCacheError(f"{printable(out, 80)}: exists; give a new folder")
+    out.mkdir(parents=True)
+    paths = {}
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        raw = (out if "hdf5" in formats else Path(folder)) / "trajectories.hdf5"
+        write_episodes(raw, episodes, seed=seed)
+        source = Hdf5Trajectories(raw, roles={stream.name: stream.role for stream in STREAMS})
+        if "hdf5" in formats:
+            paths["hdf5"] = raw
+        exported = tuple(name for name in formats if name in EXPORTED)
+        if exported:
+            export_episodes(source, Path(folder), out / "exports", exported)
+            paths.update({name: out / "exports" / name for name in exported})
+        if "calvin" in formats:
+            paths["calvin"] = write_calvin(source, out / "calvin")
+        if bridge is not None:
+            dataset = open_dataset("rlds", bridge, target_hz=5, rate_hz=5)
+            paths["bridge"] = write_trajectories(dataset.source, out / "bridge.hdf5", episodes)
+    return paths
+
+
+def write_calvin(source: EpisodeSource, folder: Path) -> Path:
+    """Write a split of CALVIN: a file per step, and each episode annotated with one task."""
+    split = folder / "training"
+    (split / "lang_annotations").mkdir(parents=True)
+    dataset = TimelineDataset(source, target_hz=CALVIN_HZ, modalities=("proprio",))
+    observed = [stream for stream in STREAMS if stream.role == "observation"]
+    widest = max(observed, key=lambda stream: stream.width)  # the features
+    begin = sum(stream.width for stream in observed[: observed.index(widest)])
+    ranges, step = [], 0
+    for episode in range(len(dataset)):
+        sample = dataset[episode]
+        kept = np.delete(sample["proprio"].numpy(), slice(begin, begin + widest.width), axis=1)
+        places = np.zeros((len(kept), CALVIN_COLUMNS), np.float32)
+        places[:, : kept.shape[1]] = kept[:, :CALVIN_COLUMNS]
+        ranges.append((step, step + len(kept) - 1))
+        for place, action in zip(places, sample["actions"].numpy(), strict=True):
+            np.savez(split / f"episode_{step:07d}.npz", robot_obs=place, actions=action, rel_actions=action)
+            step += 1
+    count = len(ranges)
+    np.save(split / "ep_start_end_ids.npy", np.array(ranges))
+    told: Any = {"language": {"ann": [TASK] * count, "task": ["wave"] * count}, "info": {"indx": ranges}}
+    np.save(split / "lang_annotations" / "auto_lang_ann.npy", told)
+    return folder
+
+
+def write_trajectories(source: EpisodeSource, path: Path, episodes: int) -> Path:
+    """Write the first episodes of a source with their images, as `Hdf5Trajectories` reads them."""
+    with need("h5py", "hdf5").File(path, "w") as file:
+        for index in range(min(episodes, len(source))):
+            episode = source.read(index)
+            group = file.create_group(f"{index:06d}")
+            group.attrs["task"] = episode.task
+            for full_name, stream in episode.streams.items():
+                name = full_name.removeprefix("vision/").replace("/", "_")  # a group of the file
+                values = stream.values[:] if isinstance(stream.values, np.ndarray) else _pixels(stream)
+                group.create_dataset(f"{name}/stamps_ns", data=stream.stamps_ns)
+                group.create_dataset(f"{name}/values", data=values)
+    return path
+
+
+def _pixels(stream: Any) -> Any:
+    from robocache_ros.datasets.image_decoding import images_at
+
+    return images_at(stream, np.arange(len(stream.stamps_ns)), stream.name)

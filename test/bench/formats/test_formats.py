@@ -1,0 +1,112 @@
+"""The synthetic dataset in every format, and the benchmark that reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robocache_ros.bench.formats import __main__ as bench
+from robocache_ros.bench.formats.make_sets import DEFAULT, EXPORTED, make_sets
+from robocache_ros.bench.loading import make_data
+from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset
+from robocache_ros.cli.commands import main as robocache
+from robocache_ros.datasets import Hdf5Trajectories, Window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.training_data import open_for_training
+
+for module in ("h5py", "rosbags", "pyarrow"):
+    pytest.importorskip(module)
+
+WINDOW = Window(n_obs=2, horizon=4)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    formats = (*DEFAULT, "webdataset", "lerobot21", "diffusion_policy")
+    return make_sets(tmp_path_factory.mktemp("sets") / "new", formats, episodes=2)
+
+
+def opened(name: str, path: Path) -> Any:
+    if name == "diffusion_policy":
+        pytest.importorskip("zarr")
+    return open_for_training(path, file_format=name, rate_hz=30 if name == "calvin" else 50, window=WINDOW)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTED if name != "diffusion_policy"])
+def test_an_export_has_the_values_of_the_streams(name: str, sets: dict[str, Path]) -> None:
+    ours, original = opened(name, sets[name]), mixed_rate_dataset(sets["hdf5"], WINDOW)
+
+    found, expected = ours[20], original[20]
+
+    # Recordings begin at another time, so that the first tick may be another one; it is found by its values.
+    shifts = [np.abs(found["proprio"].numpy() - original[k]["proprio"].numpy()).max() for k in range(17, 24)]
+    assert min(shifts) < 1e-5  # weights of the same times, which are rounded to float32
+    assert found["actions"].shape == expected["actions"].shape
+    assert found["language"] == "follow the wave"
+
+
+def test_calvin_has_the_narrow_streams_at_its_rate(sets: dict[str, Path]) -> None:
+    calvin, original = opened("calvin", sets["calvin"]), mixed_rate_dataset(sets["hdf5"], WINDOW)
+    original.rate_hz = 30
+
+    found, expected = calvin[20]["proprio"], original[20]["proprio"]
+
+    assert found.shape == (2, 15)
+    assert found[:, :14].equal(expected[:, 256:])
+    assert len(calvin) == len(original)
+
+
+def test_a_tfds_dataset_is_converted_with_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_data, "RLDS_STEPS", 4)
+    tfds = make_data.rlds(tmp_path / "tfds", episodes=2, shards=1)
+
+    paths = make_sets(tmp_path / "new", (), episodes=1, bridge=tfds)
+
+    episode = Hdf5Trajectories(paths["bridge"]).read(0)
+    assert {name: stream.values.shape for name, stream in episode.streams.items()} == {
+        "actions": (4, 7),
+        "proprio": (4, 7),
+        "vision/image": (4, 256, 256, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"formats": ("parquet",)}, "format: 'parquet' is not one of hdf5, calvin, lerobot"),
+        ({"episodes": 0}, "episodes: 0 is not in 1..100,000"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=message):
+        make_sets(tmp_path / "new", **options)
+    with pytest.raises(RoboCacheError, match="exists; give a new folder"):
+        make_sets(tmp_path)
+
+
+def test_the_command_lists_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        robocache(["bench", "make-data", str(tmp_path / "new"), "--format", "hdf5", "--episodes", "1"])
+
+    assert capsys.readouterr().out == f"hdf5: {tmp_path / 'new' / 'trajectories.hdf5'}\n"
+
+
+def test_a_quick_run_measures_every_format(tmp_path: Path) -> None:
+    assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
+
+    rows = json.loads((tmp_path / "formats.json").read_text())["rows"]
+    assert {row["part"].partition(",")[0] for row in rows} == set(DEFAULT)
+    assert all(row["value"] > 0 for row in rows)
+    assert "| batch 16, DataLoader, 8 workers, np.interp |" in (tmp_path / "formats.md").read_text()
+
+
+def test_what_begins_too_late_is_left_out(monkeypatch: pytest.MonkeyPatch, sets: dict[str, Path]) -> None:
+    late = bench.QUICK._replace(limit_s=-1.0)
+
+    rows = list(bench.measured({"hdf5": sets["hdf5"]}, late, bench.torch.device("cpu")))
+
+    assert {row.note for row in rows} == {"left out after -1 s"}
