@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @with_export_options
 def export(
     spec: Annotated[list[Path], typer.Option("--spec", "-s", help="The fusion spec (YAML); may be repeated.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the dataset, new or empty.")],
+    out: given.Target,
     options: ExportOptions,
     bags: given.Recordings = None,
     manifest: given.ManifestFile = None,
@@ -60,10 +60,12 @@ def export(
     from robocache_ros.export.outputs.append_export import append_folders, append_outputs
     from robocache_ros.export.outputs.output import outputs_of
     from robocache_ros.export.shards.shard_job import ShardResult, export_shard
+    from robocache_ros.remote.any_path import any_path, is_url
     from robocache_ros.spec import load_spec
 
     part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
-    recordings = given_recordings(bags, manifest, but=out)
+    out = any_path(out, "datasets")
+    recordings = given_recordings(bags, manifest, but=None if is_url(out) else out)
     outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
     return_freed_memory()
     if dry_run:

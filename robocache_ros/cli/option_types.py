@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, cast
 
 import typer
+
+from robocache_ros.remote.any_path import is_url
+
+
+def place(text: str) -> Path:
+    """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
+    return cast(Path, text) if is_url(text) else Path(text)
 
 
 class Visibility(str, Enum):
@@ -125,10 +132,23 @@ Device = Annotated[
     str,
     typer.Option("--device", help="Convert images and clouds on the CPU, or on a GPU: auto, cpu, cuda or cuda:1."),
 ]
+Target = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=place,
+        metavar="DIR",
+        help="The folder of the dataset, new or empty, or a URL such as s3://datasets/lift.",
+    ),
+]
 Pieces = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads it at run time
     typer.Option(
-        "--pieces", help="Keep the converted recordings in this folder, for other exports with the same options."
+        "--pieces",
+        parser=place,
+        metavar="DIR",
+        help="Keep the converted recordings in this folder or URL, for other exports with the same options.",
     ),
 ]
 ShardOf = Annotated[

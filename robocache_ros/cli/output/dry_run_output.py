@@ -14,6 +14,7 @@ from robocache_ros.cli.output.json_output import print_document
 from robocache_ros.errors import printable
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.preview.dry_run import DryRun
+from robocache_ros.remote.any_path import is_url
 
 
 def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
@@ -30,7 +31,7 @@ def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
             f"{_count(len(runs), 'dataset')}: about {_size(size)}, twice that while it runs; less than "
             f"{duration(seconds)}, because each recording is read once"
         )
-    if (free := _free_bytes(out)) < 2 * size:
+    if (free := _free_bytes(out)) is not None and free < 2 * size:
         tables.show_notes([f"{printable(out, 80)}: only {_size(free)} are free there"])
     for line in _problems(runs):
         tables.complain(line)
@@ -96,8 +97,10 @@ def _content(output: Output, run: DryRun) -> dict[str, Any]:
     }
 
 
-def _free_bytes(out: Path) -> int:
+def _free_bytes(out: Path) -> int | None:
     """Return the free space where a folder is, or will be."""
+    if is_url(out):
+        return None
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     return shutil.disk_usage(there).free
 

@@ -84,19 +84,13 @@ class BucketTarget:
             StoreError: the bucket cannot be used.
             RoboCacheError: another export writes to the target, or it has a dataset and `overwrite` is not set.
         """
-        store = self.dataset.store
-        store.check()
+        self.dataset.store.check()
         current = self.plans.current()
-        if current and self.plans.completed().get("token") == current.token:
-            self.plans.clear()  # a driver was killed when its dataset was complete
+        if current and self.is_done(current):
+            self.plans.clear()  # an export was killed when its dataset was complete
             current = None
-        own, others = self._present(current, overwrite=overwrite)
-        plan = self.plans.begin(self._digest, self._pieces, sorted(own | others))
+        plan = self.plans.begin(self._digest, self._pieces, sorted(self._replaced(current, overwrite=overwrite)))
         return plan, current is None or plan.token != current.token
-
-    def check(self, *, overwrite: bool) -> None:
-        """Refuse a target that `begin` would refuse because of what is in it, without writing to it."""
-        self._present(self.plans.current(), overwrite=overwrite)
 
     def publish(self, plan: TargetPlan, folder: Path) -> None:
         """Put a complete dataset into the target.
@@ -127,17 +121,19 @@ class BucketTarget:
             return self.plans.completed().get("token") == plan.token
         return False
 
-    def _present(self, current: TargetPlan | None, *, overwrite: bool) -> tuple[set[str], set[str]]:
-        """Return the names in the target of a stopped export, and those of a dataset that is replaced."""
-        own = {name.partition("/")[0] for name in self.plans.files(current)} if current else set()
-        return own, self._others(own, overwrite=overwrite)
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse what `begin` would refuse, except other exports, without writing to the target."""
+        self._replaced(self.plans.current(), overwrite=overwrite)
 
-    def _others(self, own: set[str], *, overwrite: bool) -> set[str]:
-        """Return the names of a dataset that is replaced; refuse to replace what is not of a stopped export."""
+    def _replaced(self, current: TargetPlan | None, *, overwrite: bool) -> set[str]:
+        """Return the names of a dataset that is replaced, and of the files of a stopped export; refuse others."""
         store = self.dataset.store
+        own: set[str] = set()
+        if current and (files := self.plans.files(current)):  # it has begun to put them
+            own = {name.partition("/")[0] for name in files} | set(current.replaces)
         present = {name for name in store.entries() if not name.startswith(HIDDEN)} - own
         if not present:
-            return present
+            return own
         if not overwrite:
             raise RoboCacheError(f"{self._where}: exists; choose another folder, or replace it with --overwrite")
         listed: bytes | None = None
@@ -148,4 +144,4 @@ class BucketTarget:
             raise RoboCacheError(
                 f"{self._where}: not a dataset (no {INFO}), so it is not overwritten; choose another folder"
             )
-        return known & (present | {LISTING})
+        return own | known & (present | {LISTING})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -47,7 +48,7 @@ def check_any_target(out: Path, *, overwrite: bool = False) -> None:
     if is_url(out):
         BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
     else:
-        check_target(out, overwrite=overwrite)
+        check_target(Path(os.path.abspath(out)), overwrite=overwrite)
 
 
 def identity_of(out: Path, datasets: Sequence[DatasetPlan]) -> str:

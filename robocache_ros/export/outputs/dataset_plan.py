@@ -54,6 +54,7 @@ class DatasetPlan:
         self.failed: dict[PlannedRecording, str] = {}
         self.made: tuple[Outcome, ...] = ()
         self.losses: tuple[FailedRecording, ...] = ()
+        self._earlier = 0  # recordings that failed in an earlier export, and were not tried again
 
     def check(self, on_error: str) -> None:
         """Check the recordings; leave out those that do not match, or with `on_error` fail raise an error."""
@@ -78,6 +79,7 @@ class DatasetPlan:
             FailedRecording(each.path, reason, dropped=each in outcomes and outcomes[each].dropped)
             for each, reason in self.failed.items()
         )
+        self._earlier = sum(bool(outcome.error and outcome.reused) for outcome in outcomes.values())
         with self._named():
             self._check_failed(on_error, out, pieces)
         self.made = tuple(
@@ -103,9 +105,17 @@ class DatasetPlan:
         """A note on the recordings that an earlier export converted."""
         distinct = {outcome.piece: outcome for outcome in self.made}.values()
         reused = sum(outcome.reused for outcome in distinct)
-        if not reused:
+        notes = [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"]
+        return [*(notes if reused else ()), *self._not_tried]
+
+    @property
+    def _not_tried(self) -> list[str]:
+        """A note on the recordings that failed in an earlier export."""
+        if not self._earlier:
             return []
-        return [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"]
+        return [
+            f"{self._earlier} recordings failed in an earlier export; robocache fleet retry lets the next one try them"
+        ]
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -120,13 +130,13 @@ class DatasetPlan:
 
     def _check_failed(self, on_error: str, out: Path, pieces: str | Path | None) -> None:
         if len(self.losses) == self._total:
-            raise SeveralErrors(lines([loss.reason for loss in self.losses]))
+            raise SeveralErrors("\n".join([lines([loss.reason for loss in self.losses]), *self._not_tried]))
         failed = [loss.reason for loss in self.losses if not loss.dropped]
         if failed and on_error == "fail":
             raise SeveralErrors(
                 f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {self._total} "
                 f"recordings failed; the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same "
-                "command again after fixing these, or with --on-error skip"
+                "command again after fixing these, or with --on-error skip" + "".join(f"\n{n}" for n in self._not_tried)
             )
 
 

@@ -25,6 +25,7 @@ from robocache_ros.export.pieces.plan import Plan, engine
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.run_together import run_together
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.remote.any_path import is_url
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.store_errors import StoreError
 
@@ -80,13 +81,13 @@ def make_pieces_of(
         OSError: an error of the target, such as a full disk. Errors of the recording itself are in the outcomes.
     """
     outcomes: dict[int, Outcome] = {}
-    if resumed and (known := _noted(recording, plans, store)):
+    if resumed and (known := _known(recording, plans, store)):
         return known
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
             engine()  # part of the keys; computed once, here beside the checksums and not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
-                key = plan.key(recording, checksums.result())
+                key = plan.key(recording, _named_by(recording, checksums))
                 if found := _earlier(recording, store, key):
                     outcomes[number] = found
                     _note(recording, plan, store, checksums, key)
@@ -107,15 +108,23 @@ def make_pieces_of(
     return [outcomes[number] for number in range(len(plans))]
 
 
-def _noted(recording: PlannedRecording, plans: Sequence[Plan], store: AnyPieces) -> list[Outcome]:
-    """Return the outcomes of a recording whose pieces are all noted and complete, else nothing."""
+def _known(recording: PlannedRecording, plans: Sequence[Plan], store: AnyPieces) -> list[Outcome]:
+    """Return the outcomes of earlier exports that are found without reading the recording, if all are, else nothing."""
     try:
         files = unread_files(recording.path)
-        names = [store.noted(plan.key(recording, files) + PIECE) for plan in plans]
+        keys: list[str | None] = [plan.key(recording, files) for plan in plans]
+        if not is_url(recording.path):
+            keys = [store.noted(f"{key}{PIECE}") for key in keys]
     except (OSError, RoboCacheError):
         return []
-    found = [store.find(name) if name and _KEY.fullmatch(name) else None for name in names]
-    return [Outcome(recording, piece, reused=True) for piece in found] if all(found) else []
+    found = [_earlier(recording, store, key) if key and _KEY.fullmatch(key) else None for key in keys]
+    outcomes = [outcome for outcome in found if outcome]
+    return outcomes if len(outcomes) == len(plans) else []
+
+
+def _named_by(recording: PlannedRecording, checksums: Checksums) -> recording_file.Files:
+    """Return the files in the key of a piece: of a URL with their versions, so that they are not downloaded for it."""
+    return checksums.unread if is_url(recording.path) else checksums.result()
 
 
 def _note(recording: PlannedRecording, plan: Plan, store: AnyPieces, checksums: Checksums, key: str) -> None:
@@ -161,8 +170,9 @@ def _earlier(recording: PlannedRecording, store: AnyPieces, key: str) -> Outcome
 def _record(work: _Work, plan: Plan, outcome: Outcome) -> None:
     """Record an error of the recording itself, which the next export would have too."""
     if outcome.lasting and work.store.keeps_failures:
-        key = plan.key(work.recording, work.checksums.result())
+        key = plan.key(work.recording, _named_by(work.recording, work.checksums))
         work.store.fail(key, PieceFailure(str(work.recording.path), outcome.error, outcome.dropped))
+        _note(work.recording, plan, work.store, work.checksums, key)
 
 
 def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> Path:
@@ -229,7 +239,7 @@ class _Draft:
         self._writer.finish(self._bag)
         files = self._work.checksums.result()
         recording_file.save(self._folder, converted, files)
-        key = self._plan.key(self._work.recording, files)
+        key = self._plan.key(self._work.recording, _named_by(self._work.recording, self._work.checksums))
         piece = self._work.store.commit(self._folder, key)
         _note(self._work.recording, self._plan, self._work.store, self._work.checksums, key)
         return piece

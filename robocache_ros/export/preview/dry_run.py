@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.job import export
 from robocache_ros.export.merge_pieces import needed_encodings
+from robocache_ros.export.outputs.any_target import check_any_target
 from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.plan import Plan
@@ -25,7 +25,7 @@ from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
-from robocache_ros.export.target import check_target
+from robocache_ros.remote.any_path import any_path
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.units import NS_PER_S
 
@@ -113,12 +113,12 @@ def dry_run(
     Errors:
         RoboCacheError: an export would refuse the spec, the options or the target.
     """
-    options, out = options or ExportOptions(), Path(os.path.abspath(out))
+    options, target = options or ExportOptions(), any_path(out, "datasets")
     resolved, selected = resolved_spec(spec, options), device_of(device, options)
     formats = load_formats(Labels(resolved, options).spec, options)
-    with file_errors(out):
-        check_target(out, overwrite=overwrite)
-        store = piece_store(out, pieces)
+    with file_errors(target):
+        check_any_target(target, overwrite=overwrite)
+        store = piece_store(target, pieces)
     run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
     accepted = tuple(expected.recording for expected in run.accepted)
     plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), selected)
@@ -128,7 +128,7 @@ def dry_run(
 
 def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
     """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
-    for recording in plan.distinct if store.count() else ():
+    for recording in plan.distinct if store.used() else ():
         with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:
             if store.find(plan.key(recording, checksums.result())):
                 yield recording

@@ -1,0 +1,142 @@
+"""Exports to a bucket that fails, or that another export writes to: nothing lost, nothing twice, one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Merging
+from robocache_ros.spec import FusionSpec
+
+from ..fault_proxy import Faults
+from ..s3_server import Bucket
+from .conftest import NO_MEDIA, Contents, hidden, objects
+
+
+@pytest.fixture
+def out(faulty_s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A target whose requests go through the proxy; botocore does not repeat them."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    return f"{faulty_s3.url}/out"
+
+
+def test_requests_that_fail_change_nothing(
+    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    faults.share = 0.1
+    export(bags, spec, out, NO_MEDIA)
+    assert objects(faulty_s3) == local()
+    assert hidden(faulty_s3) == [".robocache/complete.json"]
+
+
+@pytest.mark.parametrize("puts", ["refused", "ignored"])
+def test_a_bucket_without_conditional_puts_is_refused_before_a_recording_is_read(
+    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, puts: str
+) -> None:
+    faults.conditional_puts = puts
+    events: list[Event] = []
+    with pytest.raises(RoboCacheError, match="does not support conditional puts") as error:
+        export(bags, spec, out, NO_MEDIA, progress=events.append)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+    assert events == []
+    assert faulty_s3.keys("") == []
+
+
+def test_a_bucket_that_cannot_be_written_is_refused_before_a_recording_is_read(
+    out: str, faults: Faults, bags: list[Path], spec: FusionSpec
+) -> None:
+    faults.deny_writes = True
+    events: list[Event] = []
+    with pytest.raises(RoboCacheError, match=r"^s3://.*: no permission to write; check the credentials and the perm"):
+        export(bags, spec, out, NO_MEDIA, progress=events.append)
+    assert events == []
+
+
+def test_expired_credentials_are_one_line_and_the_same_call_continues(
+    out: str, faulty_s3: Bucket, faults: Faults, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    def expire(event: Event) -> None:
+        faults.expired = faults.expired or isinstance(event, Converted)
+
+    with pytest.raises(
+        RoboCacheError, match=r"^s3://.*the credentials have expired; renew them and run the same"
+    ) as error:
+        export(bags, spec, out, NO_MEDIA, progress=expire)
+    assert "\n" not in str(error.value)
+    faults.expired = False
+    converted: list[bool] = []
+    export(
+        bags, spec, out, NO_MEDIA, progress=lambda e: converted.append(e.reused) if isinstance(e, Converted) else None
+    )
+    assert converted == [True, False]
+    assert objects(faulty_s3) == local()
+
+
+def test_two_exports_of_one_plan_make_one_dataset(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    url = f"{s3.url}/out"
+    inner: list[object] = []
+
+    def start_another(event: Event) -> None:
+        if isinstance(event, Merging) and not inner:
+            inner.append(None)
+            inner[0] = export(bags, spec, url, NO_MEDIA)
+
+    done = export(bags, spec, url, NO_MEDIA, progress=start_another)
+    assert "another export of the same recordings and options has completed the dataset" in done.notes
+    assert objects(s3) == local()
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+def test_an_export_of_another_plan_is_refused_in_one_line(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    url = f"{s3.url}/out"
+    refused: list[str] = []
+
+    def start_another(event: Event) -> None:
+        if isinstance(event, Converted) and not refused:
+            with pytest.raises(RoboCacheError) as error:
+                export(bags[:1], spec, url, NO_MEDIA)
+            refused.append(str(error.value))
+
+    export(bags, spec, url, NO_MEDIA, progress=start_another)
+    assert "an export of other recordings or options began " in refused[0]
+    assert f"or if it was killed, run robocache fleet gc --give-up {url}" in refused[0]
+    assert len(refused[0]) < 200
+
+
+def test_a_stopped_export_may_be_followed_by_another_plan(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, Converted):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, progress=stop)
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA)
+    assert objects(s3) == local()
+
+
+def test_recordings_that_failed_are_not_tried_again(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    options = ExportOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
+    told: list[list[str]] = []
+    for _ in range(2):
+        tried: list[Event] = []
+        with pytest.raises(RoboCacheError) as error:
+            export(bags, spec, f"{s3.url}/out", options, progress=tried.append)
+        told.append(str(error.value).splitlines())
+        assert any(isinstance(event, Advanced) for event in tried) == (len(told) == 1)
+    assert told[1][:2] == told[0]
+    assert told[1][2:] == ["2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"]
+
+
+def test_a_stopped_export_leaves_no_local_draft(s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    assert list((tmp_path / "cache" / "robocache_ros" / "drafts").glob("*")) == []

@@ -1,0 +1,113 @@
+"""Datasets in a bucket that are replaced, and exports that were killed while they put files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.bucket.bucket_target import BucketTarget
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.remote.object_store import ObjectStore
+from robocache_ros.spec import FusionSpec
+
+from ..s3_server import Bucket
+from .conftest import NO_MEDIA, Contents, contents, hidden, objects
+
+OTHER = ExportOptions(formats=("webdataset",), media="none")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def written(folder: Path, content: str, *names: str) -> Path:
+    for name in names or ("meta/info.json", "data/rows"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+def put(target: BucketTarget, folder: Path, *, overwrite: bool = False) -> None:
+    plan, _ = target.begin(overwrite=overwrite)
+    target.publish(plan, folder)
+    target.plans.clear()
+
+
+@pytest.fixture
+def target(s3: Bucket) -> BucketTarget:
+    return BucketTarget(f"{s3.url}/out", "a", 1, ["meta"])
+
+
+def test_overwrite_replaces_a_dataset_and_removes_its_other_files(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    export(bags[:1], spec, f"{s3.url}/out", OTHER)
+    s3.put("out/notes.txt", b"mine")
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
+    assert objects(s3) == {**local(), "notes.txt": b"mine"}
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+def test_what_is_not_a_dataset_is_not_overwritten(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    s3.put("out/notes.txt", b"mine")
+    with pytest.raises(RoboCacheError, match=r"not a dataset .*, so it is not overwritten; choose another folder"):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
+    assert s3.keys("") == ["out/notes.txt"]
+
+
+@pytest.mark.parametrize("puts", range(4))
+def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
+    s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, puts: int
+) -> None:
+    old = written(tmp_path / "old", "old", "meta/info.json", "data/rows", "videos/a")
+    new = written(tmp_path / "new", "new", "meta/info.json", "meta/tasks", "data/rows")
+    put(target, old)
+    counted: list[str] = []
+    put_file = ObjectStore.put_file
+
+    def killed(store: ObjectStore, name: str, local: Path) -> None:
+        if len(counted) == puts:
+            raise Killed
+        counted.append(name)
+        put_file(store, name, local)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "put_file", killed)
+        if puts < 3:
+            with pytest.raises(Killed):
+                put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new, overwrite=True)
+            assert "meta/info.json" not in objects(s3)
+    put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new, overwrite=True)
+    assert objects(s3) == contents(new)
+
+
+def test_files_of_a_stopped_export_are_removed_by_the_next_one(
+    s3: Bucket, target: BucketTarget, tmp_path: Path
+) -> None:
+    plan, _ = target.begin(overwrite=False)
+    target.plans.record_files(plan, {"videos/a": "1"})
+    s3.put("out/videos/a", b"half")
+    target.plans.stop(plan)
+    new = written(tmp_path / "new", "new")
+    put(BucketTarget(target.dataset.store.url, "b", 1, ["meta"]), new)
+    assert objects(s3) == contents(new)
+
+
+def test_an_export_with_other_results_of_the_same_plan_is_refused(target: BucketTarget, tmp_path: Path) -> None:
+    plan, _ = target.begin(overwrite=False)
+    target.plans.record_files(plan, {"data/rows": "1"})
+    with pytest.raises(RoboCacheError, match="another export of this plan has other results"):
+        target.publish(plan, written(tmp_path, "new"))
+
+
+def test_an_export_whose_place_is_taken_puts_nothing(s3: Bucket, target: BucketTarget, tmp_path: Path) -> None:
+    plan, _ = target.begin(overwrite=False)
+    target.plans.stop(plan)
+    BucketTarget(target.dataset.store.url, "b", 1, ["meta"]).begin(overwrite=False)
+    with pytest.raises(RoboCacheError, match="another export has taken the place of this one"):
+        target.publish(plan, written(tmp_path, "new"))
+    assert objects(s3) == {}
