@@ -13,6 +13,7 @@ from robocache_ros.bench.command import register as register_bench
 from robocache_ros.cli import program
 from robocache_ros.cli.check_command import check
 from robocache_ros.cli.export_command import export
+from robocache_ros.cli.fleet.fleet_command import fleet
 from robocache_ros.cli.info_command import info
 from robocache_ros.cli.report_command import report
 from robocache_ros.cli.validate_command import register as register_validate
@@ -104,6 +105,7 @@ _bench = typer.Typer(help="Measure performance on this machine.", no_args_is_hel
 _bench.callback()(lambda: None)  # makes it a group even with a single command
 register_bench(_bench)
 app.add_typer(_bench, name="bench")
+app.add_typer(fleet, name="fleet")
 register_validate(app)
 
 

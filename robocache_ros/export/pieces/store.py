@@ -124,6 +124,16 @@ class PieceStore:
             return frozenset(os.listdir(self.folder / NOTES))
         return frozenset()
 
+    def drafts(self) -> tuple[list[Path], list[Path]]:
+        """Return the drafts of running processes, and those of processes that were killed."""
+        found: tuple[list[Path], list[Path]] = ([], [])
+        for draft in sorted(self.folder.glob("draft-*")):
+            if _DRAFT.fullmatch(draft.name):
+                lock = _locked(draft, wait=False)
+                found[lock is not None].append(draft)
+                _unlock(lock)
+        return found
+
     def tidy(self) -> None:
         """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""
         for draft in self.folder.glob("draft-*"):

@@ -1,0 +1,1 @@
+"""The command `robocache fleet`, and its output."""

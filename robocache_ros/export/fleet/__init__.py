@@ -1,0 +1,1 @@
+"""What the exports of a fleet have made, what failed, and what they left."""

@@ -1,0 +1,167 @@
+"""`robocache fleet`: the state of a target, failures that are tried again, and leftovers that are removed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.cli.commands import main
+from robocache_ros.export.bucket.bucket_target import BucketTarget
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.pieces.progress import Converted, Event
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.spec import FusionSpec
+
+from ..s3_server import Bucket
+from .conftest import NO_MEDIA, hidden
+
+NONE_LONG_ENOUGH = ExportOptions(media="none", min_frames=70)
+
+
+@pytest.fixture
+def robocache(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs a command; its exit code and its output."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["fleet", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out + captured.err
+
+    return run
+
+
+@pytest.fixture
+def facts(robocache: Callable[..., tuple[int, str]]) -> Callable[..., dict[str, Any]]:
+    """Runs a command with --json."""
+    return lambda *arguments: json.loads(robocache(*arguments, "--json")[1])
+
+
+def stop(event: Event) -> None:
+    if isinstance(event, Converted):
+        raise KeyboardInterrupt
+
+
+def stopped_export(bags: list[Path], spec: FusionSpec, out: str | Path, **more: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        export(bags, spec, out, NO_MEDIA, progress=stop, **more)
+
+
+def failed_export(bags: list[Path], spec: FusionSpec, out: str) -> None:
+    with pytest.raises(ValueError, match="no 70 ticks"):
+        export(bags, spec, out, NONE_LONG_ENOUGH)
+
+
+def test_a_complete_dataset_has_exit_code_0(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
+) -> None:
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    assert robocache("status", f"{s3.url}/out") == (0, f"{s3.url}/out: complete\n")
+
+
+def test_a_stopped_export_has_exit_code_3(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
+) -> None:
+    stopped_export(bags, spec, f"{s3.url}/out")
+    code, told = robocache("status", f"{s3.url}/out")
+    assert code == 3
+    assert " and was stopped\ndone: 1 of 2 recordings, " in told
+
+
+def test_failures_have_exit_code_1_and_their_reasons(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    failed_export(bags, spec, f"{s3.url}/out")
+    told = facts("status", f"{s3.url}/out")
+    assert (told["exit_code"], told["state"], told["done"], told["needed"]) == (1, "failed", 0, 2)
+    assert sorted(failure["path"] for failure in told["failed"]) == sorted(map(str, bags))
+    assert all("no 70 ticks in a row" in failure["reason"] for failure in told["failed"])
+
+
+def test_retry_forgets_the_failures_of_a_pattern(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    failed_export(bags, spec, f"{s3.url}/out")
+    assert facts("retry", f"{s3.url}/out", "li*")["recordings"] == [str(bags[0])]
+    assert [failure["path"] for failure in facts("status", f"{s3.url}/out")["failed"]] == [str(bags[1])]
+    assert facts("retry", f"{s3.url}/out")["recordings"] == [str(bags[1])]
+    assert facts("status", f"{s3.url}/out")["failed"] == []
+
+
+def test_a_target_without_an_export_is_refused(s3: Bucket, robocache: Callable[..., tuple[int, str]]) -> None:
+    where = f"{s3.url}/nothing"
+    assert robocache("status", where) == (2, f"robocache: {where}: no export; check the path, or name its --pieces\n")
+
+
+def test_attempts_without_a_piece_are_in_progress_and_old_ones_are_removed(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    stopped_export(bags, spec, f"{s3.url}/out")
+    lost = f".robocache/pieces/{'a' * 64}/0123456789abcdef/columns/ticks_ns"
+    s3.put(f"out/{lost}", b"half")
+    found = facts("status", f"{s3.url}/out")["in_progress"]
+    assert [(each["name"], each["size_bytes"]) for each in found] == [(f"{'a' * 64}/0123456789abcdef", 4)]
+    assert facts("gc", f"{s3.url}/out")["attempts"] == 0
+    assert lost in hidden(s3)
+    assert facts("gc", f"{s3.url}/out", "--older-than", "0s")["attempts"] == 1
+    assert lost not in hidden(s3)
+
+
+def test_an_attempt_beside_a_piece_is_left_over(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    stopped_export(bags, spec, f"{s3.url}/out")
+    (done,) = (name for name in hidden(s3) if name.endswith("/done.json"))
+    s3.put(f"out/{done.removesuffix('done.json')}0123456789abcdef/a", b"half")
+    told = facts("status", f"{s3.url}/out")
+    assert (told["done"], [each["size_bytes"] for each in told["left_over"]]) == (1, [4])
+
+
+def test_the_plan_of_a_killed_export_can_be_given_up(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, robocache: Callable[..., tuple[int, str]]
+) -> None:
+    BucketTarget(f"{s3.url}/out", "another plan", 2, ["meta"]).begin(overwrite=False)
+    with pytest.raises(ValueError, match="fleet gc --give-up"):
+        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    assert robocache("gc", "--give-up", f"{s3.url}/out") == (0, "nothing to remove\n")
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+
+
+def test_pieces_of_a_stopped_export_are_removed_when_they_are_old(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    stopped_export(bags, spec, f"{s3.url}/out")
+    assert facts("gc", f"{s3.url}/out")["pieces"] == 0
+    assert facts("gc", f"{s3.url}/out", "--older-than", "0s")["pieces"] == 1
+    assert not any("/pieces/" in name for name in hidden(s3))
+
+
+def test_local_exports_have_a_state_too(
+    tmp_path: Path, bags: list[Path], spec: FusionSpec, facts: Callable[..., dict[str, Any]]
+) -> None:
+    out, pieces = tmp_path / "out", tmp_path / "pieces"
+    stopped_export(bags, spec, out, pieces=pieces)
+    told = facts("status", out, "--pieces", pieces)
+    assert (told["state"], told["done"], told["exit_code"]) == ("unfinished", 1, 3)
+    export(bags, spec, out, NO_MEDIA, pieces=pieces)
+    assert facts("status", out, "--pieces", pieces)["state"] == "complete"
+
+
+def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Callable[..., dict[str, Any]]) -> None:
+    (tmp_path / "draft-0123456789abcdef").mkdir()
+    with PieceStore(tmp_path, shared=True).draft() as running:
+        told = facts("status", tmp_path / "out", "--pieces", tmp_path)
+        assert [each["name"] for each in told["in_progress"]] == [running.name]
+        assert [each["name"] for each in told["left_over"]] == ["draft-0123456789abcdef"]
+        assert facts("gc", tmp_path / "out", "--pieces", tmp_path)["attempts"] == 1
+        assert running.exists()
+
+
+def test_a_time_that_is_none_is_refused(robocache: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    told = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
+    assert robocache("gc", tmp_path, "--older-than", "week") == (2, told)
