@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,57 +13,13 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.dataset import row_columns
 from robocache_ros.export.dataset.features import ACTION, STATE, Feature
+from robocache_ros.export.dataset.piece_contents import ArrayInfo, PictureInfo, PieceContents
 from robocache_ros.export.dataset.row_columns import Rows
 from robocache_ros.export.media.blobs import Blobs
 from robocache_ros.export.media.depth_codes import depth_stats
 from robocache_ros.export.media.picture_writer import blobs_path, samples_path, video_path
 from robocache_ros.export.statistics import Histogram, Stats
 from robocache_ros.spec.layout import Layout
-
-
-@dataclass(frozen=True)
-class PictureInfo:
-    """What is known of a stream of 8-bit RGB images in a piece."""
-
-    shape: tuple[int, int]  # height and width
-    codecs: dict[str, str]  # requested video codec -> the codec used
-    pixel_formats: dict[str, str]  # requested video codec -> pixel format
-    episodes: tuple[Histogram, ...] = ()
-
-    @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> PictureInfo:
-        """Restore from the summary of a `PictureWriter`."""
-        height, width = raw["shape"]
-        histograms = tuple(Histogram(**told) for told in raw["episodes"])
-        return cls((height, width), raw["codecs"], raw["pixel_formats"], histograms)
-
-
-@dataclass(frozen=True)
-class ArrayInfo:
-    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece."""
-
-    shape: tuple[int, ...]
-    dtype: str  # of NumPy, or bits: 0 and 1, read as uint8
-    depth_unit: str = ""  # of depth images that are also in videos; empty: there are none
-    depth_episodes: tuple[Histogram, ...] = ()  # of the codes in the videos
-
-    @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> ArrayInfo:
-        """Restore from the summary of an `ArrayWriter`."""
-        histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
-        return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of the arrays that are read."""
-        return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
-
-    def array(self, data: bytes) -> NDArray[Any]:
-        """Return an array from its bytes in the piece."""
-        if self.dtype != "bits":
-            return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
-        count = int(np.prod(self.shape))
-        return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(self.shape)
 
 
 class EncodedImages(Sequence[bytes]):
@@ -127,14 +83,20 @@ class Episode:
     task_index: int
     success: bool | None  # None: not known
     length: int
+    first_row: int  # in the dataset
     piece: Path
     number: int  # of the episode in the piece
     first: int  # first row in the piece
     layout: Layout
     features: dict[str, Feature] = field(repr=False)
-    pictures: dict[str, PictureInfo] = field(repr=False)
+    pictures: dict[str, PictureInfo] = field(repr=False)  # those of the dataset, without counts
     array_streams: dict[str, ArrayInfo] = field(repr=False)
-    stats: dict[str, Stats] = field(repr=False)  # of the numeric features
+    contents: Callable[[Path], PieceContents] = field(repr=False)  # reads those of a piece
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """Statistics of the numeric features."""
+        return self.contents(self.piece).stats[self.number]
 
     @cached_property
     def rows(self) -> Rows:
@@ -226,14 +188,14 @@ class Episode:
 
     def histogram(self, stream: str) -> Histogram:
         """Return the counts of the pixel values of a stream of 8-bit images."""
-        return self.pictures[stream].episodes[self.number]
+        return self.contents(self.piece).pictures[stream].episodes[self.number]
 
     def image_stats(self, stream: str) -> Stats:
         """Return the statistics of the pixels of a stream of 8-bit images in 0..1, or of depth videos in their unit."""
         if stream in self.pictures:
             return self.histogram(stream).stats()
-        depth = self.array_streams[stream]
-        return depth_stats(depth.depth_episodes[self.number], depth.depth_unit)
+        codes = self.contents(self.piece).arrays[stream].depth_episodes[self.number]
+        return depth_stats(codes, self.array_streams[stream].depth_unit)
 
     def arrays(self, stream: str) -> StoredArrays:
         """Return the voxels or non-8-bit images of a stream."""

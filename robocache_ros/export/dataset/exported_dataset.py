@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset import row_columns
-from robocache_ros.export.dataset.episode import ArrayInfo, Episode, PictureInfo
+from robocache_ros.export.dataset.episode import Episode
+from robocache_ros.export.dataset.feature_columns import FeatureColumns
 from robocache_ros.export.dataset.features import Feature, features_of, of_role
 from robocache_ros.export.dataset.outcomes import known_outcomes
+from robocache_ros.export.dataset.piece_contents import ArrayInfo, PictureInfo, PieceContents, common
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.media.depth_codes import depth_stats
@@ -25,8 +22,7 @@ from robocache_ros.export.statistics import Histogram, Stats, by_column
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 
-CONTENTS = "contents.json"  # of a piece: its episodes with their statistics, and what is known of each stream
-STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
+CONTENTS_KEPT = 256  # contents of pieces in memory
 IMAGES = "observation.images.{}"
 _LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", "jpeg": "8-bit RGB as JPEG, lossy"}
 
@@ -53,7 +49,7 @@ class Piece:
 
 
 class ExportedDataset:
-    """The contents of a dataset.
+    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need.
 
     Args:
         pieces: in dataset order.
@@ -74,17 +70,32 @@ class ExportedDataset:
         self, pieces: Sequence[Piece], layout: Layout, options: ExportOptions, provenance: dict[str, Any]
     ) -> None:
         self.layout, self.options, self.provenance = layout, options, provenance
-        self._pieces = pieces
-        self._contents = [json.loads((piece.folder / CONTENTS).read_text(encoding="utf-8")) for piece in pieces]
-        self.features: dict[str, Feature] = features_of(layout)
+        self.pieces = tuple(pieces)
+        lengths, of_pictures, of_arrays = [], [], []
+        for piece in pieces:
+            contents = PieceContents.load(piece.folder)
+            lengths.append(contents.lengths)
+            of_pictures.append({name: replace(info, episodes=()) for name, info in contents.pictures.items()})
+            of_arrays.append({name: replace(info, depth_episodes=()) for name, info in contents.arrays.items()})
         names = [piece.recording.name for piece in pieces]
-        of_pictures = [{n: PictureInfo.from_dict(raw) for n, raw in c["pictures"].items()} for c in self._contents]
-        of_arrays = [{n: ArrayInfo.from_dict(raw) for n, raw in c["arrays"].items()} for c in self._contents]
-        self.pictures = {name: _common(name, [of[name] for of in of_pictures], names) for name in of_pictures[0]}
-        self.arrays = {name: _common(name, [of[name] for of in of_arrays], names) for name in of_arrays[0]}
+        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)
+        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)
         self.depth_videos = tuple(name for name, info in self.arrays.items() if info.depth_unit)
-        self._of_pictures, self._of_arrays = of_pictures, of_arrays
-        self.episodes = Episodes(self, pieces, self._contents, of_pictures, of_arrays)
+        self.lengths = tuple(lengths)
+        self._open()
+
+    def _open(self) -> None:
+        self.features: dict[str, Feature] = features_of(self.layout)
+        self.contents = lru_cache(CONTENTS_KEPT)(PieceContents.load)
+        self.episodes = Episodes(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        computed = ("features", "contents", "episodes", "stats", "tasks", "outcomes")
+        return {name: value for name, value in self.__dict__.items() if name not in computed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
 
     @property
     def spec(self) -> FusionSpec:
@@ -109,13 +120,13 @@ class ExportedDataset:
     @cached_property
     def tasks(self) -> tuple[str, ...]:
         """The distinct tasks, in order of first use."""
-        tasks = (piece.task_of(number) for piece in self._pieces for number in range(len(piece.episodes)))
+        tasks = (piece.task_of(number) for piece in self.pieces for number in range(len(piece.episodes)))
         return tuple(dict.fromkeys(tasks))
 
     @cached_property
     def outcomes(self) -> frozenset[str]:
         """What is known of the outcomes of episodes: `reward`, `success`, both or nothing."""
-        return known_outcomes(self.spec, (p.success_of(n) for p in self._pieces for n in range(len(p.episodes))))
+        return known_outcomes(self.spec, (p.success_of(n) for p in self.pieces for n in range(len(p.episodes))))
 
     @property
     def frames(self) -> int:
@@ -128,17 +139,26 @@ class ExportedDataset:
 
         The numeric features; the images in 0..1 as [3][1][1]; the depth videos in their unit as [1][1][1].
         """
-        stats = {}
-        for name, feature in self.features.items():
-            column = _Columns(feature, [piece.folder for piece in self._pieces], self.layout, self.frames)
-            stats[name] = by_column(column, feature.shape, self.frames)
-        for name in self.pictures:
-            histograms = [h for of in self._of_pictures for h in of[name].episodes]
-            stats[IMAGES.format(name)] = sum(histograms, Histogram()).stats()
-        for name in self.depth_videos:
-            first, *others = (h for of in self._of_arrays for h in of[name].depth_episodes)
-            stats[IMAGES.format(name)] = depth_stats(sum(others, first), self.arrays[name].depth_unit)
-        return stats
+        return {name: self.stats_of(name) for name in self.stats_names}
+
+    @property
+    def stats_names(self) -> tuple[str, ...]:
+        """The features that have statistics."""
+        media = (IMAGES.format(name) for name in (*self.pictures, *self.depth_videos))
+        return (*self.features, *media)
+
+    def stats_of(self, name: str) -> Stats:
+        """Compute the statistics of a feature."""
+        if name in self.features:
+            feature = self.features[name]
+            column = FeatureColumns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
+            return by_column(column, feature.shape, self.frames)
+        contents = (self.contents(piece.folder) for piece in self.pieces)
+        stream = name[len(IMAGES.format("")) :]
+        if stream in self.pictures:
+            return sum((h for of in contents for h in of.pictures[stream].episodes), Histogram()).stats()
+        first, *others = (h for of in contents for h in of.arrays[stream].depth_episodes)
+        return depth_stats(sum(others, first), self.arrays[stream].depth_unit)
 
     def stored(self, stream: str, encoding: str | None) -> str:
         """Describe how a dataset stores a stream of images or voxels, given the encoding that its format uses."""
@@ -159,25 +179,19 @@ class Episodes(Sequence[Episode]):
 
     Attributes:
         lengths: number of rows of each episode.
+        first_rows: the first row of each episode in the dataset.
     """
 
-    def __init__(
-        self,
-        dataset: ExportedDataset,
-        pieces: Sequence[Piece],
-        contents: Sequence[dict[str, Any]],
-        pictures: Sequence[dict[str, PictureInfo]],
-        arrays: Sequence[dict[str, ArrayInfo]],
-    ) -> None:
-        self._dataset, self._pieces, self._contents = dataset, pieces, contents
-        self._pictures, self._arrays = pictures, arrays
-        self.lengths = tuple(episode["length"] for told in contents for episode in told["episodes"])
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self._dataset = dataset
+        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)
+        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]
         self._places: list[tuple[int, int, int]] = []  # by episode: the piece, its number and its first row in it
-        for index, told in enumerate(contents):
+        for index, lengths in enumerate(dataset.lengths):
             first = 0
-            for number, episode in enumerate(told["episodes"]):
+            for number, length in enumerate(lengths):
                 self._places.append((index, number, first))
-                first += episode["length"]
+                first += length
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -186,7 +200,8 @@ class Episodes(Sequence[Episode]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         place, number, first = self._places[index]
-        piece, dataset = self._pieces[place], self._dataset
+        dataset = self._dataset
+        piece = dataset.pieces[place]
         return Episode(
             index=range(len(self))[index],
             recording=piece.recording,
@@ -194,54 +209,13 @@ class Episodes(Sequence[Episode]):
             task_index=dataset.tasks.index(piece.task_of(number)),
             success=piece.success_of(number),
             length=self.lengths[index],
+            first_row=self.first_rows[index],
             piece=piece.folder,
             number=number,
             first=first,
             layout=dataset.layout,
             features=dataset.features,
-            pictures=self._pictures[place],
-            array_streams={
-                name: replace(info, depth_episodes=self._arrays[place][name].depth_episodes)
-                for name, info in dataset.arrays.items()
-            },
-            stats=self._contents[place]["episodes"][number]["stats"],
+            pictures=dataset.pictures,
+            array_streams=dataset.arrays,
+            contents=dataset.contents,
         )
-
-
-class _Columns:
-    """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
-
-    def __init__(self, feature: Feature, pieces: Sequence[Path], layout: Layout, rows: int) -> None:
-        self._feature, self._pieces, self._layout = feature, pieces, layout
-        self._step = max(1, STATS_BYTES // (8 * rows))
-        self._first, self._block = -self._step, np.zeros((0, 0))
-
-    def __call__(self, k: int) -> NDArray[Any]:
-        if not self._first <= k < self._first + self._step:
-            numbers = range(k, min(k + self._step, len(self._feature.columns)))
-            self._first, self._block = k, np.concatenate([self._read(piece, numbers) for piece in self._pieces], axis=1)
-        values: NDArray[Any] = self._block[k - self._first]
-        return values
-
-    def _read(self, piece: Path, numbers: Sequence[int]) -> NDArray[Any]:
-        rows = row_columns.load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
-        return np.stack([self._feature.column(rows, k) for k in numbers])
-
-
-def _common(name: str, parts: Sequence[Any], recordings: Sequence[str]) -> Any:
-    """Return what is known of a stream, which must be equal in all pieces where an image has come."""
-    known = [index for index, part in enumerate(parts) if 0 not in part.shape] or [0]
-    first = parts[known[0]]
-    for index in known:
-        part = parts[index]
-        if _described(part) != _described(first):
-            raise RoboCacheError(
-                f"streams.{name}: {_described(first)} in {recordings[known[0]]}, {_described(part)} in "
-                f"{recordings[index]}; give it one size, or make two datasets"
-            )
-    return first
-
-
-def _described(part: PictureInfo | ArrayInfo) -> str:
-    dtype = part.dtype if isinstance(part, ArrayInfo) else "uint8"
-    return f"{'x'.join(map(str, part.shape))} {dtype}"

@@ -21,8 +21,8 @@ import numpy as np
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
 from robocache_ros.export.dataset import row_columns
-from robocache_ros.export.dataset.exported_dataset import CONTENTS
 from robocache_ros.export.dataset.features import features_of
+from robocache_ros.export.dataset.piece_contents import CONTENTS
 from robocache_ros.export.media.cloud_writer import CloudWriter, has_points
 from robocache_ros.export.media.depth_writer import DepthWriter
 from robocache_ros.export.media.picture_writer import ArrayWriter, PictureWriter

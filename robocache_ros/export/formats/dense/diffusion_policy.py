@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.stream_arrays import VectorArray
 from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, groups, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 ACTION, REWARD = "action", "reward"
 
 
-class DiffusionPolicyFormat:
+class DiffusionPolicyFormat(WrittenByTasks):
     """Diffusion Policy's ReplayBuffer: `data/<stream>`, `data/action`, `meta/episode_ends`."""
 
     name = "diffusion_policy"
@@ -38,35 +41,55 @@ class DiffusionPolicyFormat:
         """Store images without loss."""
         return None if options.media == "none" else "raw"
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset."""
-        root = folder / self.entry
-        write_group(root, {"robocache": dataset.provenance})
-        self._write_meta(dataset, root / "meta")
-        data = root / "data"
-        write_group(data, {"columns": _columns(dataset), "rate_hz": dataset.rate_hz})
-        for vector in _vectors(dataset):
-            with ZarrArray(data / vector.name, dataset.frames, vector.shape, vector.dtype) as array:
-                for episode in dataset.episodes:
-                    array.append(vector.read(episode))
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the arrays of numbers, and each array of images or voxels in groups of episodes."""
+        found = [FileTask("data", dataset.frames * row_bytes(dataset, {}), _write_vectors)]
         for media in stream_arrays.media(dataset):
-            with ZarrArray(data / media.name, dataset.frames, media.shape, media.dtype, chunk_rows=1) as array:
-                for episode in dataset.episodes:
-                    for start, stop, value in media.runs(episode):
-                        array.repeat(value, stop - start)
+            for group in groups(dataset, media.row_bytes):
+                nbytes = sum(dataset.episodes.lengths[group.start : group.stop]) * media.row_bytes
+                name = f"data/{media.name}, episodes {group.start} to {group.stop - 1}"
+                found.append(FileTask(name, nbytes, partial(_write_media, name=media.name, group=group)))
+        return found
 
-    def _write_meta(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write what is known of each episode. success: 1 yes, 0 no, -1 not known."""
-        write_group(folder, {"tasks": list(dataset.tasks)})
-        episodes = list(dataset.episodes)
-        columns = {
-            "episode_ends": np.cumsum([episode.length for episode in episodes]),
-            "task_index": np.array([episode.task_index for episode in episodes]),
-            "success": np.array([-1 if episode.success is None else int(episode.success) for episode in episodes]),
-        }
-        for name, values in columns.items():
-            with ZarrArray(folder / name, len(episodes), (), "int64") as array:
-                array.append(values)
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write what is known of the arrays and of each episode; the attributes of the dataset are written last."""
+        root = folder / self.entry
+        write_group(root / "data", {"columns": _columns(dataset), "rate_hz": dataset.rate_hz})
+        _write_meta(dataset, root / "meta")
+        write_group(root, {"robocache": dataset.provenance})
+
+
+def _write_vectors(dataset: ExportedDataset, folder: Path) -> None:
+    """Write the arrays of numbers."""
+    data = folder / DIFFUSION_POLICY.entry / "data"
+    for vector in _vectors(dataset):
+        with ZarrArray(data / vector.name, dataset.frames, vector.shape, vector.dtype) as array:
+            for episode in dataset.episodes:
+                array.append(vector.read(episode))
+
+
+def _write_media(dataset: ExportedDataset, folder: Path, name: str, group: range) -> None:
+    """Write the rows of some episodes into an array of images or voxels, whose chunks have one row each."""
+    (media,) = (media for media in stream_arrays.media(dataset) if media.name == name)
+    data, first = folder / DIFFUSION_POLICY.entry / "data", dataset.episodes.first_rows[group.start]
+    with ZarrArray(data / name, dataset.frames, media.shape, media.dtype, chunk_rows=1, first_row=first) as array:
+        for episode in map(dataset.episodes.__getitem__, group):
+            for start, stop, value in media.runs(episode):
+                array.repeat(value, stop - start)
+
+
+def _write_meta(dataset: ExportedDataset, folder: Path) -> None:
+    """Write what is known of each episode. success: 1 yes, 0 no, -1 not known."""
+    write_group(folder, {"tasks": list(dataset.tasks)})
+    episodes = list(dataset.episodes)
+    columns = {
+        "episode_ends": np.cumsum([episode.length for episode in episodes]),
+        "task_index": np.array([episode.task_index for episode in episodes]),
+        "success": np.array([-1 if episode.success is None else int(episode.success) for episode in episodes]),
+    }
+    for name, values in columns.items():
+        with ZarrArray(folder / name, len(episodes), (), "int64") as array:
+            array.append(values)
 
 
 def _vectors(dataset: ExportedDataset) -> list[VectorArray]:

@@ -16,6 +16,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.hdf5_file import new_hdf5
 from robocache_ros.export.formats.dense.stream_arrays import MediaArray
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
 
@@ -24,7 +25,7 @@ VALIDATION_SHARE = 0.1
 MIN_RANGE = 1e-4  # a column of actions with a smaller range is only shifted, as by robomimic's own normalisation
 
 
-class RobomimicFormat:
+class RobomimicFormat(WrittenByTasks):
     """robomimic: `data/demo_<i>/obs/<stream>`, `actions` in [-1, 1], and the actions as recorded."""
 
     name = "robomimic"
@@ -39,13 +40,21 @@ class RobomimicFormat:
         """Store images without loss."""
         return None if options.media == "none" else "raw"
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset."""
-        with new_hdf5(folder / self.entry) as (file, check_disk):
-            _write_data(dataset, file.create_group("data"), check_disk)
-            for name, episodes in _filter_keys(dataset).items():
-                file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
-            _write_json(file, "robocache/provenance", dataset.provenance)
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the task that writes the file."""
+        of_row = row_bytes(dataset, dict.fromkeys(dataset.pictures, "raw")) + arrays_bytes(dataset)
+        return [FileTask(self.entry, dataset.frames * of_row, _write_file)]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Do nothing: there is one file."""
+
+
+def _write_file(dataset: ExportedDataset, folder: Path) -> None:
+    with new_hdf5(folder / ROBOMIMIC.entry) as (file, check_disk):
+        _write_data(dataset, file.create_group("data"), check_disk)
+        for name, episodes in _filter_keys(dataset).items():
+            file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
+        _write_json(file, "robocache/provenance", dataset.provenance)
 
 
 def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:

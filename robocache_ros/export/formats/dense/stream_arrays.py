@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,11 @@ class MediaArray:
     shape: tuple[int, ...]  # of a row; images: (H, W, C)
     dtype: str
     is_image: bool
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def runs(self, episode: Episode) -> Iterator[tuple[int, int, NDArray[Any] | None]]:
         """Yield (start, stop, value) for the ticks of an episode. Adjacent ticks may share a value; None: no value."""

@@ -24,7 +24,7 @@ ZSTD_LEVEL = 1
 
 def write_group(folder: Path, attributes: dict[str, Any] | None = None) -> None:
     """Create a group, with attributes of JSON values."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / ".zgroup", {"zarr_format": 2})
     if attributes:
         _write_json(folder / ".zattrs", attributes)
@@ -34,22 +34,32 @@ class ZarrArray:
     """Writes an array row by row. A chunk is a number of whole rows, compressed with zstd.
 
     Args:
-        folder: of the array; must not exist.
+        folder: of the array.
         rows: length of the array.
         shape: of a row.
         dtype: of the values; stored in little endian.
         chunk_rows: rows per chunk; None: as many as `CHUNK_BYTES` allow.
+        first_row: the first row that is written, at the beginning of a chunk. The metadata are written with row 0.
     """
 
     def __init__(
-        self, folder: Path, rows: int, shape: tuple[int, ...], dtype: str, chunk_rows: int | None = None
+        self,
+        folder: Path,
+        rows: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        chunk_rows: int | None = None,
+        first_row: int = 0,
     ) -> None:
         self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
         row_bytes = max(1, self._dtype.itemsize * math.prod(shape))
         self._chunk_rows = chunk_rows or max(1, min(rows, CHUNK_BYTES // row_bytes))
         self._buffer: NDArray[Any] = np.zeros((self._chunk_rows, *shape), self._dtype)
-        self._row = 0
-        folder.mkdir()
+        self._row = first_row
+        folder.mkdir(parents=True, exist_ok=True)
+        if first_row:
+            return
         metadata = {
             "chunks": [self._chunk_rows, *shape],
             "compressor": {"id": "zstd", "level": ZSTD_LEVEL},

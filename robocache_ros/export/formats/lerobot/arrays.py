@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.episode import ArrayInfo, Episode
+from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
+from robocache_ros.export.dataset.piece_contents import ArrayInfo
 from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.formats.file_tasks import FileTask, array_bytes
 from robocache_ros.export.formats.lerobot.parquet_tables import Table, column
 from robocache_ros.export.media.sparse_voxels import to_dense, to_sparse
 from robocache_ros.extras import need
@@ -55,10 +58,8 @@ def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
     return to_dense(coords, values, info.shape)
 
 
-def write_arrays(
-    dataset: ExportedDataset, folder: Path, chunk_files: int, depth_videos: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Write the voxels and the images that are not 8-bit (depth) of a dataset; return what describes them.
+def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequence[str] = ()) -> list[FileTask]:
+    """Return the tasks that write the voxels and the images that are not 8-bit (depth) of a dataset, one per stream.
 
     The depth images of `depth_videos`, which the dataset stores as videos, are left out.
 
@@ -67,14 +68,19 @@ def write_arrays(
     little endian; occupancy as bits, least significant bit first). With the option `voxels` sparse, grids have instead
     of data: coords (the indices x, y, z of each voxel that is not empty) and values (its features).
     """
-    stored = {name: info for name, info in dataset.arrays.items() if name not in depth_videos}
-    for name in stored:
-        table = Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)
-        with closing(table):
-            for episode in dataset.episodes:
-                for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
-                    table.append(rows)
-                table.end_episode()
+    return [
+        FileTask(
+            f"arrays/{name}",
+            dataset.frames * array_bytes(dataset, name),
+            partial(_write_stream, name=name, chunk_files=chunk_files),
+        )
+        for name in dataset.arrays
+        if name not in depth_videos
+    ]
+
+
+def described_arrays(dataset: ExportedDataset, depth_videos: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what describes the arrays that `array_tasks` write."""
     return {
         name: {
             "path": ARRAYS_PATH.format(name=name),
@@ -82,8 +88,17 @@ def write_arrays(
             "dtype": info.dtype,
             **({"layout": "sparse"} if _is_sparse(dataset, name) else {}),
         }
-        for name, info in stored.items()
+        for name, info in dataset.arrays.items()
+        if name not in depth_videos
     }
+
+
+def _write_stream(dataset: ExportedDataset, folder: Path, name: str, chunk_files: int) -> None:
+    with closing(Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)) as table:
+        for episode in dataset.episodes:
+            for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
+                table.append(rows)
+            table.end_episode()
 
 
 def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
 from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, groups, row_bytes
 from robocache_ros.export.formats.lerobot import meta_folder
-from robocache_ros.export.formats.lerobot.arrays import write_arrays
+from robocache_ros.export.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import REWARD, RowTables, standard_columns
@@ -36,12 +39,13 @@ EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
 GR00T_STATS = ("mean", "std", "min", "max", "q01", "q99")  # GR00T indexes each of them by column, so no count
 
 
-class LeRobotV21Format:
+class LeRobotV21Format(WrittenByTasks):
     """LeRobot v2.1."""
 
     name = "lerobot21"
     title = "LeRobot v2.1, also for GR00T and openpi"
     entry = "meta"
+    needs_stats = True
 
     def check(self, spec: FusionSpec, options: ExportOptions) -> None:
         """Accept every spec."""
@@ -50,75 +54,92 @@ class LeRobotV21Format:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
         return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset. Its meta/info.json, by which LeRobot recognizes it, is written last."""
-        _Writer(dataset, folder).write()
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the rows and the videos of some episodes each, and the arrays of each stream."""
+        of_row = row_bytes(dataset, _Contents(dataset).encodings)
+        return [
+            *(
+                FileTask(
+                    f"episodes {group.start} to {group.stop - 1}",
+                    sum(dataset.episodes.lengths[group.start : group.stop]) * of_row,
+                    partial(_write_episodes, group=group),
+                )
+                for group in groups(dataset, of_row)
+            ),
+            *array_tasks(dataset, CHUNK_EPISODES),
+        ]
 
-
-class _Writer:
-    """Writes one dataset."""
-
-    def __init__(self, dataset: ExportedDataset, folder: Path) -> None:
-        self._dataset, self._folder = dataset, folder
-        encodings = {name: LEROBOT21.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        self._encodings = {name: encoding for name, encoding in encodings.items() if encoding}
-        images = {name: encoding for name, encoding in self._encodings.items() if encoding not in VIDEO}
-        # GR00T expects a list also where a vector has one value.
-        self._tables = RowTables(dataset, images, lists=(STATE, ACTION), image_types=True)
-        self._standard: dict[str, list[Any]] = {}  # parts of the columns that LeRobot defines, for the statistics
-
-    def write(self) -> None:
-        dataset, meta = self._dataset, self._folder / "meta"
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
+        contents, meta = _Contents(dataset), folder / "meta"
         meta.mkdir()
-        episodes_stats = []
-        first_row = 0
-        for episode in dataset.episodes:
-            episodes_stats.append({"episode_index": episode.index, "stats": self._write_episode(episode, first_row)})
-            first_row += episode.length
-        arrays = write_arrays(dataset, self._folder, CHUNK_EPISODES)
         _write_lines(meta / "tasks.jsonl", ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks)))
         _write_lines(
             meta / "episodes.jsonl",
             ({"episode_index": e.index, "tasks": [e.task], "length": e.length} for e in dataset.episodes),
         )
-        _write_lines(meta / "episodes_stats.jsonl", episodes_stats)
-        meta_folder.write_json(meta / "modality.json", self._modality())
-        meta_folder.write_json(meta / "stats.json", self._gr00t_stats())
+        stats = (_episode_stats(contents, episode) for episode in dataset.episodes)
+        _write_lines(meta / "episodes_stats.jsonl", ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
+        meta_folder.write_json(meta / "modality.json", contents.modality())
+        meta_folder.write_json(meta / "stats.json", contents.gr00t_stats())
         write_norm_stats(meta, dataset.stats)
-        meta_folder.write_provenance(meta, dataset, self._encodings, arrays)
-        meta_folder.write_json(meta / "info.json", self._info())
+        meta_folder.write_provenance(meta, dataset, contents.encodings, described_arrays(dataset))
+        meta_folder.write_json(meta / "info.json", contents.info())
 
-    def _write_episode(self, episode: Episode, first_row: int) -> dict[str, Stats]:
-        """Write the rows and the videos of an episode; return its statistics."""
+
+def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> None:
+    """Write the rows and the videos of some episodes."""
+    encodings = _Contents(dataset).encodings
+    images = {name: encoding for name, encoding in encodings.items() if encoding not in VIDEO}
+    # GR00T expects a list also where a vector has one value.
+    tables = RowTables(dataset, images, lists=(STATE, ACTION), image_types=True)
+    for episode in map(dataset.episodes.__getitem__, group):
         place = {"episode_chunk": episode.index // CHUNK_EPISODES, "episode_index": episode.index}
-        own = standard_columns(self._dataset, episode, first_row)
-        own[ANNOTATION_COLUMN] = np.full(episode.length, episode.task_index)
-        with closing(Table(self._folder, DATA_PATH.format(**place))) as table:
-            for rows in self._tables.parts(episode, own):
+        with closing(Table(folder, DATA_PATH.format(**place))) as table:
+            for rows in tables.parts(episode, _own_columns(dataset, episode)):
                 table.append(rows)
             table.end_episode()
-        stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
-        for name, encoding in self._encodings.items():
-            stats[IMAGES.format(name)] = episode.histogram(name).stats()
+        for name, encoding in encodings.items():
             if encoding in VIDEO:
-                path = self._folder / VIDEO_PATH.format(video_key=IMAGES.format(name), **place)
+                path = folder / VIDEO_PATH.format(video_key=IMAGES.format(name), **place)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(episode.video(name, encoding), path)
-        return {name: {key: values[key] for key in EPISODE_STATS} for name, values in stats.items()}
 
-    def _gr00t_stats(self) -> dict[str, Stats]:
+
+def _own_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
+    """Return the columns that LeRobot and GR00T define."""
+    return {**standard_columns(dataset, episode), ANNOTATION_COLUMN: np.full(episode.length, episode.task_index)}
+
+
+def _episode_stats(contents: _Contents, episode: Episode) -> dict[str, Stats]:
+    """Return the statistics of an episode."""
+    own = _own_columns(contents.dataset, episode)
+    stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
+    stats.update({IMAGES.format(name): episode.histogram(name).stats() for name in contents.encodings})
+    return {name: {key: values[key] for key in EPISODE_STATS} for name, values in stats.items()}
+
+
+class _Contents:
+    """What the dataset stores of each stream of images, and the files that describe the dataset."""
+
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self.dataset = dataset
+        encodings = {name: LEROBOT21.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
+        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+
+    def gr00t_stats(self) -> dict[str, Stats]:
         """Return the statistics of all float features. GR00T recomputes the file if one of them is missing."""
-        timestamps = [(np.arange(n) / self._dataset.rate_hz).astype(np.float32) for n in self._dataset.episodes.lengths]
-        stats = {name: self._dataset.stats[name] for name, f in self._dataset.features.items() if f.dtype == "float32"}
+        timestamps = [(np.arange(n) / self.dataset.rate_hz).astype(np.float32) for n in self.dataset.episodes.lengths]
+        stats = {name: self.dataset.stats[name] for name, f in self.dataset.features.items() if f.dtype == "float32"}
         stats["timestamp"] = of_columns(*timestamps)
-        if "reward" in self._dataset.outcomes:
-            stats[REWARD] = of_columns(*(episode.rewards for episode in self._dataset.episodes))
+        if "reward" in self.dataset.outcomes:
+            stats[REWARD] = of_columns(*(episode.rewards for episode in self.dataset.episodes))
         return {name: {key: values[key] for key in GR00T_STATS} for name, values in stats.items()}
 
-    def _modality(self) -> dict[str, Any]:
+    def modality(self) -> dict[str, Any]:
         """Return the streams in the vectors, the cameras and the annotations, under the names that GR00T uses."""
-        dataset = self._dataset
-        videos = [name for name, encoding in self._encodings.items() if encoding in VIDEO]
+        dataset = self.dataset
+        videos = [name for name, encoding in self.encodings.items() if encoding in VIDEO]
         return {
             "state": _spans(dataset.state),
             "action": self._actions(),
@@ -128,16 +149,17 @@ class _Writer:
 
     def _actions(self) -> dict[str, dict[str, Any]]:
         """Return the spans of the actions. GR00T pads deltas with zeros, and others with the last action."""
-        spans = _spans(self._dataset.actions)
-        for stream in self._dataset.actions:
-            if (stream.label or self._dataset.options.action).endswith("delta"):
+        spans = _spans(self.dataset.actions)
+        for stream in self.dataset.actions:
+            if (stream.label or self.dataset.options.action).endswith("delta"):
                 spans[stream.name]["absolute"] = False
         return spans
 
-    def _info(self) -> dict[str, Any]:
-        dataset = self._dataset
+    def info(self) -> dict[str, Any]:
+        """Return info.json."""
+        dataset = self.dataset
         episodes = len(dataset.episodes)
-        features = meta_folder.features(dataset, self._encodings)
+        features = meta_folder.features(dataset, self.encodings)
         features[ANNOTATION_COLUMN] = {"dtype": "int64", "shape": [1], "names": None}
         return {
             "codebase_version": CODEBASE_VERSION,
@@ -145,7 +167,7 @@ class _Writer:
             "total_episodes": episodes,
             "total_frames": dataset.frames,
             "total_tasks": len(dataset.tasks),
-            "total_videos": episodes * sum(encoding in VIDEO for encoding in self._encodings.values()),
+            "total_videos": episodes * sum(encoding in VIDEO for encoding in self.encodings.values()),
             "total_chunks": -(-episodes // CHUNK_EPISODES),
             "chunks_size": CHUNK_EPISODES,
             "fps": dataset.rate_hz,

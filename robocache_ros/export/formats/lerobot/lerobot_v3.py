@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
 from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, row_bytes, video_bytes
 from robocache_ros.export.formats.lerobot import meta_folder
-from robocache_ros.export.formats.lerobot.arrays import write_arrays
+from robocache_ros.export.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
@@ -31,15 +34,17 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
 
-Places = dict[str, list[tuple[int, int, int]]]  # video feature -> chunk, file and first frame in it of each episode
+DataPlace = tuple[int, int]  # chunk and file of an episode
+VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode
 
 
-class LeRobotFormat:
+class LeRobotFormat(WrittenByTasks):
     """LeRobot v3.0."""
 
     name = "lerobot"
     title = "LeRobot v3.0"
     entry = "meta"
+    needs_stats = True
 
     def check(self, spec: FusionSpec, options: ExportOptions) -> None:
         """Accept every spec."""
@@ -49,121 +54,135 @@ class LeRobotFormat:
         video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
         return {"video": video, "image": "png"}.get(options.media)
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset. Its meta/info.json, by which LeRobot recognizes it, is written last."""
-        _Writer(dataset, folder).write()
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the rows, the videos of each stream, and the arrays of each."""
+        contents = _Contents(dataset)
+        frames = dataset.frames
+        return [
+            FileTask("data", frames * row_bytes(dataset, contents.images), _write_data),
+            *(
+                FileTask(f"videos/{name}", frames * video_bytes(dataset, name), partial(_write_video, name=name))
+                for name in contents.videos
+            ),
+            *array_tasks(dataset, CHUNK_FILES, dataset.depth_videos),
+        ]
 
-
-class _Writer:
-    """Writes one dataset."""
-
-    def __init__(self, dataset: ExportedDataset, folder: Path) -> None:
-        self._dataset, self._folder = dataset, folder
-        encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        self._encodings = {name: encoding for name, encoding in encodings.items() if encoding}
-        self._videos = {name: codec for name, codec in self._encodings.items() if codec in VIDEO}
-        self._videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
-        self._tables = RowTables(dataset, {name: e for name, e in self._encodings.items() if e not in VIDEO})
-
-    def write(self) -> None:
-        dataset, meta = self._dataset, self._folder / "meta"
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
+        contents, meta = _Contents(dataset), folder / "meta"
+        places, videos = results[0], dict(zip(contents.videos, results[1:], strict=False))
         (meta / "episodes" / "chunk-000").mkdir(parents=True)
-        places = self._write_data()
-        arrays = write_arrays(dataset, self._folder, CHUNK_FILES, dataset.depth_videos)
-        self._write_episodes(places, self._write_videos())
+        _write_episodes(contents, folder, places, videos)
         meta_folder.write_tasks(meta, dataset.tasks)
-        meta_folder.write_provenance(meta, dataset, self._encodings, arrays)
+        arrays = described_arrays(dataset, dataset.depth_videos)
+        meta_folder.write_provenance(meta, dataset, contents.encodings, arrays)
         write_norm_stats(meta, dataset.stats)
-        meta_folder.write_json(meta / "stats.json", {**dataset.stats, **self._own_stats()})
-        meta_folder.write_json(meta / "info.json", self._info())
+        meta_folder.write_json(meta / "stats.json", {**dataset.stats, **_own_stats(dataset)})
+        meta_folder.write_json(meta / "info.json", _info(contents))
 
-    def _write_data(self) -> list[tuple[int, int]]:
-        """Write the rows; return the chunk and file index of each episode."""
-        table = Table(self._folder, DATA_PATH, DATA_FILE_MB, CHUNK_FILES)
-        places: list[tuple[int, int]] = []
-        first_row = 0
-        with closing(table):
-            for episode in self._dataset.episodes:
-                for rows in self._tables.parts(episode, standard_columns(self._dataset, episode, first_row)):
-                    table.append(rows)
-                places.append(table.end_episode())
-                first_row += episode.length
-        return places
 
-    def _own_stats(self) -> dict[str, Stats]:
-        parts: dict[str, list[NDArray[Any]]] = {}
-        first_row = 0
-        for episode in self._dataset.episodes:
-            for name, values in standard_columns(self._dataset, episode, first_row).items():
-                parts.setdefault(name, []).append(values)
-            first_row += episode.length
-        return {name: of_columns(*values) for name, values in parts.items()}
+class _Contents:
+    """What the dataset stores of each stream of images: the encoding of each, and which of them are videos."""
 
-    def _write_videos(self) -> Places:
-        places: Places = {}
-        for name, codec in self._videos.items():
-            key = IMAGES.format(name)
-            path = VIDEO_PATH.replace("{video_key}", key)
-            with closing(JoinedVideo(self._folder, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
-                places[key] = [joined.append(e.video(name, codec), e.length) for e in self._dataset.episodes]
-        return places
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self.dataset = dataset
+        encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
+        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+        self.images = {name: encoding for name, encoding in self.encodings.items() if encoding not in VIDEO}
+        self.videos = {name: codec for name, codec in self.encodings.items() if codec in VIDEO}
+        self.videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
 
-    def _write_episodes(self, places: list[tuple[int, int]], videos: Places) -> None:
-        table = Table(self._folder, EPISODES_PATH)
-        row = 0
-        with closing(table):
-            for episode in self._dataset.episodes:
-                entry = self._episode(episode, row, places[episode.index])
-                for key, parts in videos.items():
-                    entry.update(self._place_in_video(key, parts[episode.index], episode.length))
-                own = standard_columns(self._dataset, episode, row)
-                stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
-                stats.update({IMAGES.format(n): episode.image_stats(n) for n in {**self._encodings, **self._videos}})
-                for key, values in stats.items():
-                    entry.update({f"stats/{key}/{name}": value for name, value in values.items()})
-                table.append(need("pyarrow", "export").Table.from_pylist([entry]))
-                row += episode.length
-            table.end_episode()
 
-    def _episode(self, episode: Episode, row: int, place: tuple[int, int]) -> dict[str, Any]:
-        return {
-            "episode_index": episode.index,
-            "tasks": [episode.task],
-            "length": episode.length,
-            "data/chunk_index": place[0],
-            "data/file_index": place[1],
-            "dataset_from_index": row,
-            "dataset_to_index": row + episode.length,
-            "meta/episodes/chunk_index": 0,
-            "meta/episodes/file_index": 0,
-        }
+def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
+    """Write the rows; return the place of each episode."""
+    tables = RowTables(dataset, _Contents(dataset).images)
+    places: list[DataPlace] = []
+    with closing(Table(folder, DATA_PATH, DATA_FILE_MB, CHUNK_FILES)) as table:
+        for episode in dataset.episodes:
+            for rows in tables.parts(episode, standard_columns(dataset, episode)):
+                table.append(rows)
+            places.append(table.end_episode())
+    return places
 
-    def _place_in_video(self, key: str, place: tuple[int, int, int], length: int) -> dict[str, Any]:
-        chunk, file, first = place
-        return {
-            f"videos/{key}/chunk_index": chunk,
-            f"videos/{key}/file_index": file,
-            f"videos/{key}/from_timestamp": first / self._dataset.rate_hz,
-            f"videos/{key}/to_timestamp": (first + length) / self._dataset.rate_hz,
-        }
 
-    def _info(self) -> dict[str, Any]:
-        dataset = self._dataset
-        return {
-            "codebase_version": CODEBASE_VERSION,
-            "robot_type": dataset.options.robot_type,
-            "total_episodes": len(dataset.episodes),
-            "total_frames": dataset.frames,
-            "total_tasks": len(dataset.tasks),
-            "chunks_size": CHUNK_FILES,
-            "data_files_size_in_mb": DATA_FILE_MB,
-            "video_files_size_in_mb": VIDEO_FILE_MB,
-            "fps": dataset.rate_hz,
-            "splits": {"train": f"0:{len(dataset.episodes)}"},
-            "data_path": DATA_PATH,
-            "video_path": VIDEO_PATH,
-            "features": meta_folder.features(dataset, self._encodings, dataset.depth_videos),
-        }
+def _write_video(dataset: ExportedDataset, folder: Path, name: str) -> list[VideoPlace]:
+    """Write the videos of a stream; return the place of each episode."""
+    codec, path = _Contents(dataset).videos[name], VIDEO_PATH.replace("{video_key}", IMAGES.format(name))
+    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
+        return [joined.append(episode.video(name, codec), episode.length) for episode in dataset.episodes]
+
+
+def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
+    """Return the statistics of the columns that LeRobot defines."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for episode in dataset.episodes:
+        for name, values in standard_columns(dataset, episode).items():
+            parts.setdefault(name, []).append(values)
+    return {name: of_columns(*values) for name, values in parts.items()}
+
+
+def _write_episodes(
+    contents: _Contents, folder: Path, places: Sequence[DataPlace], videos: dict[str, Sequence[VideoPlace]]
+) -> None:
+    """Write the table of the episodes."""
+    dataset = contents.dataset
+    with closing(Table(folder, EPISODES_PATH)) as table:
+        for episode in dataset.episodes:
+            entry = _episode(episode, places[episode.index])
+            for name, parts in videos.items():
+                entry.update(_place_in_video(name, parts[episode.index], episode.length, dataset.rate_hz))
+            own = standard_columns(dataset, episode)
+            stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
+            media = {**contents.encodings, **contents.videos}
+            stats.update({IMAGES.format(name): episode.image_stats(name) for name in media})
+            for key, values in stats.items():
+                entry.update({f"stats/{key}/{name}": value for name, value in values.items()})
+            table.append(need("pyarrow", "export").Table.from_pylist([entry]))
+        table.end_episode()
+
+
+def _episode(episode: Episode, place: DataPlace) -> dict[str, Any]:
+    return {
+        "episode_index": episode.index,
+        "tasks": [episode.task],
+        "length": episode.length,
+        "data/chunk_index": place[0],
+        "data/file_index": place[1],
+        "dataset_from_index": episode.first_row,
+        "dataset_to_index": episode.first_row + episode.length,
+        "meta/episodes/chunk_index": 0,
+        "meta/episodes/file_index": 0,
+    }
+
+
+def _place_in_video(stream: str, place: VideoPlace, length: int, rate_hz: int) -> dict[str, Any]:
+    chunk, file, first = place
+    key = IMAGES.format(stream)
+    return {
+        f"videos/{key}/chunk_index": chunk,
+        f"videos/{key}/file_index": file,
+        f"videos/{key}/from_timestamp": first / rate_hz,
+        f"videos/{key}/to_timestamp": (first + length) / rate_hz,
+    }
+
+
+def _info(contents: _Contents) -> dict[str, Any]:
+    dataset = contents.dataset
+    return {
+        "codebase_version": CODEBASE_VERSION,
+        "robot_type": dataset.options.robot_type,
+        "total_episodes": len(dataset.episodes),
+        "total_frames": dataset.frames,
+        "total_tasks": len(dataset.tasks),
+        "chunks_size": CHUNK_FILES,
+        "data_files_size_in_mb": DATA_FILE_MB,
+        "video_files_size_in_mb": VIDEO_FILE_MB,
+        "fps": dataset.rate_hz,
+        "splits": {"train": f"0:{len(dataset.episodes)}"},
+        "data_path": DATA_PATH,
+        "video_path": VIDEO_PATH,
+        "features": meta_folder.features(dataset, contents.encodings, dataset.depth_videos),
+    }
 
 
 LEROBOT = LeRobotFormat()

@@ -26,8 +26,8 @@ def outcome_dtypes(dataset: ExportedDataset) -> dict[str, str]:
     return reward | ({SUCCESS: "bool"} if "success" in dataset.outcomes else {})
 
 
-def standard_columns(dataset: ExportedDataset, episode: Episode, first_row: int) -> dict[str, NDArray[Any]]:
-    """Return the columns that LeRobot defines for an episode whose first row in the dataset is `first_row`."""
+def standard_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
+    """Return the columns that LeRobot defines for an episode."""
     rows = np.arange(episode.length)
     outcomes = {REWARD: episode.rewards, DONE: rows == episode.length - 1, SUCCESS: episode.successes}
     return {
@@ -35,7 +35,7 @@ def standard_columns(dataset: ExportedDataset, episode: Episode, first_row: int)
         "timestamp": (rows / dataset.rate_hz).astype(np.float32),
         "frame_index": rows,
         "episode_index": np.full(episode.length, episode.index),
-        "index": first_row + rows,
+        "index": episode.first_row + rows,
         "task_index": np.full(episode.length, episode.task_index),
     }
 

@@ -13,8 +13,10 @@ robocache.json                       the provenance, written last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_provenance
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, groups, row_bytes
 from robocache_ros.export.formats.held_values import array_or_zeros
 from robocache_ros.export.formats.mcap import plot_messages as messages
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -34,7 +37,7 @@ TASK, LAYOUT, REWARD = (f"{PREFIX}/episode/{name}" for name in ("task", "layout"
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
 
-class McapFormat:
+class McapFormat(WrittenByTasks):
     """A recording per episode."""
 
     name = "mcap"
@@ -48,22 +51,42 @@ class McapFormat:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the recordings. Memory: the vectors of an episode, and one image."""
-        types, definitions = _types(dataset)
-        for episode in dataset.episodes:
-            bag = write_bag(
-                folder / f"episode_{episode.index:06d}",
-                types,
-                _messages(dataset, episode),
-                compression="storage",
-                latched=(TASK, LAYOUT),
-                definitions=definitions,
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""
+        of_row = row_bytes(dataset, _encodings(dataset)) + arrays_bytes(dataset)
+        return [
+            FileTask(
+                f"episodes {group.start} to {group.stop - 1}",
+                sum(dataset.episodes.lengths[group.start : group.stop]) * of_row,
+                partial(_write_episodes, group=group),
             )
-            add_checksums(bag / f"{bag.name}.mcap")
-        encodings = {name: self.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        stored = {name: encoding for name, encoding in encodings.items() if encoding}
-        write_provenance(folder / "robocache.json", dataset, stored)
+            for group in groups(dataset, of_row)
+        ]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the provenance."""
+        write_provenance(folder / "robocache.json", dataset, _encodings(dataset))
+
+
+def _encodings(dataset: ExportedDataset) -> dict[str, str]:
+    """Return the encoding of each image stream that is stored."""
+    encodings = {name: MCAP.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
+    return {name: encoding for name, encoding in encodings.items() if encoding}
+
+
+def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> None:
+    """Write the recordings of some episodes."""
+    types, definitions = _types(dataset)
+    for episode in map(dataset.episodes.__getitem__, group):
+        bag = write_bag(
+            folder / f"episode_{episode.index:06d}",
+            types,
+            _messages(dataset, episode),
+            compression="storage",
+            latched=(TASK, LAYOUT),
+            definitions=definitions,
+        )
+        add_checksums(bag / f"{bag.name}.mcap")
 
 
 def _types(dataset: ExportedDataset) -> tuple[dict[str, str], dict[str, str]]:

@@ -10,6 +10,7 @@ robocache/1.0.0/dataset_info.json                         the files, written las
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_json, write_provenance
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.export.formats.held_values import HeldBytes, array_or_zeros
 from robocache_ros.export.formats.rlds.tfds_metadata import dataset_info, episode_features
 from robocache_ros.extras import need
@@ -33,12 +35,13 @@ SHARD_BYTES = 256 << 20  # a file that has reached this size is followed by anot
 ZLIB_LEVEL = 1  # higher levels take several times as long for depth images that are a tenth smaller
 
 
-class RldsFormat:
+class RldsFormat(WrittenByTasks):
     """RLDS in the files of TFDS."""
 
     name = "rlds"
     title = "RLDS (TFDS, Open X-Embodiment)"
     entry = NAME
+    needs_stats = True
 
     def check(self, spec: FusionSpec, options: ExportOptions) -> None:
         """Refuse a spec without observations, and one with a name that RLDS uses for the vectors."""
@@ -54,12 +57,16 @@ class RldsFormat:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset. Its dataset_info.json, by which TFDS recognizes it, is written last."""
-        folder = folder / NAME / VERSION
-        folder.mkdir(parents=True)
-        contents = _Contents(dataset)
-        shards, nbytes = _write_shards(contents, folder)
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the task that writes the records."""
+        of_row = row_bytes(dataset, _Contents(dataset).encodings) + arrays_bytes(dataset)
+        return [FileTask("records", dataset.frames * of_row, _write_shards)]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the metadata. dataset_info.json, by which TFDS recognizes the dataset, is written last."""
+        ((shards, nbytes),) = results
+        folder, contents = folder / NAME / VERSION, _Contents(dataset)
+        folder.mkdir(parents=True, exist_ok=True)
         features = episode_features(dataset, contents.encodings, contents.windows)
         write_json(folder / "features.json", features)
         write_provenance(folder / "robocache.json", dataset, contents.encodings)
@@ -115,14 +122,16 @@ class _Contents:
         }
 
 
-def _write_shards(contents: _Contents, folder: Path) -> tuple[list[int], int]:
+def _write_shards(dataset: ExportedDataset, folder: Path) -> tuple[list[int], int]:
     """Write the episodes; return the number of episodes in each file, and the bytes of all episodes."""
+    folder, contents = folder / NAME / VERSION, _Contents(dataset)
+    folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     lengths: list[int] = []
     total = 0
     writer: RecordWriter | None = None
     try:
-        for episode in contents.dataset.episodes:
+        for episode in dataset.episodes:
             if writer is None or writer.nbytes >= SHARD_BYTES:
                 if writer:
                     writer.close()

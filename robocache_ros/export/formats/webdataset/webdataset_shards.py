@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDatase
 from robocache_ros.export.dataset.features import ACTION, STATE, WINDOW
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_json, write_provenance
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.export.formats.held_values import HeldBytes, array_or_zeros
 from robocache_ros.export.formats.webdataset.tar_file import TarWriter
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -36,12 +37,13 @@ EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
 
-class WebDatasetFormat:
+class WebDatasetFormat(WrittenByTasks):
     """WebDataset shards."""
 
     name = "webdataset"
     title = "WebDataset shards, a sample per tick"
     entry = "dataset.json"
+    needs_stats = True
 
     def check(self, spec: FusionSpec, options: ExportOptions) -> None:
         """Refuse a window with the name of a field for all vectors."""
@@ -55,9 +57,14 @@ class WebDatasetFormat:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
-    def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset. Memory: one sample."""
-        shards = _write_shards(dataset, folder)
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the task that writes the samples. Memory: one sample."""
+        of_row = row_bytes(dataset, _encodings(dataset)) + arrays_bytes(dataset)
+        return [FileTask("samples", dataset.frames * of_row, _write_shards)]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the metadata, dataset.json last."""
+        (shards,) = results
         write_provenance(folder / "robocache.json", dataset, _encodings(dataset))
         write_json(folder / "stats.json", _stats(dataset))
         episodes = [
