@@ -162,7 +162,8 @@ def export_together(
             tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
             folder = new.folder / dataset.name
             folder.mkdir(exist_ok=True)
-            found.append(dataset.write(folder, (dataset.name or target.name) if report else None))
+            title = (dataset.name or target.name) if report else None
+            found.append(dataset.write(folder, new.scratch, title, engine, tell))
             if dataset.name:
                 list_entries(folder)
     if new.by_another:

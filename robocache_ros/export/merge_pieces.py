@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,17 @@ import torch
 import robocache_ros
 from robocache_ros.errors import printable
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset, Piece
+from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.formats import DatasetFormat
 from robocache_ros.export.media.video import DEPTH_VIDEO
+from robocache_ros.export.merging.write_formats import written_formats
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import Outcome
-from robocache_ros.export.publish import sync_files
 from robocache_ros.export.report.page import write_report
-from robocache_ros.export.validate.checksum_list import files_of, write_checksums
 from robocache_ros.spec import FusionSpec
 
 
@@ -43,9 +43,24 @@ def merge_pieces(
     made: Sequence[Outcome],
     failed: Sequence[FailedRecording],
     folder: Path,
+    scratch: Path,
     name: str | None,
+    engine: Engine,
+    tell: Progress,
 ) -> tuple[ExportedRecording, ...]:
-    """Write the dataset of each format from the pieces, and the report with the dataset's name."""
+    """Write the dataset of each format from the pieces, and the report with the dataset's name.
+
+    Args:
+        plan: of the dataset.
+        formats: in which it is written.
+        made: the outcomes of its recordings.
+        failed: recordings that are not in it.
+        folder: of the dataset.
+        scratch: a folder of the same file system, for files that are not complete.
+        name: for the report; None: there is none.
+        engine: runs a task for some files each.
+        tell: called with the progress.
+    """
     loaded = [
         recording_file.load(outcome.piece, outcome.recording.path, plan.spec, plan.options.visibility)
         for outcome in made
@@ -60,28 +75,14 @@ def merge_pieces(
         for piece, recording, (task, success) in zip(folders, recordings, told, strict=True)
     ]
     dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
-    completed: list[Future[None]] = []
-    pool = ThreadPoolExecutor(1, "complete")
-    try:
-        for format_ in formats:
-            of_format = folder if len(formats) == 1 else folder / format_.name
-            of_format.mkdir(exist_ok=True)
-            format_.write(dataset, of_format)
-            completed.append(pool.submit(_complete, of_format, files_of(of_format)))
+    of_formats = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
+    for of_format in of_formats.values():
+        of_format.mkdir(exist_ok=True)
+    with written_formats(dataset, formats, of_formats, scratch, engine, tell):
         if name is not None:
             report = folder / "report.html"
             write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
-        for one in completed:
-            one.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
     return recordings
-
-
-def _complete(dataset: Path, files: Sequence[str]) -> None:
-    """Write the checksums of the files of a format and flush them, while the next format is written."""
-    write_checksums(dataset, files)
-    sync_files(dataset / name for name in files)
 
 
 def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[str, str]:

@@ -7,6 +7,7 @@ the dataset is written:
     <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete. With a shared
                                              folder of pieces, they are there
     <out>/.robocache-partial-<id>/dataset    the new dataset
+                                 /scratch    its files that are not complete
                                  /replaced   the entries of the old dataset, after they are moved
                                  /moves.json the list of moves, written when the new dataset is complete
 
@@ -87,7 +88,7 @@ def new_dataset(
                     # Without locks another export may be active: do not use its pieces, do not keep new ones.
                     store = PieceStore(partial / "pieces")
                 store.tidy()
-                new = NewDataset(partial / "dataset", store, notes)
+                new = NewDataset(partial / "dataset", partial / "scratch", store, notes)
                 try:
                     if store.shared:
                         store.check()

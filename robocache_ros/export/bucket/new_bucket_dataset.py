@@ -48,8 +48,10 @@ def new_bucket_dataset(
     if store.shared:
         store.check()
     plan, is_ours = target.begin(overwrite=overwrite)
-    with local_drafts().draft() as folder:
-        new = NewDataset(folder, store)
+    with local_drafts().draft() as draft:
+        folder = draft / "dataset"
+        folder.mkdir()
+        new = NewDataset(folder, draft / "scratch", store)
         try:
             store.tidy()
             yield new

@@ -13,6 +13,12 @@ from robocache_ros.export.engines.task_engine import Task, TaskT
 from robocache_ros.export.pieces.progress import Event, Progress
 
 
+class Assigned(NamedTuple):
+    """What is sent to a process before the tasks of a run."""
+
+    work: Callable[[Any, Progress], Any]
+
+
 class Finished(NamedTuple):
     """What a process sends when it has run a task; before, it sends events."""
 
@@ -23,6 +29,7 @@ class Collector(Generic[TaskT]):
     """Gives tasks to processes and collects their results, in a thread.
 
     Args:
+        work: runs a task, in each process.
         waiting: the tasks; others may take some of them.
         done: called with each task and its result.
         tell: called with the progress. `done` and `tell` are called by one thread at a time.
@@ -31,15 +38,21 @@ class Collector(Generic[TaskT]):
         error: an error that ends the tasks.
     """
 
-    def __init__(self, waiting: deque[TaskT], done: Callable[[TaskT, Any], None], tell: Progress) -> None:
+    def __init__(
+        self,
+        work: Callable[[TaskT, Progress], Any],
+        waiting: deque[TaskT],
+        done: Callable[[TaskT, Any], None],
+        tell: Progress,
+    ) -> None:
         self.error: BaseException | None = None
-        self._waiting, self._done, self._tell = waiting, done, tell
+        self._work, self._waiting, self._done, self._tell = work, waiting, done, tell
         self._lock = threading.Lock()
         self._busy: dict[Connection, TaskT] = {}
         self._thread: threading.Thread | None = None
 
     def start(self, connections: Sequence[Connection]) -> None:
-        """Start with connections to all processes, which are closed at the end."""
+        """Start with connections to all processes."""
         self._thread = threading.Thread(target=self._run, args=(connections,), name="collect", daemon=True)
         self._thread.start()
 
@@ -63,23 +76,21 @@ class Collector(Generic[TaskT]):
     def _run(self, connections: Sequence[Connection]) -> None:
         try:
             for connection in connections:
-                self._give(connection)
+                self._give(connection, Assigned(self._work))
             while self._busy:
                 for ready in wait(list(self._busy)):
                     assert isinstance(ready, Connection)
                     self._take(ready)
         except BaseException as error:  # raised again in the main thread
             self.error = error
-        finally:
-            for connection in connections:
-                connection.close()
 
-    def _give(self, connection: Connection) -> None:
+    def _give(self, connection: Connection, *before: Assigned) -> None:
         task = next_of(self._waiting)
         if task:
             self._busy[connection] = task
             try:
-                connection.send(task)
+                for message in (*before, task):
+                    connection.send(message)
             except (BrokenPipeError, ConnectionResetError):
                 raise _killed(task) from None
 

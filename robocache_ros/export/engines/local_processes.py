@@ -10,23 +10,24 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.collector import Collector, Finished, next_of
+from robocache_ros.export.engines.collector import Assigned, Collector, Finished, next_of
 from robocache_ros.export.engines.task_engine import ResultT, Task, TaskT
 from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.freed_memory import return_freed_memory
-from robocache_ros.export.pieces.progress import Progress
+from robocache_ros.export.pieces.progress import Event, Progress
 
-Work: TypeAlias = Callable[[Any, Progress], Any]
+LONG_BYTES = 4 << 30  # short tasks that read so much together take many times as long as the start of a process
 
 
 def available_cores() -> int:
@@ -35,7 +36,9 @@ def available_cores() -> int:
 
 
 class LocalProcesses:
-    """An engine: this process, and others that it starts for each run.
+    """An engine: this process, and others, which are started when a run needs them and used by later runs.
+
+    Short tasks, for which no process is worth its start, are run by threads of this process if there are no others.
 
     Args:
         jobs: maximum number of processes; None: the number of cores.
@@ -50,6 +53,7 @@ class LocalProcesses:
         if jobs is not None and jobs < 1:
             raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
         self._jobs = jobs or available_cores()
+        self._others: list[_Process] = []
 
     def parallel(self, tasks: Sequence[Task]) -> int:
         """Return the number of processes for these tasks."""
@@ -64,31 +68,60 @@ class LocalProcesses:
     ) -> None:
         """Run tasks; see `Engine`. Each of the other processes imports torch for two seconds first."""
         count = self.parallel(tasks)
-        if count <= 1:
-            for task in tasks:
-                done(task, work(task, tell))
-            return
         # Largest first, so that no process is busy with a long task after the others have finished.
-        waiting = deque(sorted(tasks, key=lambda task: task.size, reverse=True))
+        ordered = sorted(tasks, key=lambda task: task.size, reverse=True) if count > 1 else tasks
+        is_long = any(task.is_long for task in tasks) or sum(task.size for task in tasks) > LONG_BYTES
+        if count <= 1:
+            for task in ordered:
+                done(task, work(task, tell))
+        elif is_long or self._others:
+            self._run_with_others(work, deque(ordered), done, tell, count if is_long else len(self._others) + 1)
+        else:
+            _run_in_threads(work, ordered, done, tell, count)
+
+    def _run_with_others(
+        self,
+        work: Callable[[TaskT, Progress], ResultT],
+        waiting: deque[TaskT],
+        done: Callable[[TaskT, ResultT | RoboCacheError], None],
+        tell: Progress,
+        count: int,
+    ) -> None:
+        """Run tasks in this process and in `count` - 1 others."""
         mine, threads = next_of(waiting), max(1, available_cores() // count)
-        with ExitStack() as stack:
-            stack.enter_context(_torch_threads(threads))
-            collector = Collector(waiting, done, tell)
-            stack.callback(collector.join)  # after the processes have ended, and with them what it collects
-            collector.start(stack.enter_context(_processes(count - 1, threads, work)))
-            while mine and not collector.error:
-                collector.done(mine, work(mine, collector.tell))
-                mine = next_of(waiting)
-            collector.join()
-            if collector.error:
-                raise collector.error
+        collector = Collector(work, waiting, done, tell)
+        with _torch_threads(threads):
+            try:
+                while len(self._others) < count - 1:
+                    self._others.append(_started(threads))
+                collector.start([other.connection for other in self._others[: count - 1]])
+                while mine and not collector.error:
+                    collector.done(mine, work(mine, collector.tell))
+                    mine = next_of(waiting)
+                collector.join()
+                if collector.error:
+                    raise collector.error
+            except BaseException:
+                self._end_others()
+                collector.join()  # after the processes have ended, and with them what it collects
+                raise
+
+    def _end_others(self) -> None:
+        """Kill the other processes, because they have no work to complete."""
+        others, self._others = self._others, []
+        for other in others:
+            other.process.kill()
+        for other in others:
+            other.process.join()
+            other.connection.close()
 
     def __enter__(self) -> LocalProcesses:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._end_others()
 
 
 @contextmanager
@@ -101,42 +134,69 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def _processes(count: int, threads: int, work: Work) -> Iterator[list[Connection]]:
-    """Yield connections to worker processes. Workers are killed on exit, because they have no work to complete."""
+def _run_in_threads(
+    work: Callable[[TaskT, Progress], ResultT],
+    tasks: Sequence[TaskT],
+    done: Callable[[TaskT, ResultT | RoboCacheError], None],
+    tell: Progress,
+    count: int,
+) -> None:
+    """Run tasks in threads of this process, up to the first error."""
+    lock = threading.Lock()
+
+    def told(event: Event) -> None:
+        with lock:
+            tell(event)
+
+    def run(task: TaskT) -> None:
+        result = work(task, told)
+        with lock:
+            done(task, result)
+
+    with ThreadPoolExecutor(count, "task") as pool:
+        try:
+            for running in [pool.submit(run, task) for task in tasks]:
+                running.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _Process(NamedTuple):
+    """A worker process."""
+
+    process: BaseProcess
+    connection: Connection
+
+
+def _started(threads: int) -> _Process:
+    """Start a worker process."""
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
-    started: list[BaseProcess] = []
-    connections: list[Connection] = []
+    here, there = context.Pipe()
+    process = context.Process(target=_work, args=(there, threads), daemon=True)
+    # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        for _ in range(count):
-            here, there = context.Pipe()
-            connections.append(here)
-            process = context.Process(target=_work, args=(there, threads, work), daemon=True)
-            # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                process.start()
-                started.append(process)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            there.close()
-        yield connections
+        process.start()
     finally:
-        for each in started:
-            each.kill()
-        for each in started:
-            each.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+    return _Process(process, here)
 
 
-def _work(connection: Connection, threads: int, work: Work) -> None:
-    """Worker process: run each received task; send its progress and its result."""
+def _work(connection: Connection, threads: int) -> None:
+    """Worker process: run each received task with the work that came before; send its progress and its result."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     return_freed_memory()
+    work: Any = None
     try:
         while True:
-            task: Task = connection.recv()
+            task = connection.recv()
+            if isinstance(task, Assigned):
+                work = task.work
+                continue
             try:
                 told: Any = Finished(work(task, connection.send))
             except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.pieces.progress import Progress
@@ -33,8 +33,10 @@ class Task:
         name: of the recording or the file, for people; not unique.
         size: bytes that it reads. Larger tasks are begun first.
         needs: resources; an engine may use others.
+        is_long: whether it may take longer than the start of a process.
     """
 
+    is_long: ClassVar[bool] = True
     name: str
     size: int
     needs: Resources

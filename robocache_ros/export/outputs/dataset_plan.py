@@ -9,12 +9,14 @@ from pathlib import Path
 
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
@@ -88,10 +90,13 @@ class DatasetPlan:
             if each.frames_of not in self.failed
         )
 
-    def write(self, folder: Path, title: str | None) -> tuple[ExportedRecording, ...]:
+    def write(
+        self, folder: Path, scratch: Path, title: str | None, engine: Engine, tell: Progress
+    ) -> tuple[ExportedRecording, ...]:
         """Write the dataset into a folder, with a report if it has a title; return its recordings."""
         with self._named():
-            return merge_pieces(self.plan, self.formats, self.made, self.losses, folder, title)
+            made, losses = self.made, self.losses
+            return merge_pieces(self.plan, self.formats, made, losses, folder, scratch, title, engine, tell)
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -23,13 +23,15 @@ class NewDataset:
     """A dataset during an export.
 
     Attributes:
-        folder: the local folder in which its files are written.
+        folder: the local folder of its complete files.
+        scratch: a folder of the same file system, for files that are not complete.
         pieces: of its recordings, with those of earlier exports that were stopped or failed.
         notes: for the user, about files of earlier exports.
         by_another: another export of the same plan has completed the dataset.
     """
 
     folder: Path
+    scratch: Path
     pieces: AnyPieces
     notes: list[str] = field(default_factory=list)
     by_another: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,9 +24,9 @@ def files_of(dataset: Path) -> list[str]:
     return [name for name in files if name != FILE]
 
 
-def write_checksums(dataset: Path, names: Sequence[str]) -> None:
-    """Write SHA256SUMS of files of a dataset, which are named relative to it, into it."""
-    lines = [f"{digest}  {name}\n" for name, digest in zip(names, _digests(dataset, names), strict=True)]
+def write_checksums(dataset: Path, digests: Mapping[str, str]) -> None:
+    """Write SHA256SUMS of files of a dataset, given their SHA-256 by their names relative to it, into it."""
+    lines = [f"{digests[name]}  {name}\n" for name in sorted(digests)]
     (dataset / FILE).write_text("".join(lines), encoding="utf-8")
 
 
@@ -35,7 +35,7 @@ def update_checksum(dataset: Path, name: str) -> None:
     path = dataset / FILE
     if path.is_file():
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[66:] != name]
-        lines.append(f"{_digests(dataset, [name])[0]}  {name}")
+        lines.append(f"{digests_of(dataset, [name])[name]}  {name}")
         path.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line[66:])), encoding="utf-8")
 
 
@@ -50,7 +50,7 @@ def check_checksums(findings: Findings) -> None:
         present = [name for name in listed if (dataset / name).is_file()]
         for name in sorted(set(listed) - set(present)):
             findings.add(name, f"is missing; it is in {FILE}")
-        for name, digest in zip(present, _digests(dataset, present), strict=True):
+        for name, digest in digests_of(dataset, present).items():
             findings.check(digest == listed[name], name, f"its checksum is not that in {FILE}: the file was changed")
         findings.counted["checksums"] += len(present)
 
@@ -68,13 +68,13 @@ def _read(path: Path) -> dict[str, str]:
     return listed
 
 
-def _digests(dataset: Path, names: Sequence[str]) -> list[str]:
-    """Return the SHA-256 of files, in hexadecimal digits. Hard links of one file are read once."""
+def digests_of(dataset: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of files of a dataset, in hexadecimal digits. Hard links of one file are read once."""
     identities = [(dataset / name).stat() for name in names]
     distinct = {(found.st_dev, found.st_ino): name for name, found in zip(names, identities, strict=True)}
     with ThreadPoolExecutor(THREADS) as pool:
         digests = dict(zip(distinct, pool.map(sha256, [dataset / name for name in distinct.values()]), strict=True))
-    return [digests[found.st_dev, found.st_ino] for found in identities]
+    return {name: digests[found.st_dev, found.st_ino] for name, found in zip(names, identities, strict=True)}
 
 
 def sha256(path: Path) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -152,19 +150,14 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
         export(bags, spec, tmp_path / "set")
 
 
-def test_the_process_of_the_export_is_one_of_the_jobs(
+def test_the_process_of_the_export_is_one_of_the_jobs_and_the_others_are_started_once(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts: list[int] = []
-
-    @contextmanager
-    def none_started(count: int, *_: object) -> Iterator[list[Connection]]:
-        counts.append(count)
-        yield []
-
-    monkeypatch.setattr(local_processes, "_processes", none_started)
+    started: list[int] = []
+    start = local_processes._started
+    monkeypatch.setattr(local_processes, "_started", lambda threads: started.append(threads) or start(threads))
     assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
-    assert counts == [1]
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
@@ -176,5 +169,5 @@ def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Pa
 def test_more_processes_than_recordings_are_not_started(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_processes, "_processes", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(local_processes, "_started", lambda *_: pytest.fail("a process was started"))
     export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.episode import ArrayInfo, Episode
+from robocache_ros.export.dataset.episode import Episode
+from robocache_ros.export.dataset.piece_contents import ArrayInfo
 from robocache_ros.extras import need
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout

@@ -1,0 +1,1 @@
+"""The merge of pieces: the files of datasets are tasks, which an engine runs."""
