@@ -61,7 +61,10 @@ class DatasetFormat(Protocol):
         """
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
-        """Write the dataset into an empty folder. Equal pieces in equal order give equal bytes."""
+        """Write the dataset into an empty folder. Equal pieces in equal order give equal bytes.
+
+        Called in any process, maybe in a thread, with all pieces. A `WrittenByTasks` is written in parts instead.
+        """
 
 
 def known_formats() -> tuple[str, ...]:

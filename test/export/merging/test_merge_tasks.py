@@ -1,0 +1,112 @@
+"""The files of datasets are tasks: in any order, in any process, and more than once, they give the same bytes."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.engines.local_processes import LocalProcesses
+from robocache_ros.export.engines.task_engine import Resources, Task
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats import FORMATS, file_tasks
+from robocache_ros.export.job import export
+from robocache_ros.export.pieces.progress import Progress
+from robocache_ros.spec import FusionSpec
+
+from ..pieces.conftest import Contents, contents
+
+ALL = tuple(name for name in FORMATS if name != "delta")  # which does not install everywhere
+OPTIONS = ExportOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
+
+
+@pytest.fixture(scope="module")
+def alone(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """The datasets that one process writes, one file after the other."""
+    return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
+
+
+class Elsewhere:
+    """An engine that runs tasks as on other machines: pickled, each twice, and in another order."""
+
+    remote = False
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+
+    def parallel(self, tasks: Sequence[Task]) -> int:
+        return 1
+
+    def run(
+        self,
+        work: Callable[[Any, Progress], Any],
+        tasks: Sequence[Any],
+        done: Callable[[Any, Any], None],
+        tell: Progress,
+    ) -> None:
+        for task in random.Random(1).sample(tasks, len(tasks)):
+            for _ in range(2):
+                its_work, its_task = pickle.loads(pickle.dumps((work, task)))
+                result = pickle.loads(pickle.dumps(its_work(its_task, tell)))
+            done(task, result)
+            self.tasks.append(task.name)
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_tasks_of_other_machines_give_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_tasks, "GROUP_BYTES", 1)
+    engine = Elsewhere()
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, engine=engine).out) == alone
+    assert {"mcap: episodes 1 to 1", "lerobot: videos/front", "statistics: action"} <= set(engine.tasks)
+
+
+def test_several_jobs_give_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalProcesses, "parallel", lambda _self, tasks: 1 if tasks[0].is_long else 3)  # in threads
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == alone
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_several_formats_have_the_bytes_of_each_alone(
+    name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents
+) -> None:
+    single = ExportOptions(formats=(name,), codec="h264", split_s=0.4, task="lift the cube")
+    found = contents(export(bags, spec, tmp_path / "set", single, report=False).out)
+    of_format = {file[len(name) + 1 :]: data for file, data in alone.items() if file.startswith(f"{name}/")}
+    told = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export
+    assert found.keys() - {".robocache-dataset"} == of_format.keys()
+    assert all(found[file] == of_format[file] for file in of_format if not file.endswith(told))
+
+
+@dataclass(frozen=True)
+class Short(Task):
+    """A task that fails, or does not."""
+
+    is_long = False
+    fails: bool
+
+
+def test_an_error_in_a_thread_ends_the_tasks() -> None:
+    def work(task: Short, tell: Progress) -> str:
+        if task.fails:
+            raise RoboCacheError(f"{task.name}: failed; retry")
+        return task.name
+
+    done: list[str] = []
+    tasks = [Short(f"task {k}", 100 - k, Resources(), k == 2) for k in range(100)]
+    with LocalProcesses(2) as engine, pytest.raises(RoboCacheError, match="task 2: failed; retry"):
+        engine.run(work, tasks, lambda _task, result: done.append(str(result)), lambda _event: None)
+    assert {"task 0", "task 1"} <= set(done)
