@@ -79,15 +79,17 @@ def read_layout(folder: Path) -> LeRobotLayout:
     return LeRobotLayout(fps, features, episodes, tasks)
 
 
-def read_parquet(path: Path, columns: list[str] | None = None) -> Any:
-    """Return a table of a parquet file.
+def read_parquet(
+    path: Path, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
+) -> Any:
+    """Return a table of a parquet file, of rows that match filters of pyarrow.
 
     Errors:
         DatasetError: the file is missing or damaged.
     """
     arrow, parquet = need("pyarrow", "datasets"), need("pyarrow.parquet", "datasets")
     try:
-        return parquet.read_table(path, columns=columns, partitioning=None)
+        return parquet.read_table(path, columns=columns, filters=filters, partitioning=None)
     except (OSError, arrow.ArrowException) as error:
         reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
         raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None

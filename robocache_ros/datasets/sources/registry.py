@@ -21,6 +21,7 @@ FORMATS = {
     "webdataset": f"{_SOURCES}.exports.webdataset_episodes:WebDatasetEpisodes",
     "diffusion_policy": f"{_SOURCES}.exports.replay_buffer:ReplayBufferEpisodes",
     "mcap": f"{_SOURCES}.exports.mcap_episodes:McapEpisodes",
+    "delta": f"{_SOURCES}.exports.delta_episodes:DeltaEpisodes",
 }
 
 

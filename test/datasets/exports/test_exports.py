@@ -15,7 +15,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import TimelineDataset, open_dataset
 from robocache_ros.spec import FusionSpec
 
-FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
+FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 
 
 def opened(name: str, exports: Path, target_hz: float = 50.0, **options: Any) -> TimelineDataset:

@@ -19,9 +19,9 @@ from ...export.lerobot.test_depth_video import recording as depth_recording
 from ...export.readers.engine_rows import Rows, engine_episodes
 from ...export.readers.sensor_recording import sensor_recording, sensor_spec
 
-FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
+FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")
-WITH_SUCCESS = ("lerobot", "lerobot21", "rlds", "webdataset", "diffusion_policy")
+WITH_SUCCESS = ("lerobot", "lerobot21", "rlds", "webdataset", "diffusion_policy", "delta")
 
 
 def opened(name: str, exports: Path, **options: Any) -> TimelineDataset:

@@ -58,7 +58,7 @@ def append_dataset(new: Path, out: str | Path) -> Appended:
     """
     place = DatasetPlace(out)
     old = {name: need("deltalake", "fleet").DeltaTable(new / name) for name in (TICKS, EPISODES)}
-    logs = {name: TransactionLog(place.table(name), _schema(table), place.storage) for name, table in old.items()}
+    logs = {name: TransactionLog(place.created(name), _schema(table), place.storage) for name, table in old.items()}
     with place.shared():
         for name, table in old.items():
             logs[name].create((), 0, {})

@@ -67,7 +67,7 @@ def _write_range(table: Path, first_of_range: int, episodes: Iterator[tuple[int,
             rows.setdefault(folder / DRAFT.format(chunk_index=chunk, file_index=file), {})[number] = count
     found = []
     for draft, of_file in rows.items():
-        named = draft.rename(folder / f"part-{sha256(draft)}.parquet")
+        named = draft.rename(folder / f"part-{sha256(draft)[:32]}.parquet")
         size, path = named.stat().st_size, named.relative_to(table).as_posix()
         found.append(DataFile(path, size, first_of_range, sum(of_file.values()), min(of_file), max(of_file)))
     return found

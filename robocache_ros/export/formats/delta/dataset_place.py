@@ -45,11 +45,15 @@ class DatasetPlace:
             options |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
         return options
 
-    def table(self, name: str) -> str:
+    def uri(self, table: str) -> str:
         """Return the URI of a table for deltalake."""
+        return f"{self.out}/{table}"
+
+    def created(self, table: str) -> str:
+        """Return the URI of a table, after creating its folder."""
         if self._store is None:
-            (Path(self.out) / name).mkdir(parents=True, exist_ok=True)
-        return f"{self.out}/{name}"
+            (Path(self.out) / table).mkdir(parents=True, exist_ok=True)
+        return self.uri(table)
 
     def put(self, folder: Path, names: Sequence[str], to: str = "") -> None:
         """Put files of a local folder, which may be moved, at their names below `to`.

@@ -1,0 +1,150 @@
+"""The tables of a Delta Lake dataset that this project exported: what their logs state, and rows of ticks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
+from robocache_ros.datasets.sources.lerobot_layout import read_parquet
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
+from robocache_ros.export.formats.delta.tick_columns import ARRAY, LAYOUT
+from robocache_ros.export.formats.delta.transaction_log import reached
+from robocache_ros.extras import need
+
+OPEN_FILES, OPEN_GROUPS = 64, 4
+
+
+class EpisodeRow(NamedTuple):
+    """What the table of episodes states of an episode."""
+
+    number: int
+    length: int
+    task: str
+    success: bool | None
+    start_ns: int
+    stop_ns: int
+
+
+@dataclass(frozen=True)
+class TickFile:
+    """A file of the table of ticks, and the episodes in it."""
+
+    path: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class DeltaTables:
+    """What the logs of both tables state.
+
+    Attributes:
+        episodes: by their numbers.
+        files: of the table of ticks.
+        layout: of the rows.
+        arrays: shape and dtype of the streams of voxels and depth images.
+    """
+
+    episodes: list[EpisodeRow]
+    files: list[TickFile]
+    layout: dict[str, Any]
+    arrays: dict[str, dict[str, Any]]
+
+
+def read_tables(folder: Path, version: int | None) -> DeltaTables:
+    """Read the logs, and the table of episodes.
+
+    Args:
+        folder: of the dataset.
+        version: of the table of episodes; None: the newest.
+
+    Errors:
+        DatasetError: there are no such tables, or they are not those of this package.
+    """
+    where = printable(folder)
+    with _errors(folder):
+        deltalake, place = need("deltalake", "fleet"), DatasetPlace(str(folder))
+        episodes = deltalake.DeltaTable(place.uri("episodes"), version=version, storage_options=place.storage)
+        # After that of episodes: it has all ticks of these.
+        ticks = deltalake.DeltaTable(place.uri("ticks"), storage_options=place.storage)
+        rows = episodes.to_pyarrow_table(columns=["episode", *EpisodeRow._fields[1:]]).to_pylist()
+        actions = need("pyarrow", "datasets").table(ticks.get_add_actions(flatten=True)).to_pylist()
+        fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
+    if len(rows) > MAX_EPISODES:
+        raise DatasetError(f"{where}: {len(rows):,} episodes; at most {MAX_EPISODES:,} are read")
+    try:
+        found = [EpisodeRow(row.pop("episode"), **row) for row in rows]
+        files = [TickFile(file["path"], file["min.episode"], file["max.episode"]) for file in actions]
+        layout = json.loads(fields["tick_ns"][LAYOUT])
+        arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
+    return DeltaTables(sorted(found), files, layout, arrays)
+
+
+def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
+    """Return the rows of an episode as a pyarrow table, in the order of its ticks.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or rows are missing.
+    """
+    arrow = need("pyarrow", "datasets")
+    chosen = [("episode", "=", episode.number)]
+    paths = [file.path for file in files if file.first <= episode.number <= file.last]
+    parts = [read_parquet(folder / "ticks" / path, filters=chosen) for path in paths]
+    if not parts:
+        raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
+    table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
+    if not np.array_equal(table["tick"], np.arange(episode.length)):
+        raise DatasetError(f"{where}: {len(table):,} rows, not ticks 0 to {episode.length - 1:,}; export it again")
+    return table
+
+
+def blob(path: Path, row: int) -> bytes:
+    """Return the bytes in a row of a file of images or arrays.
+
+    Errors:
+        ValueError: there is no such row. Others are those of pyarrow.
+    """
+    starts = _group_starts(path, os.getpid())
+    if not 0 <= row < starts[-1]:
+        raise ValueError(f"no row {row}")
+    group = int(np.searchsorted(starts, row, "right")) - 1
+    data: bytes = _group(path, group, os.getpid())["data"][row - int(starts[group])].as_py()
+    return data
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _group_starts(path: Path, process: int) -> NDArray[np.int64]:
+    """Return the first row of each row group, and the number of rows."""
+    told = need("pyarrow.parquet", "datasets").read_metadata(path)
+    return np.cumsum([0, *(told.row_group(group).num_rows for group in range(told.num_row_groups))])
+
+
+@lru_cache(maxsize=OPEN_GROUPS)
+def _group(path: Path, group: int, process: int) -> Any:
+    with need("pyarrow.parquet", "datasets").ParquetFile(path) as file:
+        return file.read_row_group(group, ["data"])
+
+
+@contextmanager
+def _errors(folder: Path) -> Iterator[None]:
+    """Turn errors of deltalake and pyarrow into those of datasets."""
+    try:
+        with reached(str(folder)):
+            yield
+    except (RoboCacheError, need("pyarrow", "datasets").ArrowException) as error:
+        raise DatasetError(
+            f"{printable(folder, 60)}: no Delta Lake dataset is read ({printable(error, 80)}); check it"
+        ) from None
