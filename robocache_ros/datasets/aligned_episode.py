@@ -13,6 +13,7 @@ from torch import Tensor
 from robocache_ros.datasets.aligned import align_rows, align_vectors
 from robocache_ros.datasets.episode_source import Stream
 from robocache_ros.datasets.image_decoding import images_at
+from robocache_ros.datasets.undecoded_images import UndecodedImages, side_by_side, undecoded_images
 
 
 class AlignedEpisode:
@@ -69,12 +70,13 @@ class AlignedEpisode:
         self._measured = [stream.measured for stream in streams]
         self._success = -1 if success is None else int(success)
 
-    def rows(self, observed: NDArray[np.int64], acted: NDArray[np.int64]) -> dict[str, Any]:
+    def rows(self, observed: NDArray[np.int64], acted: NDArray[np.int64], *, decode: bool = True) -> dict[str, Any]:
         """Return the sample of some ticks.
 
         Args:
             observed: (n,) indices of the ticks of observations.
             acted: (m,) those of actions and rewards.
+            decode: whether images of files are decoded; else they are `UndecodedImages`.
 
         Errors:
             DatasetError: an image is damaged.
@@ -87,13 +89,25 @@ class AlignedEpisode:
             if values is not None
         }
         pictures = {
-            name: torch.from_numpy(images_at(stream, self._image_rows[name][observed], self._where))
+            name: self._images(stream, self._image_rows[name][observed], decode=decode)
             for name, stream in self._pictures.items()
         }
         cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}
         if len({images.shape for images in cameras.values()}) == 1:
-            alone = next(iter(cameras.values()))
-            sample["vision"] = alone[:, None] if len(cameras) == 1 else torch.stack(list(cameras.values()), dim=1)
+            sample["vision"] = _side_by_side(list(cameras.values()))
             pictures = {name: images for name, images in pictures.items() if name not in cameras}
         constants = {"measured": torch.tensor(self._measured), "success": torch.tensor(self._success)}
         return {**sample, **pictures, **constants, **self._texts}
+
+    def _images(self, stream: Stream, rows: NDArray[np.int64], *, decode: bool) -> Tensor | UndecodedImages:
+        undecoded = None if decode else undecoded_images(stream, rows, self._where)
+        return torch.from_numpy(images_at(stream, rows, self._where)) if undecoded is None else undecoded
+
+
+def _side_by_side(cameras: Sequence[Tensor | UndecodedImages]) -> Tensor | UndecodedImages:
+    """Return the images of cameras of one size as (n, C, H, W, 3)."""
+    undecoded = [images for images in cameras if isinstance(images, UndecodedImages)]
+    if len(undecoded) == len(cameras):
+        return side_by_side(undecoded)
+    images = [torch.from_numpy(each.decoded()) if isinstance(each, UndecodedImages) else each for each in cameras]
+    return images[0][:, None] if len(images) == 1 else torch.stack(images, dim=1)

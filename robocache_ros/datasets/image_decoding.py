@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import struct
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.episode_source import DatasetError, Stream, check_image_bytes
+from robocache_ros.datasets.episode_source import DatasetError, Stream, Values, check_image_bytes
 from robocache_ros.decode.compressed import decode_compressed
-from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_picture
+from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_frame, jpeg_picture, png_picture
 from robocache_ros.decode.limits import IMAGE_LIMITS
-from robocache_ros.decode.payloads import ImagePayload
+from robocache_ros.decode.payloads import DecodeError, ImagePayload
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
+Files = Sequence["bytes | memoryview"]
 _SIMPLEJPEG = find_spec("simplejpeg") is not None
+_PNG_SIZE = struct.Struct(">II")  # width and height, behind the magic, and the length and the name of the first chunk
 
 
 def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[Any]:
@@ -35,18 +38,19 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[An
     Errors:
         DatasetError: an image is damaged, is too large, or does not have the size of the others.
     """
+    where, values = label(stream, where), stream.values
+    if is_files(values):
+        shape = (*image_size(values, rows, where), 3)
+        check_image_bytes(len(rows), shape, where)
+        images = np.empty((len(rows), *shape), np.uint8)
+        write_images(values, rows, images, where)
+        return images
     rising = bool(len(rows) and rows[0] >= 0 and (rows[1:] > rows[:-1]).all())
     distinct, place = (rows, rows) if rising else np.unique(rows[rows >= 0], return_inverse=True)
     if not len(distinct):
         distinct = np.zeros(1, np.int64)  # for the size
-    where = f"{where}: {printable(stream.name, 40)}"
-    values = stream.values
-    if isinstance(values, np.ndarray):
-        decoded: NDArray[Any] = values[distinct]
-    elif hasattr(values, "frames"):
-        decoded = values.frames(distinct)
-    else:
-        decoded = _decoded(values, distinct, where)
+    lazy: Any = values
+    decoded: NDArray[Any] = values[distinct] if isinstance(values, np.ndarray) else lazy.frames(distinct)
     if rising:
         return decoded
     check_image_bytes(len(rows), (*decoded.shape[1:], decoded.itemsize), where)
@@ -55,16 +59,64 @@ def images_at(stream: Stream, rows: NDArray[np.int64], where: str) -> NDArray[An
     return found
 
 
+def is_files(values: Values) -> TypeGuard[Files]:
+    """Whether the images of a stream are files of jpeg or png."""
+    return not isinstance(values, np.ndarray) and not hasattr(values, "frames")
+
+
+def label(stream: Stream, where: str) -> str:
+    """Return what errors of a stream begin with."""
+    return f"{where}: {printable(stream.name, 40)}"
+
+
+def image_size(files: Files, rows: NDArray[np.int64], where: str) -> tuple[int, int]:
+    """Return the height and the width of the first image that is used, as its file states them.
+
+    Errors:
+        DatasetError: it is damaged or too large.
+    """
+    row = next((row for row in rows.tolist() if row >= 0), 0)
+    data, where = bytes(files[row]), f"{where}: image {row}"
+    try:
+        if _kind(data, where) == "png":
+            width, height = _PNG_SIZE.unpack_from(png_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels), 16)
+        else:
+            width, height, _ = jpeg_frame(jpeg_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels))
+    except DecodeError as error:
+        raise _damaged(where, error) from None
+    return height, width
+
+
+def write_images(files: Files, rows: NDArray[np.int64], out: NDArray[np.uint8], where: str) -> None:
+    """Decode images to where they belong; each distinct one once.
+
+    Args:
+        files: of jpeg or png.
+        rows: (n,) int64 in any order; -1 gives zeros.
+        out: (n, H, W, 3) for the images at `rows`. Each of them is in one piece.
+        where: file, record and stream, for errors.
+
+    Errors:
+        DatasetError: an image is damaged, is too large, or is not of the size of `out`.
+    """
+    written: dict[int, int] = {}
+    for place, row in enumerate(rows.tolist()):
+        if row < 0:
+            out[place] = 0
+        elif row in written:
+            out[place] = out[written[row]]
+        else:
+            _decode_into(out[place], bytes(files[row]), where, row)
+            written[row] = place
+
+
 def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
     """Return the (H, W, 3) uint8 RGB image of a jpeg or png file; by simplejpeg where it is installed, else by Pillow.
 
     Errors:
         DatasetError: it is damaged, is too large, or is not an 8-bit image.
     """
-    head = bytes(data[: len(PNG_MAGIC)])
-    kind = "jpeg" if head.startswith(JPEG_MAGIC) else "png" if head == PNG_MAGIC else ""
-    if not kind:
-        raise DatasetError(f"{where}: neither jpeg nor png; repair the file or leave the episode out")
+    kind = _kind(data, where)
     try:
         if kind == "jpeg" and _SIMPLEJPEG:
             picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
@@ -72,8 +124,21 @@ def decode_image(data: bytes | memoryview, where: str) -> NDArray[np.uint8]:
             return pixels
         image = decode_compressed(ImagePayload(np.frombuffer(data, np.uint8), kind))
     except (RoboCacheError, ValueError) as error:
-        raise DatasetError(f"{where}: {printable(error, 100)}; repair the file or leave the episode out") from None
+        raise _damaged(where, error) from None
     return _rgb(image, where)
+
+
+def _kind(data: bytes | memoryview, where: str) -> str:
+    head = bytes(data[: len(PNG_MAGIC)])
+    if head.startswith(JPEG_MAGIC):
+        return "jpeg"
+    if head != PNG_MAGIC:
+        raise DatasetError(f"{where}: neither jpeg nor png; repair the file or leave the episode out")
+    return "png"
+
+
+def _damaged(where: str, error: Exception) -> DatasetError:
+    return DatasetError(f"{where}: {printable(error, 100)}; repair the file or leave the episode out")
 
 
 @cache
@@ -91,24 +156,16 @@ def _rgb(image: ImagePayload, where: str) -> NDArray[np.uint8]:
     return pixels[:, :, :3] if channels > 1 else np.repeat(pixels, 3, axis=2)
 
 
-def _decoded(files: Any, rows: NDArray[np.int64], where: str) -> NDArray[np.uint8]:
-    first = decode_image(files[int(rows[0])], f"{where}: image {rows[0]}")
-    check_image_bytes(len(rows), first.shape, where)
-    found = np.empty((len(rows), *first.shape), np.uint8)
-    found[0] = first
-    for place, row in enumerate(rows.tolist()[1:], start=1):
-        _decode_into(found[place], files[row], f"{where}: image {row}")
-    return found
-
-
-def _decode_into(out: NDArray[np.uint8], data: bytes | memoryview, where: str) -> None:
+def _decode_into(out: NDArray[np.uint8], data: bytes, where: str, row: int) -> None:
     """Decode an image to where it belongs, without a copy if simplejpeg can."""
-    if _SIMPLEJPEG and bytes(data[: len(JPEG_MAGIC)]) == JPEG_MAGIC:
-        with suppress(RoboCacheError, ValueError):  # a damaged image, or one of another size, is named below
-            picture = jpeg_picture(bytes(data), IMAGE_LIMITS, IMAGE_LIMITS.pixels)
+    if _SIMPLEJPEG and data.startswith(JPEG_MAGIC):
+        try:
+            picture = jpeg_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels)
             if _decode_jpeg()(picture, colorspace="RGB", buffer=out).shape == out.shape:
                 return
-    image = decode_image(data, where)
+        except (RoboCacheError, ValueError):
+            pass  # a damaged image, or one of another size, is named below
+    image = decode_image(data, f"{where}: image {row}")
     if image.shape != out.shape:
-        raise DatasetError(f"{where} is {image.shape[:2]}, the first {out.shape[:2]}; repair the file")
+        raise DatasetError(f"{where}: image {row} is {image.shape[:2]}, the first {out.shape[:2]}; repair the file")
     out[...] = image

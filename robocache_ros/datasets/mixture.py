@@ -72,6 +72,11 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         dataset, sample = self.place(index)
         return {**self.datasets[dataset][sample], "dataset": self.names[dataset]}
 
+    def undecoded(self, index: int) -> dict[str, Any]:
+        """Return a sample as `TimelineDataset.undecoded` does, and the name of its dataset."""
+        dataset, sample = self.place(index)
+        return {**self.datasets[dataset].undecoded(sample), "dataset": self.names[dataset]}
+
     def unaligned(self, index: int) -> Unaligned:
         """Return a sample before its streams are aligned.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robocache_ros.errors import RoboCacheError
 
 
@@ -24,3 +27,14 @@ class Window:
     def __post_init__(self) -> None:
         if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
             raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
+
+    def rows(self, tick: int, count: int) -> tuple[list[NDArray[np.int64]], dict[str, NDArray[np.bool_]]]:
+        """Return the ticks of observations (n_obs,) and of actions (horizon,), and which of them are padding.
+
+        Args:
+            tick: of the sample.
+            count: ticks of its episode; those before the first and after the last are padding and repeat it.
+        """
+        wanted = [tick + np.arange(1 - self.n_obs, 1), tick + self.action_offset + np.arange(self.horizon)]
+        flags = [(rows < 0) | (rows >= count) for rows in wanted]
+        return [np.clip(rows, 0, count - 1) for rows in wanted], {"is_pad": flags[0], "action_is_pad": flags[1]}

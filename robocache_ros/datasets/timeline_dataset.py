@@ -105,24 +105,29 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         return {**self.__dict__, "_read": None, "_aligned": None}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._sample(index, decode=True)
+
+    def undecoded(self, index: int) -> dict[str, Any]:
+        """Return a sample with images of files as `UndecodedImages`, which a loader decodes into the batch."""
+        return self._sample(index, decode=False)
+
+    def _sample(self, index: int, *, decode: bool) -> dict[str, Any]:
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"index {index} of {size} samples")
         episode_index, tick = self.place(index % size)
         if self.window is None:
-            return self.align_episode(self.streams_of(episode_index))
+            return self.align_episode(self.streams_of(episode_index), decode=decode)
         episode, count = self._aligned_episode(episode_index)
-        observed = tick + np.arange(1 - self.window.n_obs, 1)
-        acted = tick + self.window.action_offset + np.arange(self.window.horizon)
-        sample = episode.rows(np.clip(observed, 0, count - 1), np.clip(acted, 0, count - 1))
-        outside = [torch.from_numpy((rows < 0) | (rows >= count)) for rows in (observed, acted)]
-        return {**sample, "is_pad": outside[0], "action_is_pad": outside[1], "length": self.window.n_obs}
+        rows, flags = self.window.rows(tick, count)
+        outside = {key: torch.from_numpy(flag) for key, flag in flags.items()}
+        return {**episode.rows(*rows, decode=decode), **outside, "length": self.window.n_obs}
 
-    def align_episode(self, episode: SourceEpisode) -> dict[str, Any]:
+    def align_episode(self, episode: SourceEpisode, *, decode: bool = True) -> dict[str, Any]:
         """Return the sample of a whole episode that `streams_of` has returned."""
         aligned, count = self._align(episode)
         rows = np.arange(count)
-        return {**aligned.rows(rows, rows), "length": count}
+        return {**aligned.rows(rows, rows, decode=decode), "length": count}
 
     def unaligned(self, index: int) -> Unaligned:
         """Return a sample before its streams are aligned, as a loader sends it to a GPU.
@@ -137,12 +142,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         if self.window is None:
             times = tick_grid.ticks_ns(first, count, self.rate_hz)
             return Unaligned(episode, methods, times, None, {}, self._texts(episode))
-        observed = tick + np.arange(1 - self.window.n_obs, 1)
-        acted = tick + self.window.action_offset + np.arange(self.window.horizon)
-        ticks = [self._times(first, np.clip(rows, 0, count - 1)) for rows in (observed, acted)]
-        outside = [(rows < 0) | (rows >= count) for rows in (observed, acted)]
-        flags = {"is_pad": outside[0], "action_is_pad": outside[1]}
-        return Unaligned(episode, methods, ticks[0], ticks[1], flags, self._texts(episode))
+        rows, flags = self.window.rows(tick, count)
+        ticks, action_ticks = (self._times(first, each) for each in rows)
+        return Unaligned(episode, methods, ticks, action_ticks, flags, self._texts(episode))
 
     def _texts(self, episode: SourceEpisode) -> dict[str, str]:
         return {"language": episode.task} if "language" in self.modalities else {}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+
 from robocache_ros.decode.limits import ImageLimits
 from robocache_ros.decode.payloads import DecodeError
 
@@ -75,13 +77,16 @@ def _frame_size(raw: bytes, marker: int, pos: int, stop: int) -> tuple[int, int]
 
 def _scans(raw: bytes, pos: int, limits: ImageLimits) -> bytes:
     """From the first scan to the end of the picture. In coded data, a marker's byte never follows a byte 0xFF."""
-    stop = raw.find(b"\xff\xd9", pos)
-    if stop < 0:
+    data = np.frombuffer(raw, np.uint8, offset=pos)  # one pass of NumPy takes a fraction of the time of bytes.find
+    (places,) = (data[:-1] == 0xFF).nonzero()
+    markers = data[places + 1]
+    (ends,) = (markers == _EOI).nonzero()
+    if not len(ends):
         raise DecodeError("truncated", f"data: the jpeg of {len(raw)} bytes has no end")
-    scans = raw.count(b"\xff\xda", pos, stop)
+    scans = np.count_nonzero(markers[: ends[0]] == _SOS)
     if scans > limits.scans:
         raise DecodeError("image_scans", f"data: a jpeg of {scans} scans; {limits.scans} are allowed")
-    return raw[pos : stop + 2]
+    return raw[pos : pos + int(places[ends[0]]) + 2]
 
 
 def png_picture(raw: bytes, limits: ImageLimits, pixels: int) -> bytes:

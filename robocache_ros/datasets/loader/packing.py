@@ -6,11 +6,12 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
-Arrays = dict[str, NDArray]  # type: ignore[type-arg]
+Arrays = dict[str, "NDArray[Any] | UndecodedImages"]
 
 
 @dataclass(frozen=True)
@@ -84,17 +85,29 @@ def _step(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np.uint8]) -> None:
-    """Copy the arrays into their places. The padding is zeros, and `NEVER` for stamps and ticks in ns."""
+def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np.uint8]) -> dict[int, Exception]:
+    """Write the arrays into their places. The padding is zeros, and `NEVER` for stamps and ticks in ns.
+
+    Returns:
+        why a sample, by its place in the batch, has an image that cannot be decoded.
+    """
+    undecodable: dict[int, Exception] = {}
     for entry in entries:
         out = view(entry, block)
         for row, sample in enumerate(samples):
             array = sample[entry.key]
-            if array.ndim:
-                out[row, : len(array)] = array
-                out[row, len(array) :] = NEVER if is_time(entry.key) else 0
-            else:
+            if not array.ndim:
                 out[row] = array
+                continue
+            if isinstance(array, np.ndarray):
+                out[row, : len(array)] = array
+            else:
+                try:
+                    array.write(out[row, : len(array)])
+                except Exception as error:  # a damaged file raises whatever its library does
+                    undecodable.setdefault(row, error)
+            out[row, len(array) :] = NEVER if is_time(entry.key) else 0
+    return undecodable
 
 
 def is_time(key: str) -> bool:

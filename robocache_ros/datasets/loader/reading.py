@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, plan, write
+from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
@@ -38,19 +39,7 @@ class Sample(NamedTuple):
     ticks: int = 0  # 0: all; of a dataset with windows of its own, so many up to the one of the window `item`
 
 
-class Loaded(NamedTuple):
-    """The samples of a batch in memory, before they are copied into the block."""
-
-    samples: list[Arrays]
-    entries: tuple[Entry, ...]
-    description: Description
-
-    def write(self, block: NDArray[np.uint8]) -> None:
-        """Copy the arrays into a block."""
-        write(self.samples, self.entries, block)
-
-
-class _Read(NamedTuple):
+class SampleRead(NamedTuple):
     """A sample that was read."""
 
     number: int
@@ -59,6 +48,14 @@ class _Read(NamedTuple):
     ticks: int
     per_tick: frozenset[str]  # arrays that have a row per tick
     layout: RawLayout | None = None
+
+
+class Loaded(NamedTuple):
+    """The samples of a batch in memory, before they are written into the block."""
+
+    samples: list[SampleRead]
+    entries: tuple[Entry, ...]
+    description: Description
 
 
 @dataclass(frozen=True)
@@ -81,41 +78,39 @@ class BatchReader:
         if depends_on_epoch(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
         read = self._read_raw if self.raw and hasattr(self.dataset, "unaligned") else self._read
-        found: list[_Read] = []
+        found: list[SampleRead] = []
         skipped = []
         for sample in map(Sample._make, wanted):
             try:
                 found.append(read(sample))
             except Exception as error:  # a damaged file raises whatever its library does
-                reason = f"{printable(error, MAX_REASON) or type(error).__name__}"
                 if not self.skip:
-                    raise RoboCacheError(f"sample {sample.number}: {reason}") from error
-                skipped.append((sample.number, reason))
+                    raise RoboCacheError(f"sample {sample.number}: {_reason(error)}") from error
+                skipped.append((sample.number, _reason(error)))
         layouts = {each.layout for each in found}
         if len(layouts) > 1:  # no one operation aligns all of them
             return replace(self, raw=False).load(wanted, epoch)
-        layout = layouts.pop() if layouts else None
-        samples = [each.arrays for each in found]
-        entries, nbytes = plan(samples, stepped_keys(layout))
-        files = [entry.offset for entry in entries if is_file(entry.key)]
-        texts = {key: tuple(each.texts[key] for each in found) for key in (found[0].texts if found else ())}
-        description = Description(
-            entries,
-            nbytes,
-            tuple(each.number for each in found),
-            tuple(each.ticks for each in found),
-            texts,
-            frozenset().union(*(each.per_tick for each in found)),
-            tuple(skipped),
-            layout,
-            min(files, default=nbytes),
-        )
-        return Loaded(samples, entries, description)
+        return _planned(found, skipped)
 
     def _dataset_of(self, sample: Sample) -> Any:
         return self.chunks if self.chunks is not None and sample.ticks else self.dataset
 
-    def _read_raw(self, sample: Sample) -> _Read:
+    def write(self, loaded: Loaded, block: NDArray[np.uint8]) -> Description:
+        """Write a batch into a block, and return what it contains: without the samples whose images are damaged.
+
+        Errors:
+            RoboCacheError: an image is damaged, and samples are not to be skipped; the message names the sample.
+        """
+        while undecodable := write([each.arrays for each in loaded.samples], loaded.entries, block):
+            failed = [(loaded.samples[place].number, _reason(error)) for place, error in undecodable.items()]
+            if not self.skip:
+                number, reason = failed[0]
+                raise RoboCacheError(f"sample {number}: {reason}") from next(iter(undecodable.values()))
+            kept = [each for place, each in enumerate(loaded.samples) if place not in undecodable]
+            loaded = _planned(kept, [*loaded.description.skipped, *failed])
+        return loaded.description
+
+    def _read_raw(self, sample: Sample) -> SampleRead:
         """Read the streams of a sample."""
         from robocache_ros.datasets.loader.device.raw_samples import raw_sample  # needs torch, unlike other datasets
 
@@ -127,25 +122,60 @@ class BatchReader:
         layout, arrays, ticks, texts = raw_sample(unaligned, sample.start, sample.ticks, jpeg_files=self.jpeg_files)
         files = {key: arrays.pop(key) for key in list(arrays) if is_file(key)}
         arrays |= {"length": np.array(ticks), "index": np.array(sample.number), **files}  # the files are the last
-        return _Read(sample.number, arrays, texts, ticks, frozenset(), layout)
+        return SampleRead(sample.number, arrays, texts, ticks, frozenset(), layout)
 
-    def _read(self, sample: Sample) -> _Read:
+    def _read(self, sample: Sample) -> SampleRead:
         """Read a sample as the dataset gives it."""
-        item = self._dataset_of(sample)[sample.item]
+        item = _item(self._dataset_of(sample), sample.item)
         texts = {key: value for key, value in item.items() if isinstance(value, str)}
-        arrays = {key: np.asarray(value) for key, value in item.items() if not isinstance(value, str)}
-        total = int(arrays.pop("length")) if "length" in arrays else max(map(_rows, arrays.values()), default=0)
+        arrays: Arrays = {
+            key: value if isinstance(value, UndecodedImages) else np.asarray(value)
+            for key, value in item.items()
+            if key != "length" and not isinstance(value, str)
+        }
+        total = int(item["length"]) if "length" in item else max(map(_rows, arrays.values()), default=0)
         _check_window(sample, total)
         others = NOT_PER_TICK | (CHUNKS if "action_is_pad" in arrays else frozenset())
         keys = frozenset(key for key, array in arrays.items() if _rows(array) == total and key not in others)
         for key, array in arrays.items():
-            _check_finite(key, array)
+            if isinstance(array, np.ndarray):
+                _check_finite(key, array)
         if sample.ticks:
             window = slice(sample.start, sample.start + sample.ticks)
             arrays = {key: array[window] if key in keys else array for key, array in arrays.items()}
         length = sample.ticks or total
         arrays |= {"length": np.array(length), "index": np.array(sample.number)}
-        return _Read(sample.number, arrays, texts, length, keys)
+        return SampleRead(sample.number, arrays, texts, length, keys)
+
+
+def _planned(found: list[SampleRead], skipped: Sequence[tuple[int, str]]) -> Loaded:
+    """Place the samples of a batch in a block."""
+    layout = found[0].layout if found else None
+    entries, nbytes = plan([each.arrays for each in found], stepped_keys(layout))
+    files = [entry.offset for entry in entries if is_file(entry.key)]
+    description = Description(
+        entries,
+        nbytes,
+        tuple(each.number for each in found),
+        tuple(each.ticks for each in found),
+        {key: tuple(each.texts[key] for each in found) for key in (found[0].texts if found else ())},
+        frozenset().union(*(each.per_tick for each in found)),
+        tuple(skipped),
+        layout,
+        min(files, default=nbytes),
+    )
+    return Loaded(found, entries, description)
+
+
+def _reason(error: Exception) -> str:
+    return printable(error, MAX_REASON) or type(error).__name__
+
+
+def _item(dataset: Any, index: int) -> Mapping[str, Any]:
+    """Return an item, with images that are decoded later if the class that defines the items can leave them so."""
+    defining = next((kind for kind in type(dataset).__mro__ if "__getitem__" in vars(kind)), object)
+    item: Mapping[str, Any] = dataset.undecoded(index) if "undecoded" in vars(defining) else dataset[index]
+    return item
 
 
 def depends_on_epoch(dataset: IndexedEpisodes) -> bool:
@@ -166,7 +196,7 @@ def _check_window(sample: Sample, total: int) -> None:
         raise RoboCacheError(f"it has {total} ticks where {sample.start + sample.ticks} were counted before")
 
 
-def _rows(array: NDArray[Any]) -> int:
+def _rows(array: NDArray[Any] | UndecodedImages) -> int:
     return array.shape[0] if array.ndim else 0
 
 

@@ -13,6 +13,7 @@ from robocache_ros.datasets.episode_source import DatasetError, Stream, check_im
 from robocache_ros.datasets.image_decoding import decode_image, images_at
 from robocache_ros.datasets.loader.packing import NEVER, Arrays
 from robocache_ros.datasets.unaligned import Unaligned
+from robocache_ros.datasets.undecoded_images import undecoded_images
 from robocache_ros.decode.image_files import JPEG_MAGIC, jpeg_frame, jpeg_picture
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import RoboCacheError, printable
@@ -132,7 +133,8 @@ def _images(
         check_image_bytes(len(used), (*size, RGB), where)
         ends = np.cumsum([len(picture) for picture in pictures])
         return size, {**parts, "files": np.frombuffer(b"".join(pictures), np.uint8), "ends": ends}
-    return None, {**parts, "images": images_at(stream, used, where)}
+    undecoded = undecoded_images(stream, used, where)
+    return None, {**parts, "images": images_at(stream, used, where) if undecoded is None else undecoded}
 
 
 def _jpeg_files(stream: Stream, rows: NDArray[np.int64], where: str) -> tuple[tuple[int, int], Sequence[bytes]] | None:

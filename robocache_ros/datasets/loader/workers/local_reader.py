@@ -31,9 +31,7 @@ class LocalReader:
         slot = self._free.popleft()
         if loaded.description.nbytes > slot.nbytes:
             slot.grow(loaded.description.nbytes)
-        if loaded.description.nbytes:
-            loaded.write(slot.memory.numpy())
-        return loaded.description, slot
+        return self._reader.write(loaded, slot.memory.numpy()), slot
 
     def ready(self, number: int) -> bool:
         """As of a `WorkerPool`."""

@@ -105,24 +105,20 @@ def _serve(connection: Connection, reader: Any) -> None:
         if isinstance(message, NewMemory):
             blocks[message.place.slot] = (message.place.generation, _map(recv_handle(connection), message.place))
             continue
-        if isinstance(message, Grown):
-            loaded = waiting.pop(message.number)
-        else:
-            try:
-                loaded = reader.load(message.samples, message.epoch)
-            except RoboCacheError as error:
-                connection.send(Failed(message.number, str(error)))
-                continue
-            except MemoryError as error:
-                connection.send(Failed(message.number, f"batch: {printable(error)}; use a smaller batch_size"))
-                continue
-        if loaded.description.nbytes > message.place.nbytes:
-            waiting[message.number] = loaded
-            connection.send(TooSmall(message.number, loaded.description.nbytes))
-            continue
-        if loaded.description.nbytes:
-            loaded.write(blocks[message.place.slot][1])
-        connection.send(Done(message.number, loaded.description))
+        try:
+            grown = isinstance(message, Grown)
+            loaded = waiting.pop(message.number) if grown else reader.load(message.samples, message.epoch)
+            if loaded.description.nbytes > message.place.nbytes:
+                waiting[message.number] = loaded
+                answer: Any = TooSmall(message.number, loaded.description.nbytes)
+            else:
+                block = blocks[message.place.slot][1] if message.place.nbytes else np.empty(0, np.uint8)
+                answer = Done(message.number, reader.write(loaded, block))
+        except RoboCacheError as error:
+            answer = Failed(message.number, str(error))
+        except MemoryError as error:
+            answer = Failed(message.number, f"batch: {printable(error)}; use a smaller batch_size")
+        connection.send(answer)
 
 
 def _map(fd: int, place: Place) -> NDArray[np.uint8]:
