@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros import ops
 from robocache_ros.datasets.episode_source import DatasetError, Stream
 from robocache_ros.engine.frames import age_ms
 from robocache_ros.errors import printable
-from robocache_ros.ops.resample.selection import HELD, Rule, select
-from robocache_ros.ops.resample.times import NEVER
+from robocache_ros.ops.resample.cpu import blend_rows
+from robocache_ros.ops.resample.selection import HELD, Rule, Selection, select
+from robocache_ros.ops.tensor_checks import check_source
 
 NO_LIMIT = np.iinfo(np.int64).max
 
@@ -38,7 +39,7 @@ def method_of(stream: Stream, chosen: Mapping[str, str]) -> str:
 def align_vectors(
     streams: Sequence[Stream], ticks_ns: NDArray[np.int64], methods: Mapping[str, str]
 ) -> dict[str, Aligned]:
-    """Align streams of (K, D) float32 values to ticks, with `ops.fuse`.
+    """Align streams of (K, D) float32 values to ticks, with the bits of `ops.fuse`.
 
     Args:
         streams: any number.
@@ -50,15 +51,20 @@ def align_vectors(
     """
     if not streams:
         return {}
-    groups = _groups(streams, methods)
-    fused = ops.fuse([_fuse_input(group, methods[group[0].name]) for group in groups], torch.from_numpy(ticks_ns))
-    found, column = {}, 0
-    for index, group in enumerate(groups):
-        selected = fused.valid[0, :, index].numpy(), fused.age[0, :, index].numpy()
-        for stream in group:
-            width = _vectors(stream).shape[1]
-            valid, age_ns = _of_export(stream, ticks_ns, *selected)
-            found[stream.name] = _aligned(fused.values[0, :, column : column + width], valid, age_ns)
+    found = {}
+    for group in _groups(streams, methods):
+        stream, method = group[0], methods[group[0].name]
+        values = torch.from_numpy(
+            np.concatenate([_vectors(each) for each in group], axis=1) if len(group) > 1 else _vectors(stream)
+        )
+        check_source(stream.name, values, method, dims=2)
+        selected = _select(stream, ticks_ns, method)
+        blended = blend_rows(values, selected.lower, selected.upper, selected.weight, method, torch.float32)
+        column = 0
+        for each in group:
+            width = _vectors(each).shape[1]
+            valid, age_ns = _of_export(each, ticks_ns, selected.valid, selected.age_ns)
+            found[each.name] = _aligned(blended[:, column : column + width], valid, age_ns)
             column += width
     return found
 
@@ -73,12 +79,9 @@ def align_rows(
     """
     if method not in ("hold", "nearest", "next"):
         raise DatasetError(f"{where}: {printable(stream.name, 40)}: images are not {method}; use hold, nearest or next")
-    present = np.arange(len(stream.stamps_ns)) if stream.valid is None else np.flatnonzero(stream.valid)
-    max_age = NO_LIMIT if stream.max_age_ns is None else stream.max_age_ns
-    selected = select(stream.stamps_ns[present], ticks_ns, Rule(method, NO_LIMIT, max_age))
-    rows = np.where(selected.lower >= 0, present[selected.lower], -1) if len(present) else selected.lower
+    selected = _select(stream, ticks_ns, method)
     valid, age_ns = _of_export(stream, ticks_ns, selected.valid, selected.age_ns)
-    return rows, valid.copy(), age_ms(age_ns)
+    return selected.lower, valid.copy(), age_ms(age_ns)
 
 
 def _vectors(stream: Stream) -> NDArray[np.float32]:
@@ -107,13 +110,18 @@ def _alike(first: Stream, second: Stream, methods: Mapping[str, str]) -> bool:
     return plain and limits[0] == limits[1] and np.array_equal(first.stamps_ns, second.stamps_ns)
 
 
-def _fuse_input(group: Sequence[Stream], method: str) -> ops.Stream:
-    stream = group[0]
-    times = stream.stamps_ns if stream.valid is None else np.where(stream.valid > 0, stream.stamps_ns, NEVER)
-    values = np.concatenate([_vectors(each) for each in group], axis=1) if len(group) > 1 else _vectors(stream)
-    return ops.Stream(
-        torch.from_numpy(values)[None], torch.from_numpy(times), method, None, stream.max_gap_ns, stream.max_age_ns
-    )
+def _select(stream: Stream, ticks_ns: NDArray[np.int64], method: str) -> Selection:
+    """Select the samples of each tick, of those that are present."""
+    max_gap, max_age = (NO_LIMIT if limit is None else limit for limit in (stream.max_gap_ns, stream.max_age_ns))
+    rule = Rule(method, max_gap, max_age)
+    if stream.valid is None or stream.valid.all():
+        return select(stream.stamps_ns, ticks_ns, rule)
+    present = np.flatnonzero(stream.valid)
+    selected = select(stream.stamps_ns[present], ticks_ns, rule)
+    if not len(present):
+        return selected
+    lower, upper = (np.where(rows >= 0, present[rows], -1) for rows in (selected.lower, selected.upper))
+    return replace(selected, lower=lower, upper=upper)
 
 
 def _of_export(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import DatasetError, Stream, Values, check_image_bytes
 from robocache_ros.decode.compressed import decode_compressed
-from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_frame, jpeg_picture, png_picture
+from robocache_ros.decode.image_files import JPEG_MAGIC, PNG_MAGIC, jpeg_frame, jpeg_head, jpeg_picture, png_picture
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.decode.payloads import DecodeError, ImagePayload
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 
 Files = Sequence["bytes | memoryview"]
+_heads: deque[bytes] = deque(maxlen=4)  # of jpeg files that were checked
 _SIMPLEJPEG = find_spec("simplejpeg") is not None
 _PNG_SIZE = struct.Struct(">II")  # width and height, behind the magic, and the length and the name of the first chunk
 
@@ -160,8 +162,7 @@ def _decode_into(out: NDArray[np.uint8], data: bytes, where: str, row: int) -> N
     """Decode an image to where it belongs, without a copy if simplejpeg can."""
     if _SIMPLEJPEG and data.startswith(JPEG_MAGIC):
         try:
-            picture = jpeg_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels)
-            if _decode_jpeg()(picture, colorspace="RGB", buffer=out).shape == out.shape:
+            if _decode_jpeg()(_checked(data), colorspace="RGB", buffer=out).shape == out.shape:
                 return
         except (RoboCacheError, ValueError):
             pass  # a damaged image, or one of another size, is named below
@@ -169,3 +170,14 @@ def _decode_into(out: NDArray[np.uint8], data: bytes, where: str, row: int) -> N
     if image.shape != out.shape:
         raise DatasetError(f"{where}: image {row} is {image.shape[:2]}, the first {out.shape[:2]}; repair the file")
     out[...] = image
+
+
+def _checked(data: bytes) -> bytes:
+    """Return a jpeg file for simplejpeg. The images of a camera begin alike: they are checked once."""
+    for head in tuple(_heads):  # another thread may add one
+        if data.startswith(head):
+            return data
+    picture = jpeg_picture(data, IMAGE_LIMITS, IMAGE_LIMITS.pixels)
+    if head := jpeg_head(picture):
+        _heads.append(head)
+    return picture

@@ -20,7 +20,8 @@ PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = range(0xC0, 0xD0)  # SOF markers, except the three below
 _NOT_FRAMES = (0xC4, 0xC8, 0xCC)
-_DECODED_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended sequential, progressive
+_PROGRESSIVE = 0xC2
+_DECODED_FRAMES = (0xC0, 0xC1, _PROGRESSIVE)  # the first two: baseline and extended sequential
 _BARE = (0x01, *range(0xD0, 0xD9))  # markers that no data follows
 _KEPT_APPS = (0xE0, 0xEE)  # JFIF, and Adobe's, which names the colour space
 _COMMENT = 0xFE
@@ -67,6 +68,19 @@ def jpeg_frame(picture: bytes) -> tuple[int, int, int]:
     while (marker := picture[pos + 1]) not in _FRAMES or marker in _NOT_FRAMES:
         pos += 2 + (picture[pos + 2] << 8 | picture[pos + 3])
     return *_frame_size(picture, marker, pos, len(picture)), picture[pos + 9]
+
+
+def jpeg_head(picture: bytes) -> bytes:
+    """The bytes before the first data of what `jpeg_picture` has returned; none if it may have several scans.
+
+    A file that begins with the same bytes is as large, and libjpeg does not decode a second scan of it.
+    """
+    pos, components = 2, 0
+    while (marker := picture[pos + 1]) != _SOS:
+        if marker in _FRAMES and marker not in _NOT_FRAMES:
+            components = 0 if marker == _PROGRESSIVE else picture[pos + 9]
+        pos += 2 + (picture[pos + 2] << 8 | picture[pos + 3])
+    return picture[: pos + 2 + (picture[pos + 2] << 8 | picture[pos + 3])] if picture[pos + 4] == components else b""
 
 
 def _frame_size(raw: bytes, marker: int, pos: int, stop: int) -> tuple[int, int]:
