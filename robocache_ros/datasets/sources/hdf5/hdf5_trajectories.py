@@ -43,22 +43,19 @@ class _Stored(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype[Any]
     offset: int  # bytes; -1: h5py reads it
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class _StoredStream(NamedTuple):
     name: str
+    label: str  # for errors
     values: _Stored
     stamps: _Stored
 
 
 class _Trajectory(NamedTuple):
-    name: str
+    label: str  # for errors
     task: str
     streams: tuple[_StoredStream, ...]
 
@@ -78,14 +75,16 @@ class Hdf5Trajectories:
 
     def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
         self.path, self._roles = Path(path), {"actions": "action", "rewards": "reward", **(roles or {})}
-        self.name = self.path.stem
-        file, where = _file(self.path, os.getpid()), printable(self.path)
+        self.name, self._where = self.path.stem, printable(self.path)
+        file, where = _file(self.path, os.getpid()), self._where
         try:
             names = sorted(file[group] if group else file)
             if len(names) > MAX_EPISODES:
                 raise DatasetError(f"{where}: more than {MAX_EPISODES:,} trajectories; split the file")
             size = self.path.stat().st_size
             self._trajectories = [_trajectory(file, group, name, size) for name in names]
+            arrays = (array for each in self._trajectories for stream in each.streams for array in stream[2:])
+            self._maps = any(array.offset >= 0 for array in arrays)
         except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
 
@@ -99,42 +98,45 @@ class Hdf5Trajectories:
 
     def read(self, index: int) -> SourceEpisode:
         """Return a trajectory."""
-        trajectory = self._trajectories[index]
-        where = f"{printable(self.path)}: {printable(trajectory.name, 40)}"
-        streams = {}
+        label, task, stored_streams = self._trajectories[index]
+        where, streams = f"{self._where}: {label}", {}
         try:
-            for stored in trajectory.streams:
-                values = self._array(stored.values)
+            file = self._mapped_file()
+            for name, stream_label, stored_values, stored_stamps in stored_streams:
+                stamps, values = self._stamps(stored_stamps, file), self._array(stored_values, file)
                 if values.ndim == 4:
-                    name = f"vision/{stored.name.removeprefix('vision/')}"
-                    streams[name] = Stream(name, self._stamps(stored.stamps), values, True)
+                    name = f"vision/{name.removeprefix('vision/')}"
+                    streams[name] = Stream(name, stamps, values, True)
                     continue
-                values = numbers(values, f"{where}: {printable(stored.name, 40)}")
-                role = self._roles.get(stored.name, "observation")
-                streams[stored.name] = Stream(stored.name, self._stamps(stored.stamps), values, True, role)
-        except (KeyError, ValueError, OSError, RuntimeError) as error:
+                values = numbers(values, f"{where}: {stream_label}")
+                streams[name] = Stream(name, stamps, values, True, self._roles.get(name, "observation"))
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
-        return SourceEpisode(streams, trajectory.task, self.name, where)
+        return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of a trajectory."""
         trajectory = self._trajectories[index]
         try:
-            stamps = [self._stamps(stored.stamps) for stored in trajectory.streams]
-        except (KeyError, ValueError, OSError, RuntimeError) as error:
-            raise _refusal(f"{printable(self.path)}: {printable(trajectory.name, 40)}", error) from None
+            file = self._mapped_file()
+            stamps = [self._stamps(stored.stamps, file) for stored in trajectory.streams]
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise _refusal(f"{self._where}: {trajectory.label}", error) from None
         return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
 
-    def _stamps(self, stored: _Stored) -> NDArray[np.int64]:
-        stamps = self._array(stored)
+    def _mapped_file(self) -> mmap.mmap | None:
+        return _mapped(self.path, os.getpid()) if self._maps else None
+
+    def _stamps(self, stored: _Stored, file: mmap.mmap | None) -> NDArray[np.int64]:
+        stamps = self._array(stored, file)
         return stamps if stamps.dtype == np.int64 else np.rint(stamps * NS_PER_S).astype(np.int64)
 
-    def _array(self, stored: _Stored) -> NDArray[Any]:
+    def _array(self, stored: _Stored, file: mmap.mmap | None) -> NDArray[Any]:
         if stored.offset < 0:
             read: NDArray[Any] = _file(self.path, os.getpid())[stored.path][()]
             return read
-        bytes_ = _mapped(self.path, os.getpid())[stored.offset : stored.offset + stored.nbytes]
-        return bytes_.view(stored.dtype).reshape(stored.shape)
+        mapped: NDArray[Any] = np.ndarray(stored.shape, stored.dtype, file, stored.offset)
+        return mapped
 
 
 def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
@@ -151,15 +153,15 @@ def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
         text = key.decode("utf-8", "replace")
         here = f"{where}: {printable(text, 40)}"
         values, stamps = (_stored(h5py, stream, b"/".join((path, key)), part, size, here) for part in (b"values", form))
-        if np.dtype(stamps.dtype) != STAMPS[form] or len(stamps.shape) != 1:
+        if stamps.dtype != STAMPS[form] or len(stamps.shape) != 1:
             raise DatasetError(f"{here}: {form.decode()} is {stamps.dtype}, not (K,) {STAMPS[form]}; convert it")
-        if len(values.shape) == 4 and values.dtype != "|u1":
+        if len(values.shape) == 4 and values.dtype != np.uint8:
             raise DatasetError(f"{here}: images of {values.dtype}, not uint8; convert them")
-        streams.append(_StoredStream(text, values, stamps))
+        streams.append(_StoredStream(text, printable(text, 40), values, stamps))
     if not streams:
         raise DatasetError(f"{where}: no group in it has values and stamps_ns or stamps_s; see Hdf5Trajectories")
     task = file[path].attrs["task"] if h5py.h5a.exists(group, b"task") else ""
-    return _Trajectory(name, printable(task, 1000), tuple(streams))
+    return _Trajectory(printable(name, 40), printable(task, 1000), tuple(streams))
 
 
 def _group(h5py: Any, parent: Any, name: bytes) -> Any:
@@ -177,14 +179,17 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
         DatasetError: it is too large, or not in the file.
     """
     array = h5py.h5d.open(group, name)
-    found = _Stored(b"/".join((path, name)).decode("utf-8", "replace"), tuple(array.shape), array.dtype.str, -1)
+    found = _Stored(
+        b"/".join((path, name)).decode("utf-8", "replace"), tuple(array.shape), np.dtype(array.dtype.str), -1
+    )
     limit = MAX_IMAGE_BYTES if len(found.shape) == 4 else MAX_VECTOR_BYTES
-    if found.nbytes > limit:
-        raise DatasetError(f"{where}: {found.nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
+    nbytes = math.prod(found.shape) * array.dtype.itemsize
+    if nbytes > limit:
+        raise DatasetError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
     offset, form = array.get_offset(), array.get_create_plist()  # no offset unless it is one piece, in this file
     if offset is None or form.get_nfilters() or form.get_external_count() or array.dtype.hasobject:
         return found
-    if offset + found.nbytes > size:
+    if offset + nbytes > size:
         raise DatasetError(f"{where}: ends after the file; get the file again")
     return found._replace(offset=offset)
 
@@ -199,10 +204,10 @@ def _file(path: Path, process: int) -> Any:
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _mapped(path: Path, process: int) -> NDArray[np.uint8]:
+def _mapped(path: Path, process: int) -> mmap.mmap:
     """The bytes of a file. A change of them stays in this process."""
     with path.open("rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def _refusal(where: str, error: Exception) -> DatasetError:
