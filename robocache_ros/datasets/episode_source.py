@@ -175,10 +175,11 @@ def numbers(values: NDArray[Any], where: str) -> NDArray[np.float32]:
 def all_finite(values: NDArray[np.floating[Any]]) -> bool:
     """Whether no number of an array in one piece is NaN or infinite, in one pass over the memory."""
     flat = values.reshape(-1)
-    for start in range(0, len(flat), _DOT):
-        piece = flat[start : start + _DOT]
-        if not math.isfinite(piece.dot(piece)):  # NaN and infinite values remain; large values overflow to infinite
-            return bool(np.isfinite(flat).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(flat), _DOT):
+            piece = flat[start : start + _DOT]
+            if not math.isfinite(piece.dot(piece)):  # not finite, or large: the square of a large number is infinite
+                return bool(np.isfinite(flat).all())
     return True
 
 
