@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import distributed
 
+from robocache_ros.bench.scaling.rates import endless, rate, table
 from robocache_ros.datasets import TimelineDataset, Window
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
@@ -37,7 +34,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--policy", choices=sorted(PRESETS), default="act-101m")
     parser.add_argument("--batch-size", type=int, default=64, help="of a process if weak, of all if strong")
     parser.add_argument("--workers", type=int, default=4, help="processes that read, per process")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args(given)
@@ -68,49 +65,11 @@ def measured(
     trainer = Trainer(policy, loader, TrainingOptions(bf16=bf16, compile=args.compile, average=0.0), group.device)
     batches = endless(loader)
     rates = {
-        "loading": rate(lambda: next(batches), args.steps, batch_size, group),
-        "training": rate(trainer.train_step, args.steps, batch_size, group),
+        "loading": rate(lambda: next(batches), args.seconds, batch_size, group),
+        "training": rate(trainer.train_step, args.seconds, batch_size, group),
     }
     loader.close()
     return rates
-
-
-def endless(loader: Any) -> Any:
-    """Yield the batches of one epoch after the other."""
-    while True:
-        yield from loader
-
-
-def rate(step: Callable[[], Any], steps: int, batch_size: int, group: ProcessGroup) -> float:
-    """Samples per second of all processes: they begin together, and the slowest one ends the measurement."""
-    for _ in range(max(1, steps // 10)):
-        step()
-    wait(group)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait(group)
-    return steps * batch_size * group.size / (time.perf_counter() - start)
-
-
-def wait(group: ProcessGroup) -> None:
-    """Wait for the GPU, and for all processes."""
-    if group.device.type == "cuda":
-        torch.cuda.synchronize()
-    if group.size > 1:
-        distributed.barrier()
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the results as a table in Markdown; of several runs with the same arguments the last one counts."""
-    keys = ("mode", "what", "policy", "device")
-    found = {(*(row[key] for key in keys), row["processes"]): row["samples_per_s"] for row in rows}
-    lines = ["| | processes | samples/s | efficiency |", "|---|---|---|---|"]
-    for name in sorted(found):
-        alone = found.get((*name[:-1], 1))
-        share = f"{found[name] / (alone * name[-1]):.1%}" if alone else "needs a run with 1 process"
-        lines.append(f"| {', '.join(name[:-1])} | {name[-1]} | {found[name]:,.0f} | {share} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

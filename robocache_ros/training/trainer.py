@@ -74,7 +74,8 @@ class Trainer:
         self._optimizer = self._make_optimizer()
         self._model: Any = policy
         if self._parallel:
-            self._model = DistributedDataParallel(policy, [self.device] if self.device.type == "cuda" else None)
+            devices = [self.device] if self.device.type == "cuda" else None
+            self._model = DistributedDataParallel(policy, devices, gradient_as_bucket_view=True)
         if options.compile:
             self._model = torch.compile(self._model)
         self._step_on: Any = GraphedStep(self._plain_step) if self._graph else self._plain_step

@@ -13,6 +13,12 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.device_count() > 1
+
+
 def _has_rclpy() -> bool:
     return importlib.util.find_spec("rclpy") is not None
 
@@ -28,6 +34,7 @@ def _has_recordings() -> bool:
 # What a part needs -> whether this machine has it, and how to get it.
 NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "GPU": (_has_gpu, "a CUDA device that torch finds"),
+    "GPUs": (_has_gpus, "two CUDA devices that torch finds"),
     "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
     "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
     "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
@@ -81,7 +88,12 @@ PARTS: Mapping[str, Part] = {
     "training": Part(
         ("robocache_ros.bench.training",),
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
-        ("GPU",),
+        ("GPU", "datasets"),
+    ),
+    "scaling": Part(
+        ("robocache_ros.bench.scaling",),
+        "loading, alignment and training on 1, 2, 4 and 8 GPUs, weak and strong",
+        ("GPUs", "datasets"),
     ),
     "ingest": Part(
         ("robocache_ros.bench.live.ingest_cost",),

@@ -12,11 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,6 +22,7 @@ from typing import Any
 
 from robocache_ros.bench.training.measured import Row, Size, tell
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
+from robocache_ros.bench.training.row_process import ProcessEndedError, lines_of
 from robocache_ros.bench.training.training_parts import PARTS
 from robocache_ros.bench.training.training_report import machine, write
 
@@ -64,30 +62,11 @@ def main(given: list[str] | None = None) -> int:
 
 def rows_of(wanted: dict[str, Any]) -> Iterator[Row]:
     """Yield the rows of a part as its process measures them, and one of its failure if it fails or is ended."""
-    process = subprocess.Popen(
-        [*RUN_PART, json.dumps(wanted)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(wanted["limit_s"], end)
-    with process:
-        timer.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield Row(**json.loads(line))
-            status = process.wait()
-        finally:
-            timer.cancel()
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    if late.is_set() or status:
-        reason = f"ended after {wanted['limit_s']:g} s" if late.is_set() else f"exit status {status}"
-        yield Row(wanted["part"], "failed", None, "", note=f"{reason}; the reason is in its output")
+    try:
+        for line in lines_of([*RUN_PART, json.dumps(wanted)], wanted["limit_s"]):
+            yield Row(**json.loads(line))
+    except ProcessEndedError as ended:
+        yield Row(wanted["part"], "failed", None, "", note=str(ended))
 
 
 if __name__ == "__main__":

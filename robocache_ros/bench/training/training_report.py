@@ -30,12 +30,17 @@ def machine() -> dict[str, Any]:
 
 def write(folder: Path, name: str, title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Replace `name`.json and `name`.md in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    for ending, content in (("json", text), ("md", as_markdown(title, record, rows))):
-        partial = folder / f"{name}.{ending}.partial"
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(folder / f"{name}.{ending}")
+    replace(folder / f"{name}.json", text)
+    replace(folder / f"{name}.md", as_markdown(title, record, rows))
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file as a whole: it is complete at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def as_markdown(title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> str:

@@ -1,0 +1,1 @@
+"""How loading, alignment and training scale with the number of GPUs."""

@@ -1,0 +1,46 @@
+"""A process that prints a line per figure, and has a limit of time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+
+
+class ProcessEndedError(Exception):
+    """The process failed, or was ended. The reason is in its output."""
+
+
+def lines_of(command: Sequence[str], limit_s: float) -> Iterator[str]:
+    """Yield the lines of a process as it prints them. Its errors go to those of this process.
+
+    Args:
+        command: of the process.
+        limit_s: after which it is ended, with all processes that it has started.
+
+    Errors:
+        ProcessEndedError: it failed or was ended, after its last line.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, end)
+    with process:
+        timer.start()
+        try:
+            assert process.stdout is not None
+            yield from process.stdout
+            status = process.wait()
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if late.is_set() or status:
+        reason = f"ended after {limit_s:g} s" if late.is_set() else f"exit status {status}"
+        raise ProcessEndedError(f"{reason}; the reason is in its output")
