@@ -20,6 +20,7 @@ from robocache_ros.remote.store_errors import StoreError, StoreProblem, retried
 THREADS = 8  # requests at once of a process
 OBJECT_BYTES = 64 << 20  # of an object that is read into memory
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # as file systems name it
+_PROBE = ".robocache-probe-"  # an object that is put and deleted, to see what a bucket can do
 _DIGITS = "0123456789abcdef"
 
 T = TypeVar("T")
@@ -138,23 +139,22 @@ class ObjectStore:
 
         Some servers ignore If-None-Match. So one object is put twice, and the second time must fail.
         """
-        name = f".robocache-probe-{secrets.token_hex(8)}"
+        name = f"{_PROBE}{secrets.token_hex(8)}"
         try:
-            try:
-                kept = self.create(name, b"1") and not self.create(name, b"2")
-            except StoreError as error:
-                if error.problem is not StoreProblem.unsupported:
-                    raise
-                kept = False
-            if not kept:
-                raise StoreError(
-                    f"{printable(self.url, 60)}: the bucket does not support conditional puts (If-None-Match), which "
-                    "exports need; use one that does, or a local folder",
-                    StoreProblem.unsupported,
-                )
-        finally:
+            kept = self.create(name, b"1") and not self.create(name, b"2")
+        except StoreError as error:
+            if error.problem is not StoreProblem.unsupported:
+                raise
+            kept = False
+        if not kept:
             with suppress(StoreError):
                 self.delete([name])
+            raise StoreError(
+                f"{printable(self.url, 60)}: the bucket does not support conditional puts (If-None-Match), which "
+                "exports need; use one that does, or a local folder",
+                StoreProblem.unsupported,
+            )
+        self.delete([name])
 
     def _ask(self, name: str, ask: Callable[[Any, str], T], doing: str = "read") -> T:
         """Send a request until it is answered."""
@@ -177,7 +177,7 @@ class ObjectStore:
                 raise
 
     def _shown(self, name: str) -> str:
-        return printable(f"{self.url}/{name}" if name else self.url, 80)
+        return printable(f"{self.url}/{name}" if name and not name.startswith(_PROBE) else self.url, 80)
 
 
 def _system(store: ObjectStore) -> tuple[Any, str]:
