@@ -57,11 +57,16 @@ def live(
 def all_parts(
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("bench-results"),
     part: Annotated[Optional[list[str]], typer.Option(help="Run this part only; may be repeated.")] = None,  # noqa: UP045
+    budget_s: Annotated[
+        float, typer.Option(help="Seconds for all parts: what has not begun by then is not run.")
+    ] = 1200.0,
 ) -> None:
     """Run every part that this machine can run, and write JSON, Markdown and plots; about 20 minutes with one GPU."""
     from robocache_ros.bench.suite.run_parts import run_suite
 
-    failed = run_suite(part or list(PARTS), out, typer.echo)
+    if not 0 < budget_s <= 86_400:
+        raise RoboCacheError(f"budget-s: {budget_s:g} is not in 0..86400; give a duration in s")
+    failed = run_suite(part or list(PARTS), out, typer.echo, budget_s)
     typer.echo(f"results: {out / 'suite.md'}")
     if failed:
         raise typer.Exit(1)

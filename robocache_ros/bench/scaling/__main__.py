@@ -27,7 +27,8 @@ from robocache_ros.bench.training.training_report import machine, replace
 COUNTS = (1, 2, 4, 8)
 FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 5.0, "device": "cuda"}
 QUICK: dict[str, Any] = {"policy": "tiny", "batch": 4, "n_obs": 4, "seconds": 0.01, "device": "cpu"}
-PROCESS = "robocache_ros.bench.scaling.scaling_process"
+# Not as a module: the workers of a loader would import it, and torch with it.
+PROCESS = "from robocache_ros.bench.scaling.scaling_process import main; main()"
 WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing, 96 % of training (published 97.0 %; at 8: 90.8 %)."
 
 
@@ -60,8 +61,9 @@ def main(given: list[str] | None = None) -> int:
 
 def command(count: int, wanted: dict[str, Any]) -> Sequence[str]:
     """Return the command of so many processes."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}") if count > 1 else ()
-    return (sys.executable, *torchrun, "-m", PROCESS, json.dumps(wanted))
+    alone = (sys.executable, "-c", PROCESS, json.dumps(wanted))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    return (*torchrun, "--no-python", *alone) if count > 1 else alone
 
 
 def _write(folder: Path, record: dict[str, Any], there: int) -> None:

@@ -51,6 +51,7 @@ class Part:
         needs: some of `NEEDS`.
         in_suite: more arguments in a run of the whole suite, which has 20 minutes.
         plot: a module that draws the result: `--results FOLDER --out FOLDER`.
+        limit_s: a run of it in the whole suite is ended after so many seconds. What it has written by then is kept.
     """
 
     command: tuple[str, ...]
@@ -58,6 +59,7 @@ class Part:
     needs: tuple[str, ...] = ()
     in_suite: tuple[str, ...] = ()
     plot: str | None = None
+    limit_s: float = 120.0
 
     def missing(self) -> str | None:
         """Return what this machine lacks for the part, None if nothing."""
@@ -89,11 +91,14 @@ PARTS: Mapping[str, Part] = {
         ("robocache_ros.bench.training",),
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
         ("GPU", "datasets"),
+        ("--seconds", "3"),
+        limit_s=480.0,
     ),
     "scaling": Part(
         ("robocache_ros.bench.scaling",),
         "loading, alignment and training on 1, 2, 4 and 8 GPUs, weak and strong",
         ("GPUs", "datasets"),
+        limit_s=300.0,
     ),
     "ingest": Part(
         ("robocache_ros.bench.live.ingest_cost",),
@@ -112,21 +117,26 @@ PARTS: Mapping[str, Part] = {
         "datasets of each format through the loader, beside the loaders that others use",
         ("recordings", "datasets"),
         ("--rounds", "1"),
+        limit_s=240.0,
     ),
     "formats": Part(
         ("robocache_ros.bench.formats",),
         "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
         ("recordings", "datasets"),
+        ("--limit-s", "100"),
+        limit_s=150.0,
     ),
     "loading-gpu": Part(
         ("robocache_ros.bench.loading.on_gpu",),
         "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
         ("GPU", "datasets"),
+        limit_s=240.0,
     ),
     "export": Part(
         ("robocache_ros.bench.export",),
         "exports of recordings, against the encoders alone and forge-robotics",
         ("recordings",),
         ("--rounds", "1", "--seconds", "10", "--minutes", "5"),
+        limit_s=180.0,
     ),
 }

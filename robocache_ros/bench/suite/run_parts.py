@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -15,19 +17,22 @@ from robocache_ros.bench.suite.benchmark_parts import PARTS
 from robocache_ros.bench.suite.system_state import activity, busy_seconds, disturbances, system
 from robocache_ros.errors import RoboCacheError
 
-ENOUGH_S = 1800.0  # a part that takes longer is ended
+BUDGET_S = 1200.0
+LEAST_S = 5.0  # with less time left, no part is begun
+OUTPUT = "output.txt"
 LAST_LINES = 5  # of the output of a part that failed
 
 Tell = Callable[[str], None]
 
 
-def run_suite(names: Sequence[str], out: Path, tell: Tell) -> int:
-    """Run parts into a folder, and write suite.json and suite.md about all of them.
+def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUDGET_S) -> int:
+    """Run parts into a folder, and write suite.json and suite.md about all of them after each.
 
     Args:
         names: of the parts.
         out: the folder; each part has a folder of its name in it.
-        tell: called with a line about each part.
+        tell: called with a line about each part, when it begins and when it is over.
+        budget_s: for all parts. One that does not end in time is ended, and the following ones are not run.
 
     Returns:
         The number of parts that failed. Parts for which the machine lacks something do not count.
@@ -40,47 +45,63 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell) -> int:
         raise RoboCacheError(f"bench: {unknown[0]!r} is not a part; choose from {', '.join(PARTS)}")
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": system(), "parts": {}}
+    end = time.monotonic() + budget_s
     for name in names:
-        result["parts"][name] = told = run_part(name, out / name)
+        left_s = end - time.monotonic()
+        limit_s = min(PARTS[name].limit_s, left_s)
+        if (reason := _not_run(name, left_s, budget_s)) is None:
+            tell(f"{time.strftime('%H:%M:%S')} {name}: at most {limit_s:.0f} s; its output is in {out / name / OUTPUT}")
+        result["parts"][name] = told = run_part(name, out / name, limit_s, reason)
         reason = f": {told['reason']}" if told["reason"] else ""
-        tell(f"{name}: {told['state']}{reason} ({told['seconds']:.0f} s)")
+        tell(f"{time.strftime('%H:%M:%S')} {name}: {told['state']}{reason} ({told['seconds']:.0f} s)")
         (out / "suite.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         (out / "suite.md").write_text(as_markdown(result, out), encoding="utf-8")
     return sum(told["state"] == "failed" for told in result["parts"].values())
 
 
-def run_part(name: str, out: Path) -> dict[str, Any]:
+def _not_run(name: str, left_s: float, budget_s: float) -> str | None:
+    if (missing := PARTS[name].missing()) is not None:
+        return f"needs {missing}"
+    return f"the {budget_s:.0f} s are over; run it alone, or with a larger --budget-s" if left_s < LEAST_S else None
+
+
+def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[str, Any]:
     """Run a part in a process; return its state (measured, failed, not run), the reason, seconds and disturbances."""
     part = PARTS[name]
-    told: dict[str, Any] = {"state": "not run", "reason": None, "seconds": 0.0, "disturbed": []}
-    if (missing := part.missing()) is not None:
-        return {**told, "reason": f"needs {missing}"}
+    if not_run is not None:
+        return {"state": "not run", "reason": not_run, "seconds": 0.0, "disturbed": []}
     out.mkdir(parents=True, exist_ok=True)
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
-    log = out / "output.txt"
+    log = out / OUTPUT
+    log.unlink(missing_ok=True)
     commands = [[*part.command, *part.in_suite, "--out", str(out)]]
     if part.plot:
         commands.append([part.plot, "--results", str(out), "--out", str(out)])
-    reason = next((found for command in commands if (found := _failure(command, log))), None)
+    reason = next((found for command in commands if (found := _failure(command, log, limit_s))), None)
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "failed" if reason else "measured"
     return {"state": state, "reason": reason, "seconds": round(seconds, 1), "disturbed": disturbed}
 
 
-def _failure(command: Sequence[str], log: Path) -> str | None:
+def _failure(command: Sequence[str], log: Path, limit_s: float) -> str | None:
     """Run a command with its output in a file; return why it failed, None if it did not."""
     with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT, timeout=ENOUGH_S
-            )
+            status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return f"ended after {ENOUGH_S:.0f} s; see {log}"
-    if done.returncode == 0:
+            return f"ended after {limit_s:.0f} s; see {log}"
+        finally:  # also the processes that it has started, and after Ctrl-C
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if status == 0:
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LAST_LINES:]
-    return f"exit status {done.returncode}: {' / '.join(lines)[-300:]}; see {log}"
+    return f"exit status {status}: {' / '.join(lines)[-300:]}; see {log}"
 
 
 def _children_s() -> float:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from robocache_ros.bench.training.training_report import machine, write
 
 FULL = Size(episodes=100, seconds=6.0, workers=max(1, (os.cpu_count() or 2) - 2), tiny=False)
 QUICK = Size(episodes=1, seconds=0.02, workers=0, tiny=True)
-RUN_PART = (sys.executable, "-m", "robocache_ros.bench.training.training_parts")
+# Not as a module: the workers of a loader would import it, and torch with it.
+RUN_PART = (sys.executable, "-c", "from robocache_ros.bench.training.training_parts import main; main()")
 
 
 def main(given: list[str] | None = None) -> int:
@@ -37,9 +38,10 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for training.json and training.md")
     parser.add_argument("--quick", action="store_true", help="tiny policies and data: no figure means anything")
     parser.add_argument("--part", action="append", choices=PARTS, help="this part only; may be repeated")
+    parser.add_argument("--seconds", type=float, help="of each measurement; default: 6")
     parser.add_argument("--limit-s", type=float, help="seconds after which a part is ended; default: its own limit")
     args = parser.parse_args(given)
-    size = QUICK if args.quick else FULL
+    size = QUICK if args.quick else replace(FULL, seconds=args.seconds or FULL.seconds)
     rows: dict[tuple[str, str], Row] = {}
     record: dict[str, Any] = {"machine": machine(), "quick": args.quick, "size": asdict(size), "took_s": {}}
     failed = 0

@@ -31,7 +31,7 @@ def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
 
 
 def test_processes_that_fail_are_named_with_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "PROCESS", "robocache_ros.no_such_module")
+    monkeypatch.setattr(bench, "PROCESS", "import sys; sys.exit(1)")
     monkeypatch.setattr(bench, "COUNTS", (1,))
 
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 1

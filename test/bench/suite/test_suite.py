@@ -42,7 +42,8 @@ def test_each_part_is_told_as_measured_failed_or_not_run(parts: dict[str, Part],
     assert found["lacks"]["reason"] == "needs a GPU"
     assert found["fails"]["reason"].startswith("exit status 2: ")
     assert (tmp_path / "fails" / "output.txt").is_file()
-    assert told[0].startswith("works: measured (")
+    assert told[0].endswith(f" works: at most 120 s; its output is in {tmp_path / 'works' / 'output.txt'}")
+    assert " works: measured (" in told[1]
 
 
 def test_the_page_contains_the_tables_and_plots_of_each_part(parts: dict[str, Part], tmp_path: Path) -> None:
@@ -61,20 +62,28 @@ def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
         run_suite(["vector"], tmp_path, lambda _line: None)
 
 
-def test_a_part_that_takes_too_long_is_ended(
+def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
     parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing")
-    monkeypatch.setattr(run_parts, "ENOUGH_S", 0.2)
-    monkeypatch.setattr(run_parts, "_failure", _without_out(run_parts._failure))
+    (tmp_path / "waits").mkdir()
+    (tmp_path / "waits" / "half.md").write_text("# Half of it\n", encoding="utf-8")
+    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=0.2)
+    failure = run_parts._failure
+    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
     run_suite(["waits"], tmp_path, lambda _line: None)
     found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
     assert found["state"] == "failed"
     assert "ended after 0 s" in found["reason"]
+    assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
 
 
-def _without_out(failure):  # type: ignore[no-untyped-def]
-    return lambda command, log: failure(command[:4], log)
+def test_without_time_left_parts_are_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+    told: list[str] = []
+    assert run_suite(["works", "lacks"], tmp_path, told.append, budget_s=1.0) == 0
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert found["works"]["reason"] == "the 1 s are over; run it alone, or with a larger --budget-s"
+    assert found["lacks"]["reason"] == "needs a GPU"
+    assert len(told) == 2
 
 
 def test_the_command_names_what_a_part_needs(
