@@ -12,6 +12,7 @@ import typer
 from robocache_ros.cli import option_types as given
 from robocache_ros.cli.dataset_options import with_export_options
 from robocache_ros.cli.stop_signals import StopSignals
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def export(
     ] = False,
     pieces: given.Pieces = None,
     shard: given.ShardOf = None,
+    on: given.RunsOn = given.On.here,
+    address: given.RayAddress = None,
+    per_task: given.PerTask = None,
     device: given.Device = "cpu",
     json: given.AsJson = False,
     log_json: given.LogJson = False,
@@ -55,6 +59,7 @@ def export(
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.output import export_outcome, shard_outcome
     from robocache_ros.cli.output.progress_display import shown_progress
+    from robocache_ros.export.engines.chosen_engine import chosen_engine
     from robocache_ros.export.freed_memory import return_freed_memory
     from robocache_ros.export.job import export_together
     from robocache_ros.export.outputs.append_export import append_folders, append_outputs
@@ -63,12 +68,15 @@ def export(
     from robocache_ros.remote.any_path import any_path, is_url
     from robocache_ros.spec import load_spec
 
+    engine = chosen_engine(on.value, jobs=jobs, address=address, per_task=per_task)
     part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
     out = any_path(out, "datasets")
     recordings = given_recordings(bags, manifest, but=None if is_url(out) else out)
     outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
     return_freed_memory()
     if dry_run:
+        if on is not given.On.here:
+            raise RoboCacheError("--dry-run: is computed on this machine; leave out --on")
         _dry_run(recordings, outputs, out, overwrite or append, jobs, pieces, device, json)
         return
     kept_in = out
@@ -85,11 +93,11 @@ def export(
             out,
             overwrite=overwrite,
             report=report,
-            jobs=jobs,
             on_error=on_error.value,
             progress=stop.checked(progress),
             pieces=pieces,
             device=device,
+            engine=engine,
         )
     if isinstance(done, ShardResult):
         shard_outcome.show(done, out, json=json)

@@ -81,6 +81,13 @@ class Action(str, Enum):
     next_delta = "next-delta"
 
 
+class On(str, Enum):
+    """What runs the conversions of an export."""
+
+    here = "here"
+    ray = "ray"
+
+
 class OnError(str, Enum):
     """How an export handles the other recordings if one cannot be converted."""
 
@@ -127,6 +134,27 @@ AtInvalid = Annotated[
 Jobs = Annotated[
     Optional[int],  # noqa: UP045 - typer reads it at run time
     typer.Option("--jobs", "-j", help="Processes that convert recordings; the number of cores by default."),
+]
+RunsOn = Annotated[
+    On,
+    typer.Option(
+        "--on", help="Convert on this machine, or with Ray: a task per recording, as many as its machines run."
+    ),
+]
+RayAddress = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--address",
+        help="With --on ray: the cluster, as HOST:PORT; else RAY_ADDRESS, or a Ray started on this machine.",
+    ),
+]
+PerTask = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--per-task",
+        metavar="NEEDS",
+        help="With --on ray: what a recording needs, as cpus=2,gpus=0.25,memory=4GB; memory is estimated by default.",
+    ),
 ]
 Device = Annotated[
     str,

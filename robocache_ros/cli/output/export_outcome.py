@@ -72,10 +72,10 @@ def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: b
             text = f"stopped; {kept} converted recordings are kept in {where}: run the same command again"
         else:
             text = "stopped; nothing is kept: run the same command to start again"
-        # typer 0.9 would exit with 1 after Ctrl-C
-        code = 128 + signal.SIGINT if isinstance(stop, KeyboardInterrupt) else stop.code
+        # typer 0.9 would exit with 1 after Ctrl-C, and Ray replaces the code of SIGTERM
+        code = 128 + (signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM)
         if json:
-            print_document("export", {}, exit_code=int(code or 0), errors=[text])
+            print_document("export", {}, exit_code=code, errors=[text])
         if log_json:
             log_line("stopped", message=text, kept=kept)
         if not json and not log_json:

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.engines.task_engine import Task, TaskT
+from robocache_ros.export.engines.task_engine import Finished, Task, TaskT
 from robocache_ros.export.pieces.progress import Event, Progress
 
 
@@ -17,12 +17,6 @@ class Assigned(NamedTuple):
     """What is sent to a process before the tasks of a run."""
 
     work: Callable[[Any, Progress], Any]
-
-
-class Finished(NamedTuple):
-    """What a process sends when it has run a task; before, it sends events."""
-
-    result: Any
 
 
 class Collector(Generic[TaskT]):

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +20,8 @@ from typing import Any, NamedTuple
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.collector import Assigned, Collector, Finished, next_of
-from robocache_ros.export.engines.task_engine import ResultT, Task, TaskT
-from robocache_ros.export.file_errors import error_number
+from robocache_ros.export.engines.collector import Assigned, Collector, next_of
+from robocache_ros.export.engines.task_engine import ResultT, Task, TaskT, finished
 from robocache_ros.export.freed_memory import return_freed_memory
 from robocache_ros.export.pieces.progress import Event, Progress
 
@@ -197,15 +195,7 @@ def _work(connection: Connection, threads: int) -> None:
             if isinstance(task, Assigned):
                 work = task.work
                 continue
-            try:
-                told: Any = Finished(work(task, connection.send))
-            except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
-                told = OSError(error_number(error), os.strerror(error_number(error)), error.filename)
-            except RoboCacheError as error:
-                told = error
-            except Exception:
-                told = RuntimeError(f"{task.name}:\n{traceback.format_exc()}")
-            connection.send(told)
+            connection.send(finished(work, task, connection.send))
     except (EOFError, BrokenPipeError):
         return  # the parent has closed the connection
 

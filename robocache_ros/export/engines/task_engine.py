@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.pieces.progress import Progress
 
 
@@ -78,7 +81,8 @@ class Engine(Protocol):
                 `done` and `tell` are not called at the same time.
 
         Errors:
-            Whatever `work` raises, and RoboCacheError: tasks cannot be run. Other tasks are ended.
+            Whatever `work` raises, unless the engine gives it to `done`; RoboCacheError: tasks cannot be run. The other
+            tasks are ended.
         """
 
     def __enter__(self) -> object: ...
@@ -86,3 +90,21 @@ class Engine(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Finished(NamedTuple):
+    """What a task has returned in another process."""
+
+    result: Any
+
+
+def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, tell: Progress) -> Finished | Exception:
+    """Run a task; return its result, or its error as one that can be pickled, with the traceback if it is a defect."""
+    try:
+        return Finished(work(task, tell))
+    except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
+        return OSError(error_number(error), os.strerror(error_number(error)), error.filename)
+    except RoboCacheError as error:
+        return error
+    except Exception:
+        return RuntimeError(f"{task.name}:\n{traceback.format_exc()}")

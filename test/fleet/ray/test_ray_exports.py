@@ -1,0 +1,135 @@
+"""Exports whose recordings are converted by Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.engines.chosen_engine import chosen_engine
+from robocache_ros.export.job import export
+from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
+from robocache_ros.export.pieces.progress import Converted, Event, Started
+
+from ...export.pieces.conftest import Contents, contents
+from ...export.readers.sensor_recording import sensor_spec
+from .conftest import CPUS, ROOT
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers_makes_the_bytes_of_one_process(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
+) -> None:
+    told: list[Event] = []
+    engine = chosen_engine("ray", per_task=f"cpus={CPUS // workers}")
+
+    out = export(recordings, sensor_spec(), tmp_path / "set", engine=engine, progress=told.append).out
+
+    assert contents(out) == undisturbed
+    assert [event.jobs for event in told if isinstance(event, Started)] == [workers]
+    assert sum(isinstance(event, Converted) for event in told) == len(recordings)
+
+
+def test_a_recording_that_cannot_be_read_is_found_by_its_task(
+    ray_address: str, recordings: list[Path], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.mcap"
+    bad.write_bytes(b"no recording")
+
+    with pytest.raises(RoboCacheError) as error:
+        export([*recordings, bad], sensor_spec(), tmp_path / "set", engine=chosen_engine("ray"))
+
+    first, last = str(error.value).splitlines()
+    assert "bad.mcap" in first
+    assert "1 of 6 recordings failed; the others are kept" in last
+    assert piece_store(tmp_path / "set").count() == 5
+
+
+def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(json.dumps(sensor_spec().to_dict()))
+    arguments = ["export", *map(str, recordings), "--spec", str(spec), "--out", str(tmp_path / "set"), "--on", "ray"]
+    return [sys.executable, "-m", "robocache_ros", *arguments, *more]
+
+
+def test_the_command_connects_to_a_cluster_and_prints_its_document_alone(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        command(recordings, tmp_path, "--json", "--address", ray_address),
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["episodes"] > 0
+    assert contents(tmp_path / "set") == undisturbed
+
+
+def of_session(folder: Path) -> list[str]:
+    """The processes of a Ray whose files are in a folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{folder}/ray-" in line:
+            found.append(line.replace("\0", " "))
+    return found
+
+
+def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    out = tmp_path / "set"
+    folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
+    running = subprocess.Popen(
+        command(recordings, tmp_path),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while running.poll() is None and not piece_store(out).count():
+        os.sched_yield()
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    said, errors = running.communicate(timeout=60)
+
+    assert (running.returncode, said) == (130, "")
+    ours = [line for line in errors.splitlines() if not line.startswith("[")]  # Ray logs that a machine is slow
+    assert [line.partition("; ")[0] for line in ours] == ["robocache: stopped"], errors
+    assert of_session(folder) == []
+    folder.rmdir()  # it is empty
+    assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]
+    assert len(list((out / OWN_PIECES).iterdir())) == piece_store(out).count()
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    done = subprocess.run(
+        command(recordings, tmp_path, "--address", "127.0.0.1:1"), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "address: 127.0.0.1:1: no Ray answers" in line
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.timeout(300)
+def test_killed_workers_and_a_killed_driver_change_no_byte(
+    ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    spec, program = tmp_path / "spec.yaml", Path(__file__).with_name("killed_fleet.py")
+    spec.write_text(json.dumps(sensor_spec().to_dict()))
+    arguments = [str(program), str(recordings[0].parent), str(spec), str(tmp_path / "set")]
+    done = subprocess.run(
+        [sys.executable, *arguments, "--workers", "4", "--drivers", "1", "--address", ray_address],
+        stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == {"statuses": [-signal.SIGKILL, 0], "kept": [ANY, 0], "killed": 4}
+    assert contents(tmp_path / "set") == undisturbed
