@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from robocache_ros.export.formats.delta.tick_columns import RANGE
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.validate.checksum_list import sha256
+from robocache_ros.extras import need
 
 RANGE_EPISODES = 1000  # episodes of a partition
 FILE_MB = 100  # from this size on, the next episode begins another file
@@ -21,24 +23,19 @@ DRAFT = "draft-{chunk_index}-{file_index}.parquet"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table: its path in the folder of the table, its partition, and the episodes in it."""
+    """A file of a table.
+
+    Attributes:
+        path: in the folder of the table.
+        size: in bytes.
+        first_of_range: its partition.
+        stats: statistics of its columns, as JSON of the Delta protocol.
+    """
 
     path: str
     size: int
     first_of_range: int
-    rows: int
-    first: int
-    last: int
-
-    def stats(self) -> str:
-        """Return the statistics of the Delta protocol, by which queries of some episodes skip other files."""
-        told = {
-            "numRecords": self.rows,
-            "minValues": {"episode": self.first},
-            "maxValues": {"episode": self.last},
-            "nullCount": {"episode": 0},
-        }
-        return json.dumps(told, separators=(",", ":"))
+    stats: str
 
 
 def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]]) -> list[DataFile]:
@@ -56,18 +53,46 @@ def write_data_files(table: Path, episodes: Iterable[tuple[int, Iterable[Any]]])
 
 def _write_range(table: Path, first_of_range: int, episodes: Iterator[tuple[int, Iterable[Any]]]) -> list[DataFile]:
     folder = table / f"{RANGE}={first_of_range}"
-    rows: dict[Path, dict[int, int]] = {}  # by file, the number of rows of each episode
+    drafts: dict[Path, None] = {}
     with closing(Table(folder, DRAFT, FILE_MB)) as files:
-        for number, parts in episodes:
-            count = 0
+        for _, parts in episodes:
             for part in parts:
                 files.append(part)
-                count += len(part)
             chunk, file = files.end_episode()
-            rows.setdefault(folder / DRAFT.format(chunk_index=chunk, file_index=file), {})[number] = count
+            drafts[folder / DRAFT.format(chunk_index=chunk, file_index=file)] = None
     found = []
-    for draft, of_file in rows.items():
+    for draft in drafts:
         named = draft.rename(folder / f"part-{sha256(draft)[:32]}.parquet")
-        size, path = named.stat().st_size, named.relative_to(table).as_posix()
-        found.append(DataFile(path, size, first_of_range, sum(of_file.values()), min(of_file), max(of_file)))
+        path = named.relative_to(table).as_posix()
+        found.append(DataFile(path, named.stat().st_size, first_of_range, _statistics(named)))
     return found
+
+
+def indexed_columns(schema: Any) -> int:
+    """Return the number of columns of which the log has statistics: those before the first struct or list.
+
+    deltalake (1.6) takes a column with statistics in which the minimum is missing for one that matches no filter, and
+    Polars (2.1) does not read those of some fields of a struct only. So the columns with statistics are stated, and
+    each has all of them.
+    """
+    nested = [index for index, field in enumerate(schema) if field.type.num_fields]
+    return nested[0] if nested else len(schema)
+
+
+def _statistics(path: Path) -> str:
+    """Return the statistics of a parquet file, by which queries skip files, from its footer."""
+    told = need("pyarrow.parquet", "export").read_metadata(path)
+    found: dict[str, Any] = {"numRecords": told.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for index in range(indexed_columns(told.schema.to_arrow_schema())):
+        stats = [told.row_group(group).column(index).statistics for group in range(told.num_row_groups)]
+        name = told.schema.column(index).name
+        found["nullCount"][name] = sum(one.null_count for one in stats)
+        if known := [one for one in stats if one.has_min_max]:  # all values may be null
+            found["minValues"][name] = _plain(min(one.min for one in known))
+            found["maxValues"][name] = _plain(max(one.max for one in known))
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON; a time in UTC, to the millisecond, as the protocol has it."""
+    return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}Z" if isinstance(value, datetime) else value

@@ -113,7 +113,7 @@ def episode_row(
     return {
         "episode": number,
         "length": episode.length,
-        "recording": printable(episode.recording, 4096),
+        "recording": printable(episode.recording, 1000),
         "recording_episode": episode.number,
         "recording_key": recording.key,
         "task": episode.task,

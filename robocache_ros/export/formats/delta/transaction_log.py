@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.formats.delta.data_files import DataFile
+from robocache_ros.export.formats.delta.data_files import DataFile, indexed_columns
 from robocache_ros.export.formats.delta.tick_columns import RANGE
 from robocache_ros.extras import need
 
 LOG = "_delta_log"
 FIRST_COMMIT = f"{LOG}/{0:020d}.json"
 EPISODES_NUMBERED = "robocache.episodes"  # transaction identifier; its version is the number of numbers given
-PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}  # keeps old versions readable
+_PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}  # keeps old versions readable
+_INDEXED = "delta.dataSkippingNumIndexedCols"
 MAX_ATTEMPTS = 1000  # each failure is the success of another process
 
 
@@ -39,6 +40,7 @@ class TransactionLog:
     def __init__(self, uri: str, schema: Any, storage: dict[str, str] | None = None) -> None:
         arrow = need("pyarrow", "export")
         self.uri, self._storage = uri, storage
+        self._properties = {**_PROPERTIES, _INDEXED: str(indexed_columns(schema))}
         self._schema = need("deltalake", "fleet").Schema.from_arrow(
             arrow.schema([*schema, arrow.field(RANGE, arrow.int64())])
         )
@@ -64,7 +66,7 @@ class TransactionLog:
                     self._schema,
                     _adds(files, time_ms),
                     partition_by=[RANGE],
-                    configuration=PROPERTIES,
+                    configuration=self._properties,
                     storage_options=self._storage,
                     commit_properties=_properties(transactions),
                 )
@@ -155,7 +157,7 @@ def make_repeatable(table: Path, identity: str, time_ms: int) -> None:
 
 def _adds(files: Sequence[DataFile], time_ms: int) -> list[Any]:
     add = need("deltalake.transaction", "fleet").AddAction
-    return [add(file.path, file.size, {RANGE: str(file.first_of_range)}, time_ms, True, file.stats()) for file in files]
+    return [add(file.path, file.size, {RANGE: str(file.first_of_range)}, time_ms, True, file.stats) for file in files]
 
 
 def _properties(transactions: Mapping[str, int]) -> Any:
