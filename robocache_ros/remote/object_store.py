@@ -18,7 +18,7 @@ from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.store_errors import StoreError, StoreProblem, retried
 
 THREADS = 8  # requests at once of a process
-OBJECT_BYTES = 64 << 20  # of an object that is read into memory
+OBJECT_BYTES = 512 << 20  # of an object that is read into memory, such as the list of the files of a dataset
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # as file systems name it
 _PROBE = ".robocache-probe-"  # an object that is put and deleted, to see what a bucket can do
 _DIGITS = "0123456789abcdef"

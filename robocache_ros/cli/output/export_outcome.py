@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.report.exported_facts import recording_facts
 
@@ -66,9 +66,14 @@ def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: b
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        kept = piece_store(out, pieces).count()
-        if kept:
-            where = printable(pieces or out, 60)
+        where = printable(pieces or out, 60)
+        try:
+            kept = piece_store(out, pieces).count()
+        except RoboCacheError:  # of a bucket
+            kept = None
+        if kept is None:
+            text = f"stopped; converted recordings are kept in {where}: run the same command again"
+        elif kept:
             text = f"stopped; {kept} converted recordings are kept in {where}: run the same command again"
         else:
             text = "stopped; nothing is kept: run the same command to start again"

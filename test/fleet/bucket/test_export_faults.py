@@ -78,14 +78,15 @@ def test_expired_credentials_are_one_line_and_the_same_call_continues(
     assert objects(faulty_s3) == local()
 
 
+@pytest.mark.parametrize("during", [Converted, Merging])
 def test_two_exports_of_one_plan_make_one_dataset(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], during: type[Event]
 ) -> None:
     url = f"{s3.url}/out"
     inner: list[object] = []
 
     def start_another(event: Event) -> None:
-        if isinstance(event, Merging) and not inner:
+        if isinstance(event, during) and not inner:
             inner.append(None)
             inner[0] = export(bags, spec, url, NO_MEDIA)
 
