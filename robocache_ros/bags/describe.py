@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,22 @@ from robocache_ros.bags.clocks.choose import timeline_of
 from robocache_ros.bags.frames.recorded_frames import FrameInfo, FrameRecorder
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.stats import Recorder, TopicStats, clock_notes
+from robocache_ros.bags.stats import LOST_PERIODS, Recorder, TopicStats, clock_notes
 from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.any_path import is_url
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE
 from robocache_ros.spec.message_types import POINT_DATATYPES
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
+SAMPLED = (
+    "the index and a few chunks were read: losses and gaps are not known, and rates are means; download the recording "
+    "to measure them"
+)
+NOT_CHECKED = "most messages were not read, and their checksums not verified"
 SAMPLES = 8  # sample messages per topic, evenly spaced
 
 
@@ -48,6 +55,7 @@ class BagInfo:
     topics: dict[str, TopicInfo]
     definitions: dict[str, str] = field(default_factory=dict, repr=False)  # by message type, if recorded
     frames: dict[str, FrameInfo] = field(default_factory=dict, repr=False)  # frames with a parent, by name
+    is_sampled: bool = False  # only a few chunks were read: losses, gaps and duplicates are not known
 
     @property
     def duration_s(self) -> float:
@@ -56,12 +64,15 @@ class BagInfo:
 
 
 def describe(path: str | Path) -> BagInfo:
-    """Read a recording in one pass and describe it."""
-    with Bag(path) as bag:
+    """Read a recording in one pass and describe it. Of large mcap files at URLs, read the index and a few chunks."""
+    with ExitStack() as stack:
+        bag = stack.enter_context(Bag(path, sampled=True))
+        if is_url(path) and not bag.sampled_spans and any(file.suffix == ".mcap" for file in bag.files):
+            bag = stack.enter_context(Bag(path, whole=True))
         recorder = Recorder(bag.topics.values(), bag.definitions)
         kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
         # Odd, so that the samples include both publishers if two publishers alternate.
-        strides = {name: topic.count // SAMPLES | 1 for name, topic in bag.topics.items()}
+        strides = {name: int(topic.count * bag.share) // SAMPLES | 1 for name, topic in bag.topics.items()}
         frames = FrameRecorder(bag.topics.values())
         for message in _sampled(recorder.watch(bag.messages()), kept, strides):
             if message.topic in frames.topics:
@@ -69,13 +80,24 @@ def describe(path: str | Path) -> BagInfo:
         topics = {}
         timeline = timeline_of(recorder.times())
         for name, stats in recorder.stats(timeline).items():
+            if bag.sampled_spans:
+                stats = _of_samples(stats, bag.sampled_spans.get(name, (bag.start_ns, bag.stop_ns)))
             messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
             topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
         size = sum(file.stat().st_size for file in bag.files)
         clocks = clock_notes(topic.stats for topic in topics.values())
         notes = (*bag.notes, *filter(None, [timeline.note]), *clocks)
         return BagInfo(
-            bag.path, size, bag.start_ns, bag.stop_ns, notes, bag.integrity, topics, bag.definitions, frames.frames()
+            bag.path,
+            size,
+            bag.start_ns,
+            bag.stop_ns,
+            (*notes, SAMPLED) if bag.sampled_spans else notes,
+            NOT_CHECKED if bag.sampled_spans else bag.integrity,
+            topics,
+            bag.definitions,
+            frames.frames(),
+            bool(bag.sampled_spans),
         )
 
 
@@ -105,6 +127,34 @@ def cloud_points(message: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     points = np.stack(columns, axis=1).astype(np.float32)
     finite: np.ndarray[Any, np.dtype[np.float32]] = points[np.isfinite(points).all(axis=1)]
     return finite
+
+
+def _of_samples(stats: TopicStats, span_ns: tuple[int, int]) -> TopicStats:
+    """Return the statistics of a topic of which a few parts were read, with what is known of the whole.
+
+    Args:
+        stats: of these parts, with the number of all messages.
+        span_ns: first and last time of the topic.
+    """
+    first_ns, last_ns = span_ns
+    mean_ms = (last_ns - first_ns) / max(stats.count - 1, 1) / 1e6
+    if not mean_ms:
+        return replace(stats, start_ns=first_ns, stop_ns=last_ns)
+    period_ms = min(stats.period_ms, mean_ms) if stats.period_ms else mean_ms  # of slow topics: that between the parts
+    near = stats.intervals_ms[stats.intervals_ms <= LOST_PERIODS * period_ms]
+    near = near if len(near) else np.array([period_ms])
+    low, high = np.quantile(near, [0.05, 0.95])
+    return replace(
+        stats,
+        start_ns=first_ns,
+        stop_ns=last_ns,
+        rate_hz=1000 / mean_ms,
+        period_ms=period_ms,
+        jitter_ms=float(high - low) / 2,
+        missing=max(0, round((last_ns - first_ns) / 1e6 / float(near.mean())) - len(near)),  # lost ones and unread ones
+        gaps=(),
+        intervals_ms=near,
+    )
 
 
 def _sampled(

@@ -16,12 +16,14 @@ from robocache_ros.bags.source import RawMessage, Source
 from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
 from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
-from robocache_ros.bags.storage.mcap import NOT_ROS
+from robocache_ros.bags.storage.mcap import NOT_ROS, McapFile
 from robocache_ros.bags.storage.merge import merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
 from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
 from robocache_ros.decode.cdr.release_types import RELEASES, find_release
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.any_path import any_path, is_url
+from robocache_ros.remote.held_files import hold
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
@@ -39,24 +41,31 @@ class Bag:
         files: the storage files, in the order they were written.
         topics: topics by name.
         start_ns, stop_ns: log time of the first message in use, and exclusive end after the last one.
+        share: of the chunks that are read.
+        sampled_spans: first and last log time by topic, if not all messages are read; from the index.
 
     Args:
-        path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file.
+        path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file; or its URL.
+        whole: of a URL: download everything, ahead of what is read; otherwise what is read of an mcap file.
+        sampled: of a URL: messages are those of a few chunks of mcap files, which stand for the others.
 
     Errors:
         RoboCacheError: not a recording, or a recording without readable data.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, whole: bool = False, sampled: bool = False) -> None:
+        self.path = any_path(path, "recordings")
         self._notes: list[str] = []
         self._stack = ExitStack()
+        self.share = 1.0
+        self.sampled_spans: dict[str, tuple[int, int]] = {}
         self._sources: list[tuple[str, Source]] = []  # (file name, source)
         try:
             metadata = self._check()
             self.files = storage_files(self.path)
+            self._stack.enter_context(hold(self.files if whole else ()))
             self._note_other_files(metadata)
-            self._open(metadata)
+            self._open(metadata, sampled)
             sources = [source for _, source in self._sources]
             self.topics = merged_topics(sources)
             if not any(topic.count for topic in self.topics.values()):
@@ -165,10 +174,15 @@ class Bag:
             named, read = printable(metadata.files[0], 60), printable(found[0], 60)
             self._notes.append(f"metadata.yaml names {named}, which does not exist; {read}{more} was read instead")
 
-    def _open(self, metadata: Metadata) -> None:
+    def _open(self, metadata: Metadata, sampled: bool) -> None:
         for file in self.files:
             name = printable(file.name)
-            source = self._unpack(file) if file.suffix == ".zstd" else open_storage(file)
+            source = self._unpack(file) if file.suffix == ".zstd" else open_storage(file, sampled=sampled)
+            if isinstance(source, McapFile) and source.share < 1:
+                self.share = min(self.share, source.share)
+                for topic, (first_ns, last_ns) in source.spans.items():
+                    known = self.sampled_spans.get(topic, (first_ns, last_ns))
+                    self.sampled_spans[topic] = min(known[0], first_ns), max(known[1], last_ns)
             self._stack.callback(source.close)
             if metadata.compression == "message":
                 source = CompressedMessages(source)
@@ -220,12 +234,12 @@ class Bag:
 
 def check_recordings(paths: Iterable[str | Path], spec: FusionSpec) -> None:
     """Refuse recordings that cannot be read or do not match the spec, before the first one is processed."""
-    found = [Path(path) for path in paths]
+    found = [any_path(path, "recordings") for path in paths]
     for path in found:
         check_files(path)
     for path in found:
-        # Compressed files are not decompressed here, but once, during the conversion.
-        if all(file.suffix != ".zstd" for file in storage_files(path)):
+        # Compressed files are not decompressed here, but once, during the conversion; nor are whole files downloaded.
+        if all(file.suffix == ".mcap" if is_url(path) else file.suffix != ".zstd" for file in storage_files(path)):
             with Bag(path) as bag:
                 bag.require(spec)
 

@@ -25,6 +25,7 @@ from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.cache import cache_directory
+from robocache_ros.remote.remote_path import RemotePath
 
 VERSION = 1
 MAX_BYTES = 16 << 30  # of the values, which are in memory together
@@ -104,7 +105,8 @@ def _folders(files: tuple[Path, ...]) -> list[Path]:
     if not files:
         return []
     cache = cache_directory()
-    beside: Path = getattr(files[0], "cache_folder", files[0].parent)  # of downloaded files: in their cache
+    first = files[0]
+    beside = first.cache.folder if isinstance(first, RemotePath) else first.parent
     return [beside, *([cache / "statistics"] if cache else [])]
 
 

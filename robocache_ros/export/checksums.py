@@ -7,12 +7,15 @@ import os
 import stat
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.held_files import hold, opened, stored
+from robocache_ros.remote.remote_path import RemotePath
 
 _BLOCK_BYTES = 1 << 20
 
@@ -21,6 +24,8 @@ Identity = tuple[int, int, int, int]  # device, inode, size, ctime in ns
 
 class Checksums:
     """Computes the SHA-256 of a recording's files on a separate thread. A context manager: exit stops the thread.
+
+    Files at URLs are downloaded meanwhile, and kept until exit: other readers read what has arrived.
 
     Args:
         recording: a folder or a file. The constructor notes the sizes and times of its files, before any read.
@@ -35,6 +40,8 @@ class Checksums:
     def __init__(self, recording: Path) -> None:
         self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self.unread = unread_files(recording)
+        self._held = ExitStack()
+        self._held.enter_context(hold(self._before))
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, "checksums")
         self._digests = {file: self._pool.submit(self._sha256, file) for file in self._before}
@@ -66,32 +73,44 @@ class Checksums:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+        self._held.close()
         self._pool.shutdown(cancel_futures=True)
 
     def _sha256(self, file: Path) -> str:
         digest = hashlib.sha256()
         block = memoryview(bytearray(_BLOCK_BYTES))  # reused: new memory costs half as much as the hash, in page faults
-        with file.open("rb", buffering=0) as stream:
-            while count := stream.readinto(block):
+        local = stored(file) if isinstance(file, RemotePath) else opened(file)
+        try:
+            for at in range(0, local.size, _BLOCK_BYTES):
                 if self._stopped.is_set():
                     raise CancelledError
-                digest.update(block[:count])
+                local.ready(at, at + _BLOCK_BYTES)
+                digest.update(block[: os.preadv(local.handle, [block], at)])
+        finally:
+            local.close()
+        if isinstance(file, RemotePath):
+            file.require_unchanged()
         return digest.hexdigest()
 
 
 def regular_file_identity(file: Path) -> Identity:
     """Return an identity that changes with the file; RoboCacheError for a pipe or device: a read may never end."""
-    found = os.stat(file)
+    found: Any = file.stat() if isinstance(file, RemotePath) else os.stat(file)
     if not stat.S_ISREG(found.st_mode):
         raise RoboCacheError(f"{printable(file)}: not a regular file; give a rosbag2 folder or its .mcap or .db3 file")
+    if isinstance(file, RemotePath):
+        return 0, 0, found.st_size, found.st_mtime_ns
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def unread_files(recording: Path) -> list[dict[str, Any]]:
-    """Return the path, size and times of every file of a recording, which change when its contents do.
+    """Return the path, size and times of every file of a recording, or its URL and version: they change with it.
 
     They stand for its checksums where reading it again would take long. The times are those of its file system, so
     that all machines that mount it see the same ones.
     """
-    found = [(os.path.realpath(file), os.stat(file)) for file in storage_files(recording)]
+    files = storage_files(recording)
+    if isinstance(recording, RemotePath):
+        return [{"path": str(file), "version": file.version} for file in files if isinstance(file, RemotePath)]
+    found = [(os.path.realpath(file), os.stat(file)) for file in files]
     return [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns, "ctime_ns": s.st_ctime_ns} for p, s in found]

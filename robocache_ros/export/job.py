@@ -186,7 +186,7 @@ def summarize(
     progress: Progress | None = None,
 ) -> ExportedRecording:
     """Compute the export result of one recording for a report, without writing a dataset."""
-    recording = PlannedRecording(Path(bag))
+    recording = PlannedRecording(any_path(bag, "recordings"))
     with file_errors(recording.path):
         check_recording(recording, spec)
         options = ExportOptions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,15 +44,10 @@ def any_path(
         return as_path(path)
     if not 0 < cache_bytes < 1 << 63:
         raise RemoteError(f"cache_bytes: {cache_bytes!r} is not a number of bytes; give one")
-    cache = FileCache(Path(cache_dir or cache_folder(kind)), int(cache_bytes))
+    cache = FileCache(Path(cache_dir) if cache_dir else None, int(cache_bytes), kind)
     remote = RemotePath(path, storage_options or {}, cache)
     remote.check()
     return as_path(remote)
-
-
-def cache_folder(kind: str) -> Path:
-    """Return the default folder of the cache of a kind of files, in $XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache_ros" / kind
 
 
 def as_path(path: Any) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from robocache_ros.remote.remote_error import RemoteError
 
 MAX_NAME = 100  # characters kept of a file's name
 KEPT_SHARE = 0.9  # of the limit, after files were removed: so that it is not done for each download
+DISK_SHARE = 0.9  # of the free disk that files may use
 _LOCK = "cache.lock"  # contains the bytes of all files
 _PARTIAL = ".partial"
 _ENTRY = re.compile(r"[0-9a-f]{32}-.+")
@@ -29,12 +31,24 @@ class FileCache:
     """The files in a folder.
 
     Args:
-        folder: created when needed; of this cache alone.
-        limit: bytes of all files. Files in use are kept, also if they exceed it.
+        folder: created when needed; of this cache alone. None: `kind` in robocache_ros in $XDG_CACHE_HOME or ~/.cache,
+            of each process that uses the cache.
+        limit: bytes of all files; never more than a share of the free disk. Files in use are kept, also if they exceed
+            it.
+        kind: of the files.
     """
 
-    def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = folder, limit
+    def __init__(self, folder: Path | None, limit: int, kind: str = "") -> None:
+        self._folder, self.limit, self._kind = folder, limit, kind
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return self._folder or cache_folder(self._kind)
+
+    def existing(self, key: str, name: str, size: int) -> BinaryIO | None:
+        """Return a file, open for reading, if it is in the cache."""
+        return self._opened(self.folder / f"{key}-{name[-MAX_NAME:]}", size)
 
     def open(self, key: str, name: str, size: int, download: Callable[[Path], None]) -> BinaryIO:
         """Return a file, open for reading. It is not removed before it is closed.
@@ -80,7 +94,7 @@ class FileCache:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not self._reserved(partial, handle, size):
-                fcntl.flock(handle, fcntl.LOCK_EX)  # until the other process is done, or gone
+                fcntl.flock(handle, fcntl.LOCK_SH)  # until the other process is done, or gone; it may read on then
                 return
             if path.exists():  # it was complete in between
                 self._drop(partial, size)
@@ -107,8 +121,9 @@ class FileCache:
                 return False
             if not _is_at(partial, handle):  # it was completed, or removed, before it was locked
                 return False
-            if total.value + size > self.limit:
-                total.value = self._make_space(size, partial)
+            limit = min(self.limit, total.value + int(DISK_SHARE * shutil.disk_usage(self.folder).free))
+            if total.value + size > limit:
+                total.value = self._make_space(limit, size, partial)
             os.ftruncate(handle, size)  # from now on it counts
             total.value += size
             return True
@@ -118,7 +133,7 @@ class FileCache:
             partial.unlink(missing_ok=True)
             total.value -= size
 
-    def _make_space(self, size: int, keep: Path) -> int:
+    def _make_space(self, limit: int, size: int, keep: Path) -> int:
         """Remove files until another one of a size fits; return the bytes of the others."""
         found = []
         for entry in os.scandir(self.folder):
@@ -127,7 +142,7 @@ class FileCache:
                     status = entry.stat()
                     found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
         total = sum(nbytes for _, nbytes, _ in found)
-        goal = min(int(self.limit * KEPT_SHARE), self.limit - size)
+        goal = min(int(limit * KEPT_SHARE), limit - size)
         for _, nbytes, path in sorted(found):
             if total <= goal:
                 break
@@ -145,6 +160,11 @@ class FileCache:
             yield total
             file.truncate(0)
             file.write(str(max(0, total.value)).encode())
+
+
+def cache_folder(kind: str) -> Path:
+    """Return the default folder of the cache of a kind of files, in $XDG_CACHE_HOME or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache_ros" / kind
 
 
 class _Total:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
+import posixpath
+import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from robocache_ros.errors import printable
-from robocache_ros.extras import need
 from robocache_ros.remote.file_cache import FileCache
+from robocache_ros.remote.file_system import answers_ranges, asked, part_of, remember, system_of, told_of, version_of
 from robocache_ros.remote.remote_error import RemoteError
 
 RECENT = 16  # files that are kept after they were given to a library by name, until it has opened them
-MAX_KNOWN = 1 << 16  # descriptions of files that are kept in each process
-# What file systems state of the version of a file.
-_VERSION = (
-    *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "generation"),
-    *("mtime", "LastModified", "last_modified", "updated", "created"),
-)
 _recent: deque[int] = deque()  # descriptors
 
 
@@ -41,8 +35,8 @@ class RemotePath:
     def __init__(self, url: str, options: Mapping[str, Any], cache: FileCache) -> None:
         self.url, self.options, self.cache = url.rstrip("/"), dict(options), cache
 
-    def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(f"{self.url}/{name}", self.options, self.cache)
+    def __truediv__(self, name: str | Path) -> RemotePath:
+        return self._at(f"{self.url}/{name}")
 
     def __str__(self) -> str:
         return self.url
@@ -63,6 +57,9 @@ class RemotePath:
     def _key(self) -> tuple[str, str, str]:
         return self.url, repr(sorted(self.options.items())), str(self.cache.folder)
 
+    def _at(self, url: str) -> RemotePath:
+        return RemotePath(url, self.options, self.cache)
+
     @property
     def name(self) -> str:
         """The last part of the path."""
@@ -74,34 +71,53 @@ class RemotePath:
         return Path(self.name).stem
 
     @property
-    def parent(self) -> RemotePath:
-        """The folder."""
-        return RemotePath(self.url.rpartition("/")[0], self.options, self.cache)
+    def suffix(self) -> str:
+        """The end of the name from its last dot; empty if it has none."""
+        return Path(self.name).suffix
 
     @property
-    def cache_folder(self) -> Path:
-        """The local folder of the cache."""
-        return self.cache.folder
+    def parent(self) -> RemotePath:
+        """The folder."""
+        return self._at(self.url.rpartition("/")[0])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The protocol and the names of the folders and of the file."""
+        return tuple(self.url.split("/"))
+
+    def with_name(self, name: str) -> RemotePath:
+        """Return the path with another name."""
+        return self.parent / name
+
+    def with_suffix(self, suffix: str) -> RemotePath:
+        """Return the path with another suffix."""
+        return self.with_name(self.stem + suffix)
+
+    def relative(self, path: str) -> RemotePath:
+        """Return the path that another one names from this folder; `..` is the folder above."""
+        protocol, mark, rest = self.url.partition("://")
+        return self._at(f"{protocol}{mark}{posixpath.normpath(posixpath.join(rest, path))}")
+
+    def absolute(self) -> RemotePath:
+        """Return the path."""
+        return self
 
     def check(self) -> None:
-        """Refuse a URL whose file system is not known or not installed.
-
-        Errors:
-            RoboCacheError: it is not.
-        """
-        _system(self, os.getpid())
+        """Refuse a URL whose file system is not known or not installed: RoboCacheError."""
+        system_of(self)
 
     def exists(self) -> bool:
         """Whether there is a file or a folder.
 
         Errors:
-            RemoteError: it cannot be reached; also of the following methods, up to `open`.
+            RemoteError: it cannot be reached, or may not be read; also of the following methods.
         """
         return self._described() is not None
 
     def is_file(self) -> bool:
         """Whether this is a file."""
-        return self.exists() and not self.is_dir()
+        told = self._described()
+        return told is not None and told["type"] == "file"
 
     def is_dir(self) -> bool:
         """Whether this is a folder. Over http a folder is what gives a page of links."""
@@ -111,21 +127,44 @@ class RemotePath:
         return told["type"] == "directory" or str(told.get("mimetype", "")).startswith("text/html")
 
     def stat(self) -> SimpleNamespace:
-        """Return st_size, and a st_mtime_ns that differs between versions of the file; OSError if it is not there."""
-        told = _info(self, os.getpid())
-        return SimpleNamespace(st_size=int(told["size"] or 0), st_mtime_ns=int(_version(told)[:15], 16))
+        """Return the size, the kind, and a time that differs between versions of the file.
+
+        Errors:
+            FileNotFoundError: it is not there.
+        """
+        told = told_of(self)
+        mode = stat.S_IFREG if told["type"] == "file" else stat.S_IFDIR
+        time_ns = int(version_of(told)[:15], 16)
+        return SimpleNamespace(st_size=int(told["size"] or 0), st_mtime_ns=time_ns, st_mode=mode)
+
+    @property
+    def version(self) -> str:
+        """What identifies the URL and its contents: 32 hexadecimal digits; FileNotFoundError if it is not there."""
+        return hashlib.sha256(f"{self.url}\n{version_of(told_of(self))}".encode()).hexdigest()[:32]
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the contents of a folder."""
-        system, path = _system(self, os.getpid())
-        names = self._listed(lambda: system.ls(path, detail=False))
-        yield from (self / str(name).rstrip("/").rpartition("/")[2] for name in names)
+        for name, told in self._listed(lambda system, path: system.ls(path, detail=True)):
+            child = self / name.rstrip("/").rpartition("/")[2]
+            remember(child, told)
+            yield child
+
+    def find(self) -> list[RemotePath]:
+        """Return all files below a folder, at any depth, by one listing: a request for 1000 files in S3."""
+        _, root = system_of(self)
+        start, found = len(root.rstrip("/")) + 1, []
+        for name, told in self._listed(lambda system, path: system.find(path, detail=True)):
+            if told["type"] == "file" and not name.endswith("/"):  # some tools write empty objects for folders
+                found.append(self / name[start:])
+                remember(found[-1], told)
+        return found
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yield the files below that match a pattern."""
-        system, path = _system(self, os.getpid())
-        for name in self._listed(lambda: system.glob(f"{path.rstrip('/')}/{pattern}")):
-            yield self / str(name)[len(path.rstrip("/")) + 1 :]
+        _, root = system_of(self)
+        start = len(root.rstrip("/")) + 1
+        for name, _ in self._listed(lambda system, path: system.glob(f"{path.rstrip('/')}/{pattern}", detail=True)):
+            yield self / name[start:]
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """Yield the files at any depth that match a pattern."""
@@ -135,15 +174,33 @@ class RemotePath:
         """Open the local copy, which stays in the cache until the file is closed.
 
         Errors:
-            OSError: there is no such file, it cannot be reached, or the disk is full.
-            RemoteError: it is larger than the cache, or has changed.
+            OSError: there is no such file, or the disk is full.
+            RemoteError: it cannot be reached, is larger than the cache, or has changed.
         """
         assert mode == "rb"
-        told = _info(self, os.getpid())
-        if not isinstance(told.get("size"), int):
+        return self.cache.open(self.version, self.name, self.size, self.download)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of a file; RemoteError if the server does not state it."""
+        size = told_of(self).get("size")
+        if not isinstance(size, int):
             raise RemoteError(f"{printable(self.url)}: its size is not stated; copy it to a local folder")
-        version = hashlib.sha256(f"{self.url}\n{_version(told)}".encode()).hexdigest()[:32]
-        return self.cache.open(version, self.name, told["size"], lambda local: self._download(told, local))
+        return size
+
+    def read_range(self, start: int, stop: int) -> bytes:
+        """Return the bytes of [start, stop) without downloading others; RemoteError if other bytes come."""
+        data: bytes = asked(self, lambda system, name: part_of(system, name, start, stop))
+        if len(data) != stop - start:
+            raise RemoteError(f"{printable(self.url)}: {len(data):,} bytes came, not {stop - start:,}; try again")
+        return data
+
+    def has_ranges(self) -> bool:
+        """Whether the server answers requests for parts of the file, as all but some http servers do."""
+        told = told_of(self)
+        if "ranges" not in told:
+            told["ranges"] = asked(self, lambda system, name: answers_ranges(system, name, self.size))
+        return bool(told["ranges"])
 
     def read_bytes(self) -> bytes:
         """Return the contents."""
@@ -162,60 +219,27 @@ class RemotePath:
             _recent.append(os.dup(file.fileno()))  # which keeps the lock
             return str(file.name)
 
-    def _described(self) -> dict[str, Any] | None:
-        try:
-            return _info(self, os.getpid())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise RemoteError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
-
-    def _listed(self, ask: Callable[[], Any]) -> list[Any]:
-        try:
-            return list(_reached(self, ask))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RemoteError(f"{printable(self.url, 80)}: {error.strerror}; check the URL and the network") from error
-
-    def _download(self, told: Mapping[str, Any], local: Path) -> None:
-        system, path = _system(self, os.getpid())
-        _reached(self, lambda: system.get_file(path, str(local)))
-        system.invalidate_cache()
-        if _version(_reached(self, lambda: system.info(path))) != _version(told):
+    def require_unchanged(self) -> None:
+        """Refuse a file that has changed since it was first described: RemoteError."""
+        before = version_of(told_of(self))
+        system_of(self)[0].invalidate_cache()
+        if version_of(asked(self, lambda system, name: system.info(name))) != before:
             raise RemoteError(f"{printable(self.url)}: changed while it was downloaded; try again")
 
+    def _described(self) -> dict[str, Any] | None:
+        try:
+            return told_of(self)
+        except FileNotFoundError:
+            return None
 
-def _system(path: RemotePath, process: int) -> tuple[Any, str]:
-    """Return the file system of a path, and its name in it."""
-    core = need("fsspec.core", "remote")
-    try:
-        found: tuple[Any, str] = core.url_to_fs(path.url, **path.options)
-    except (ImportError, ValueError, TypeError) as error:
-        raise RemoteError(f"{printable(path.url, 60)}: {printable(error, 100)}; install what it needs") from None
-    return found
+    def _listed(self, ask: Any) -> list[tuple[str, dict[str, Any]]]:
+        try:
+            found = asked(self, ask, "list")
+        except FileNotFoundError:
+            return []
+        return [(str(one["name"]), one) for one in (found.values() if isinstance(found, dict) else found)]
 
-
-@lru_cache(maxsize=MAX_KNOWN)
-def _info(path: RemotePath, process: int) -> dict[str, Any]:
-    system, name = _system(path, process)
-    return dict(_reached(path, lambda: system.info(name)))
-
-
-def _version(told: Mapping[str, Any]) -> str:
-    """Return what identifies the contents of a file: its size, and its checksum or time as far as they are known."""
-    known = [f"{key}={told[key]}" for key in _VERSION if told.get(key) is not None]
-    return hashlib.sha256(f"{told.get('size')} {known}".encode()).hexdigest()
-
-
-def _reached(path: RemotePath, ask: Callable[[], Any]) -> Any:
-    """Return an answer of a file system. Its errors are of any type; here each is an OSError."""
-    try:
-        return ask()
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "not there", path.url) from None
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise
-        reason = printable(error, 60) or type(error).__name__
-        raise OSError(errno.EIO, f"cannot be read: {reason}", path.url) from error
+    def download(self, local: Path) -> None:
+        """Download the file to a local path."""
+        asked(self, lambda system, name: system.get_file(name, str(local)))
+        self.require_unchanged()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.any_path import any_path
 from robocache_ros.spec import keys, strict_yaml
 from robocache_ros.spec.keys import choice, integer, key, nested, number, pattern
 from robocache_ros.spec.message_types import (
@@ -174,7 +175,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
     """
     if isinstance(source, Mapping):
         return keys.read(FusionSpec, source)
-    path = Path(source)
+    path = any_path(source, "specs")
     shown = printable(path, 60)
     try:
         root = strict_yaml.load(read_text(path, "give the path of a fusion spec", strict_yaml.MAX_BYTES))

@@ -131,7 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
         conditional = self.headers.get("If-None-Match") is not None and self.command in ("PUT", "POST")
         if refusal := self.faults.refusal(self.command, conditional):
             return self._error(*refusal)
-        fault = self.faults.fault_of(f"{self.command} {self.path} {self.headers.get('Range')}")
+        key = self.path[1:].partition("/")[2]  # without the bucket, whose name is another one each time
+        fault = self.faults.fault_of(f"{self.command} {key} {self.headers.get('Range')}")
         if wait := self.faults.latency_s + (self.faults.slow_s if fault == "slow" else 0):
             threading.Event().wait(wait)
         if fault in _ERRORS:

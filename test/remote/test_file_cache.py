@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +151,28 @@ def test_a_file_that_lost_its_end_is_downloaded_again(tmp_path: Path) -> None:
 
     assert use(cache, 1, log) == bytes([1]) * SIZE
     assert log.read_text() == "1\n1\n"
+
+
+def test_a_file_that_another_reads_is_not_waited_for(tmp_path: Path) -> None:
+    cache, number = FileCache(tmp_path, 10 * SIZE), 1
+    waits = threading.Event()
+    found: list[bytes] = []
+
+    def read() -> None:
+        waits.set()
+        found.append(use(cache, number))
+
+    other = threading.Thread(target=read)
+
+    def slowly(path: Path) -> None:
+        other.start()
+        waits.wait()
+        writes(number)(path)
+
+    with cache.open(key(number), "a.npz", SIZE, slowly):
+        other.join(timeout=60)
+
+    assert found == [bytes([number]) * SIZE]
 
 
 PROCESS = """

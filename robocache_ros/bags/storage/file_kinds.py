@@ -15,18 +15,25 @@ from robocache_ros.bags.storage.ros1.bag_records import ANY_VERSION as ROS1_MAGI
 from robocache_ros.bags.storage.sqlite import HEADER as SQLITE_MAGIC
 from robocache_ros.bags.storage.sqlite import SqliteFile
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.remote_path import RemotePath
 
 SUFFIXES = (".mcap", ".db3", ".bag")
 # `rosbag record --split` writes name_2024-05-01-12-00-00_0.bag, name_2024-05-01-12-10-00_1.bag
 _SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
 
 
-def open_storage(file: Path) -> Source:
+def open_storage(file: Path, *, sampled: bool = False) -> Source:
     """Open a storage file with the reader for its first bytes, or for its name if the bytes are not recognized.
+
+    Args:
+        file: the file.
+        sampled: of a remote MCAP file, read a few chunks alone.
 
     Errors:
         RoboCacheError: the file cannot be opened or read.
     """
+    if isinstance(file, RemotePath) and file.suffix == ".mcap":  # of others, parts alone are of no use
+        return McapFile(file, sampled=sampled)
     try:
         with file.open("rb") as opened:
             head = opened.read(16)

@@ -15,7 +15,7 @@ from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
 from robocache_ros.bags.source import Data, RawMessage, Topic, is_latched
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.mcap_chunk import Messages, indexed_messages, walked_messages
-from robocache_ros.bags.storage.mcap_contents import read_contents
+from robocache_ros.bags.storage.mcap_contents import read_contents, sampled_parts
 from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, index_records, messages_indexed
 from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
@@ -28,6 +28,10 @@ LARGE_BYTES = 64 << 10
 class McapFile:
     """An open MCAP file.
 
+    Args:
+        path: the file.
+        sampled: give the messages of a few chunks alone; what the index says is that of the whole file.
+
     Attributes:
         topics: topics with CDR or ROS 1 messages.
         start_ns: lower bound of the log times of all messages.
@@ -36,7 +40,7 @@ class McapFile:
         RoboCacheError: not MCAP, or no readable data.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sampled: bool = False) -> None:
         self._file = mcap.StoredFile(path)
         with self._file.closed_on_error():
             if self._file.read(0, len(mcap.MAGIC)) != mcap.MAGIC:
@@ -49,6 +53,7 @@ class McapFile:
             count = sum(found.counts[key] for key in others)
             encodings = printable(", ".join(sorted(set(others.values()))))
             found.notes.append(f"{count:,} messages {NOT_ROS} but {encodings!r}, and were not read")
+        self._parts = sampled_parts(found.parts, found.counts.keys()) if sampled and found.parts else found.parts
         self.start_ns = min((part.first_ns for part in found.parts), default=0)
         self.topics = tuple(
             Topic(c.topic, kind, found.counts[c.key], definition, _is_latched(c), c.encoding)
@@ -56,6 +61,22 @@ class McapFile:
             if c.encoding in READ
             for kind, definition in [found.schemas.get(c.schema, ("", ""))]
         )
+
+    @property
+    def share(self) -> float:
+        """The share of the chunks that are read."""
+        return len(self._parts) / len(self._contents.parts) if self._parts else 1.0
+
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """First and last log time of the chunks with a topic, by topic; without topics whose chunks are not known."""
+        found: dict[str, tuple[int, int]] = {}
+        for part in self._contents.parts:
+            for key in part.channels & self._contents.channels.keys():
+                name = self._contents.channels[key].topic
+                first_ns, last_ns = found.get(name, (part.first_ns, part.last_ns))
+                found[name] = min(first_ns, part.first_ns), max(last_ns, part.last_ns)
+        return found
 
     @property
     def notes(self) -> list[str]:
@@ -73,12 +94,14 @@ class McapFile:
     def has_checksums(self) -> bool:
         """Whether checksums cover all messages."""
         found = self._contents
-        return found.verified or all(has_checksum(self._file, part) for part in found.parts)
+        return found.verified or all(has_checksum(self._file, part) for part in self._parts)
 
     def log_times(self) -> list[Group]:
         """The log times of the file as groups, separated by long pauses; damage is noted."""
         parts = self._contents.parts
         groups = joined(Group(part.first_ns, part.last_ns, 1) for part in parts)
+        if self.share < 1:
+            return groups
         if len(groups) == 1 and all(part.last_ns - part.first_ns <= PAUSE_NS for part in parts):
             return [groups[0]._replace(size=max(self._contents.total, 1))]
         times: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
@@ -94,7 +117,7 @@ class McapFile:
         """Yield messages in log order. Chunks that overlap in time are merged."""
         found = self._contents
         names = {key: c.topic for key, c in found.channels.items() if c.encoding in READ and c.topic in topics}
-        wanted = [part for part in found.parts if not part.channels or names.keys() & part.channels]
+        wanted = [part for part in self._parts if not part.channels or names.keys() & part.channels]
         parts = sorted(part for part in wanted if part.last_ns >= start_ns and part.first_ns < stop_ns)
         seen = 0
 
@@ -111,7 +134,7 @@ class McapFile:
 
         yield from merged_parts(parts, read, lambda note: self._read_notes.setdefault(note))
         promised = sum(found.counts[key] for key in names)
-        if len(parts) == len(wanted) and seen != promised and not found.damaged:
+        if len(parts) == len(wanted) and self.share == 1 and seen != promised and not found.damaged:
             self._read_notes[f"{seen:,} of {promised:,} messages of the selected topics were found"] = None
 
     def close(self) -> None:

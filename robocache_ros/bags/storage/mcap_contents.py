@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from robocache_ros.bags.storage import mcap_records as mcap
@@ -16,6 +17,8 @@ from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.mcap_scan import Contents, Part, Scan, file_records
 from robocache_ros.errors import RoboCacheError
 
+MAX_SAMPLED = 8 << 20  # bytes of a sample of chunks; chunks with topics that no other one has may exceed it
+SPREAD = 8  # chunks of a sample, evenly spaced
 MAX_SUMMARY = 64 << 20  # bytes; enough for the indexes of 400,000 chunks
 
 
@@ -32,6 +35,35 @@ def read_contents(file: StoredFile) -> Contents:
     summary, wrong = _read_summary(file)
     found = _from_summary(file, summary) if summary else None
     return found or _from_records(file, summary, wrong)
+
+
+def sampled_parts(parts: Sequence[Part], channels: Collection[int]) -> list[Part]:
+    """Return chunks in which each channel has a message, and others evenly spaced, in the order of the file.
+
+    Args:
+        parts: of the file.
+        channels: that have messages.
+    """
+    chosen: dict[int, Part] = {}
+    missing = set(channels)
+    nbytes = 0
+
+    def take(part: Part) -> None:
+        nonlocal nbytes
+        if part.start not in chosen:
+            chosen[part.start] = part
+            nbytes += _size(part)
+            missing.difference_update(part.channels)
+
+    for number in range(SPREAD):
+        part = parts[number * (len(parts) - 1) // max(SPREAD - 1, 1)]
+        if nbytes + _size(part) <= MAX_SAMPLED:
+            take(part)
+    while missing and (part := max(parts, key=lambda each: (len(missing & each.channels), -_size(each)))):
+        if not missing & part.channels:
+            break
+        take(part)
+    return sorted(chosen.values(), key=lambda each: each.start)
 
 
 def _read_summary(file: StoredFile) -> tuple[_Summary | None, str]:
@@ -105,6 +137,7 @@ def _from_summary(file: StoredFile, summary: _Summary) -> Contents | None:
 
 def _from_records(file: StoredFile, summary: _Summary | None, wrong: str) -> Contents:
     """Return the contents from a scan of all records, and compare them with the statistics of the summary."""
+    file.fetch_all()
     found = Contents()
     scan = Scan(file, found)
     end = summary.start if summary else file.size
@@ -130,3 +163,7 @@ def _from_records(file: StoredFile, summary: _Summary | None, wrong: str) -> Con
         found.notes.append(f"{scan.private:,} records of unknown kinds were skipped")
     scan.check_data()
     return found
+
+
+def _size(part: Part) -> int:
+    return part.index_stop - part.start

@@ -14,6 +14,9 @@ from robocache_ros.bags.source import Data
 from robocache_ros.buffer_pool import buffer_for, host_pool
 from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import LocalFile, opened, stored
+from robocache_ros.remote.partial_file import BLOCK_BYTES
+from robocache_ros.remote.remote_path import RemotePath
 
 MAGIC = b"\x89MCAP0\r\n"
 FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
@@ -37,7 +40,7 @@ class StoredFile:
     """A regular file with reads at positions. A file that is truncated meanwhile returns fewer bytes.
 
     Args:
-        path: the file.
+        path: the file. Of a remote one, only what is read is downloaded, unless `robocache_ros.remote` holds it.
         window: number of bytes read at once for small reads.
 
     Errors:
@@ -47,14 +50,12 @@ class StoredFile:
     def __init__(self, path: Path, window: int = _WINDOW) -> None:
         self._path, self._window_bytes = path, window
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise a pipe waits for its writer
+            self._file = stored(path) if isinstance(path, RemotePath) else _local(path)
         except OSError as error:
             raise RoboCacheError(f"{path}: cannot be opened: {error.strerror}") from None
-        status = os.fstat(self._fd)
-        if not stat.S_ISREG(status.st_mode):
-            self.close()
-            raise RoboCacheError(f"{path}: not a regular file; give a recording")
-        self.size = status.st_size
+        self._fd, self._ready, self.size = self._file.handle, self._file.ready, self._file.size
+        if self._file.sparse:
+            self._window_bytes = min(window, BLOCK_BYTES)
         self._window, self._window_at = b"", 0
         self._pool = host_pool(_POOL_BLOCKS)
 
@@ -75,6 +76,7 @@ class StoredFile:
             return self._all(start, min(stop, self.size) - start)
         at = start - self._window_at
         if at < 0 or at + stop - start > len(self._window):
+            self._ready(start, start + self._window_bytes)
             self._window, self._window_at, at = os.pread(self._fd, self._window_bytes, start), start, 0
         return self._window[at : at + stop - start]
 
@@ -90,11 +92,18 @@ class StoredFile:
         size = min(stop, self.size) - start
         if size not in _POOLED:
             return self.read(start, stop)
+        self._ready(start, start + size)
         memory = self._pool.acquire(buffer_for(size)).data[:size]
         count = os.preadv(self._fd, [memory], start)
         return memory[:count].toreadonly()
 
+    def fetch_all(self) -> None:
+        """Download all of a remote file that is not held, with few requests."""
+        if self._file.sparse:
+            self._ready(0, self.size)
+
     def _all(self, start: int, size: int) -> bytes:
+        self._ready(start, start + size)
         data = os.pread(self._fd, max(size, 0), start)
         while len(data) < size and (more := os.pread(self._fd, size - len(data), start + len(data))):
             data += more  # Linux reads at most 2 GiB per call
@@ -102,7 +111,15 @@ class StoredFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        self._file.close()
+
+
+def _local(path: Path) -> LocalFile:
+    file = opened(path)
+    if not stat.S_ISREG(os.fstat(file.handle).st_mode):
+        file.close()
+        raise RoboCacheError(f"{path}: not a regular file; give a recording")
+    return file
 
 
 class Channel(NamedTuple):

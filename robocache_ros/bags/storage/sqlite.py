@@ -5,6 +5,7 @@ SQLite has no checksums. Damage to the file structure is detected, an altered by
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -43,7 +44,7 @@ class SqliteFile:
         self.notes: list[str] = []
         size = _check_length(path)
         self._wal(path)
-        where = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+        where = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
         try:
             self._database = sqlite3.connect(where, uri=True, check_same_thread=False)
         except sqlite3.Error as error:

@@ -9,6 +9,9 @@ from robocache_ros.bags.describe import BagInfo, TopicInfo
 from robocache_ros.bags.frames.recorded_frames import FrameInfo
 from robocache_ros.bags.reader import Bag
 
+# Of a topic, what a few chunks do not tell.
+_NOT_SAMPLED = ("size_bytes", "lost", "longest_gap_ms", "gaps", "duplicates", "out_of_order")
+
 
 def summary(path: Path) -> dict[str, Any]:
     """Return what the index of a recording states, without reading its messages."""
@@ -27,7 +30,10 @@ def facts(info: BagInfo) -> dict[str, Any]:
         **_extent(info.path, info.size, info.start_ns, info.stop_ns),
         "integrity": info.integrity,
         "notes": info.notes,
-        "topics": [_topic(name, topic) for name, topic in info.topics.items()],
+        "topics": [
+            _topic(name, topic) | (dict.fromkeys(_NOT_SAMPLED) if info.is_sampled else {})
+            for name, topic in info.topics.items()
+        ],
         "frames": [_frame(name, frame) for name, frame in info.frames.items()],
     }
 

@@ -25,7 +25,8 @@ from robocache_ros.export.bucket.piece_path import PieceFiles, PiecePath
 from robocache_ros.export.pieces.any_pieces import PieceFailure
 from robocache_ros.export.pieces.store import DONE, NOTES, PieceStore
 from robocache_ros.export.validate.checksum_list import files_of, sha256
-from robocache_ros.remote.any_path import any_path, cache_folder
+from robocache_ros.remote.any_path import any_path
+from robocache_ros.remote.file_cache import cache_folder
 from robocache_ros.remote.object_store import Listed, ObjectStore
 from robocache_ros.remote.store_errors import StoreError
 

@@ -12,8 +12,8 @@ from typing import BinaryIO, TypeAlias
 
 from robocache_ros.errors import printable
 from robocache_ros.export.validate.checksum_list import sha256
-from robocache_ros.remote.any_path import CACHE_BYTES, cache_folder
-from robocache_ros.remote.file_cache import FileCache
+from robocache_ros.remote.any_path import CACHE_BYTES
+from robocache_ros.remote.file_cache import FileCache, cache_folder
 from robocache_ros.remote.object_store import ObjectStore
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath

@@ -19,7 +19,8 @@ from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import APPEND
-from robocache_ros.remote.any_path import any_path, cache_folder, is_url
+from robocache_ros.remote.any_path import any_path, is_url
+from robocache_ros.remote.file_cache import cache_folder
 from robocache_ros.spec import FusionSpec
 
 

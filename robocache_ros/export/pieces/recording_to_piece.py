@@ -101,7 +101,7 @@ def make_pieces_of(
                     outcomes[number] = _outcome(recording, partial(_make, work, plans[number]))
             for number in missing:
                 _record(work, plans[number], outcomes[number])
-    except StoreError:  # of the bucket of the pieces: it would affect all other recordings
+    except StoreError:  # of the bucket of the pieces, or of the credentials: it would affect all other recordings
         raise
     except RoboCacheError as error:  # of the files, which all pieces are made from
         return [outcomes.get(number) or Outcome(recording, error=str(error)) for number in range(len(plans))]
@@ -198,6 +198,8 @@ def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]
         for number, plan in plans.items():
             try:
                 drafts[number] = _Draft(work, plan, bag, stack)
+            except StoreError:
+                raise
             except RoboCacheError as error:
                 outcomes[number] = Outcome(work.recording, error=str(error), lasting=_is_lasting(error))
         errors = run_together(bag, work.recording, [draft.conversion for draft in drafts.values()], work.progress)

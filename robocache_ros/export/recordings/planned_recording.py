@@ -9,6 +9,7 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.recordings.moment import Moment
+from robocache_ros.remote.any_path import any_path
 
 TEXT_LIMIT = 1000  # characters of a task
 _NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
@@ -81,7 +82,9 @@ class PlannedRecording:
 
 def planned(recordings: Iterable[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:
     """Return paths and planned recordings as planned recordings, in the same order."""
-    return tuple(r if isinstance(r, PlannedRecording) else PlannedRecording(Path(r)) for r in recordings)
+    return tuple(
+        r if isinstance(r, PlannedRecording) else PlannedRecording(any_path(r, "recordings")) for r in recordings
+    )
 
 
 def check_line(name: str, text: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 
 
@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, Path):
+    if isinstance(value, os.PathLike):  # a path, or a URL
         value = str(value)
     if isinstance(value, str):  # a path may contain bytes that are not text
         return value.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -193,7 +193,7 @@ def test_a_file_system_that_cannot_be_reached_is_named(
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuses)
 
-    with pytest.raises(RemoteError, match=r"memory://training.*: cannot be read: no route to the host; check the URL"):
+    with pytest.raises(RemoteError, match=r"memory://training.*: cannot read: no route to the host; check the network"):
         CALVINDataset(url, cache_dir=tmp_path / "cache")
 
 
