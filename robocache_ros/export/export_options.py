@@ -64,6 +64,10 @@ class ExportOptions(EpisodeOptions):
         self._check_video()
         if self.depth == "video" and "lerobot" not in self.formats:
             raise RoboCacheError("depth: only the format lerobot has depth video; add it, or use depth arrays")
+        if self.depth == "video" and self.media == "none":
+            raise RoboCacheError(
+                "depth: media none exports no images, depth included; use media video or image, or leave depth out"
+            )
         if not 0 <= self.points <= MAX_POINTS:
             raise RoboCacheError(f"points: {self.points} is not from 0 to {MAX_POINTS:,}; give the points of a cloud")
         if self.min_frames < 1:

@@ -15,6 +15,8 @@ from robocache_ros.export.media.video import DEPTH_VIDEO, VideoFile
 from robocache_ros.export.statistics import Histogram
 from robocache_ros.spec import StreamSpec
 
+LEAST_SIDE = 16  # pixels of an image, of x265
+
 
 class DepthWriter(ArrayWriter):
     """Writes the depth images of one stream as arrays, and as a video with one frame per row.
@@ -53,6 +55,11 @@ class DepthWriter(ArrayWriter):
         size = (arrays.shape[2], arrays.shape[3])
         if 0 in size:
             raise RoboCacheError(f"{self._name}: no image has come, so its size is not known; give it an image size")
+        if min(size) < LEAST_SIDE:
+            raise RoboCacheError(
+                f"{self._name}: depth video needs {LEAST_SIDE}x{LEAST_SIDE} pixels at least, images have "
+                f"{size[0]}x{size[1]} (height x width); use depth arrays"
+            )
         if self._video is None:
             path = video_path(self._folder, self._name, DEPTH_VIDEO, len(self._episodes) - 1)
             self._video = VideoFile(path, size, self._rate_hz, DEPTH_VIDEO)

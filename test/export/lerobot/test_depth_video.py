@@ -37,15 +37,15 @@ def depth_spec(unit: str) -> FusionSpec:
     return load_spec({"robocache": 1, "actions": "none", "streams": {"depth": depth, "x": joint}})
 
 
-def recording(folder: Path, encoding: str, seed: int) -> Path:
+def recording(folder: Path, encoding: str, seed: int, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Path:
     """Half a second of a depth camera at 30 Hz, with holes in its images."""
     rng = np.random.default_rng(seed)
     messages = []
     for k in range(16):
         at = START_NS + k * 33_333_333
-        metres = rng.uniform(0.3, 4.0, (HEIGHT, WIDTH)) * (rng.random((HEIGHT, WIDTH)) > 0.1)
+        metres = rng.uniform(0.3, 4.0, size) * (rng.random(size) > 0.1)
         pixels = (metres * 1000).astype("<u2") if encoding == "16UC1" else metres.astype("<f4")
-        messages.append(("/depth", at, raw_image(at, HEIGHT, WIDTH, encoding, pixels.strides[0], pixels.tobytes())))
+        messages.append(("/depth", at, raw_image(at, *size, encoding, pixels.strides[0], pixels.tobytes())))
         messages.append(("/x", at, b"\0\1\0\0" + np.float64(k).tobytes()))
     return write_bag(folder / f"bag{seed}", {"/depth": TYPE, "/x": "std_msgs/msg/Float64"}, messages)
 
@@ -128,3 +128,21 @@ def test_a_depth_image_of_unknown_unit_is_refused(tmp_path: Path) -> None:
 def test_depth_video_needs_the_format_that_has_it() -> None:
     with pytest.raises(RoboCacheError, match="depth: only the format lerobot has depth video; add it"):
         ExportOptions(formats=("other",), depth="video")
+
+
+def test_depth_video_needs_images_to_be_exported() -> None:
+    with pytest.raises(RoboCacheError, match="depth: media none exports no images, depth included; use media video"):
+        ExportOptions(media="none", depth="video")
+
+
+@pytest.mark.parametrize("size", [(8, 6), (15, 16), (16, 15)])
+def test_depth_images_that_are_too_small_for_video_are_refused(size: tuple[int, int], tmp_path: Path) -> None:
+    bag = recording(tmp_path, "16UC1", 1, size)
+    with pytest.raises(RoboCacheError, match=rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use"):
+        export([bag], depth_spec("mm"), tmp_path / "out", ExportOptions(depth="video"))
+
+
+def test_the_smallest_depth_images_for_video_are_exported(tmp_path: Path) -> None:
+    bag = recording(tmp_path, "16UC1", 1, (16, 16))
+
+    assert export([bag], depth_spec("mm"), tmp_path / "out", ExportOptions(depth="video")).episodes == 1
