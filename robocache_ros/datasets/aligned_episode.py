@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robocache_ros.datasets.aligned import align_rows, align_vectors
 from robocache_ros.datasets.episode_source import Stream
-from robocache_ros.datasets.image_decoding import images_at
+from robocache_ros.datasets.image_decoding import images_at, is_files
 from robocache_ros.datasets.undecoded_images import UndecodedImages, side_by_side, undecoded_images
 
 
@@ -98,6 +98,39 @@ class AlignedEpisode:
             pictures = {name: images for name, images in pictures.items() if name not in cameras}
         constants = {"measured": torch.tensor(self._measured), "success": torch.tensor(self._success)}
         return {**sample, **pictures, **constants, **self._texts}
+
+    def windows(self, observed: NDArray[np.int64], acted: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return B samples at once: arrays (B, ...) in the order of `rows`, and their texts.
+
+        Args:
+            observed: (B, n) indices of the ticks of observations.
+            acted: (B, m) those of actions and rewards.
+
+        Errors:
+            DatasetError: an image is damaged.
+        """
+        found: dict[str, Any] = {
+            key: values.numpy()[rows]
+            for table, rows in ((self._observed, observed), (self._acted, acted))
+            for key, values in table.items()
+            if values is not None
+        }
+        pictures = {}
+        for name, stream in self._pictures.items():
+            images = images_at(stream, self._image_rows[name][observed].reshape(-1), self._where)
+            pictures[name] = images.reshape(*observed.shape, *images.shape[1:])
+        cameras = {name: each for name, each in pictures.items() if self._pictures[name].modality == "vision"}
+        if len({images.shape for images in cameras.values()}) == 1:
+            found["vision"] = np.stack(list(cameras.values()), axis=2)
+            pictures = {name: images for name, images in pictures.items() if name not in cameras}
+        count = len(observed)
+        constants = {"measured": np.tile(self._measured, (count, 1)), "success": np.full(count, self._success)}
+        return {**found, **pictures, **constants}, dict(self._texts)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has images that are files."""
+        return any(is_files(stream.values) for stream in self._pictures.values())
 
     def _images(self, stream: Stream, rows: NDArray[np.int64], *, decode: bool) -> Tensor | UndecodedImages:
         undecoded = None if decode else undecoded_images(stream, rows, self._where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,11 @@ class Window:
         if not (0 < self.n_obs <= 10_000 and 0 < self.horizon <= 10_000 and abs(self.action_offset) <= 10_000):
             raise RoboCacheError(f"window: {self}: n_obs and horizon are from 1 to 10000, action_offset to +-10000")
 
-    def rows(self, tick: int, count: int) -> tuple[list[NDArray[np.int64]], dict[str, NDArray[np.bool_]]]:
+    def rows(self, tick: Any, count: int) -> tuple[list[NDArray[np.int64]], dict[str, NDArray[np.bool_]]]:
         """Return the ticks of observations (n_obs,) and of actions (horizon,), and which of them are padding.
 
         Args:
-            tick: of the sample.
+            tick: of the sample; or (B, 1) of samples, for results of (B, n_obs) and (B, horizon).
             count: ticks of its episode; those before the first and after the last are padding and repeat it.
         """
         wanted = [tick + np.arange(1 - self.n_obs, 1), tick + self.action_offset + np.arange(self.horizon)]

@@ -118,7 +118,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         episode_index, tick = self.place(index % size)
         if self.window is None:
             return self.align_episode(self.streams_of(episode_index), decode=decode)
-        episode, count = self._aligned_episode(episode_index)
+        episode, count = self.aligned_episode(episode_index)
         rows, flags = self.window.rows(tick, count)
         outside = {key: torch.from_numpy(flag) for key, flag in flags.items()}
         return {**episode.rows(*rows, decode=decode), **outside, "length": self.window.n_obs}
@@ -207,7 +207,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         times = self._times(first, np.arange(count))
         return AlignedEpisode(streams, methods, times, self._texts(episode), episode.success, episode.source), count
 
-    def _aligned_episode(self, index: int) -> tuple[AlignedEpisode, int]:
+    def aligned_episode(self, index: int) -> tuple[AlignedEpisode, int]:
         """Return an episode at its ticks, and their number."""
         if self._aligned is None or self._aligned[0] != index:
             self._aligned = index, self._align(self.streams_of(index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tupl
     Raises:
         RoboCacheError: samples have different arrays.
     """
-    entries, offset = [], 0
+    shapes = {}
     for key, first in samples[0].items() if samples else ():
         arrays = [sample[key] for sample in samples if key in sample]
         kinds = {(array.dtype.str, array.ndim, array.shape[1:]) for array in arrays}
@@ -73,9 +73,20 @@ def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tupl
         rows = (max(len(array) for array in arrays),) if first.ndim else ()
         if key in stepped:
             rows = (_step(*rows),)
-        shape = (len(samples), *rows, *first.shape[1:])
-        entries.append(Entry(key, first.dtype.str, shape, offset))
-        offset += -(-int(np.prod(shape, dtype=np.int64)) * first.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        shapes[key] = first.dtype, (len(samples), *rows, *first.shape[1:])
+    return _placed(shapes)
+
+
+def place_arrays(arrays: Arrays) -> tuple[tuple[Entry, ...], int]:
+    """Place arrays of all samples of a batch, (B, ...), in a block; see `plan`."""
+    return _placed({key: (array.dtype, array.shape) for key, array in arrays.items()})
+
+
+def _placed(shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> tuple[tuple[Entry, ...], int]:
+    entries, offset = [], 0
+    for key, (dtype, shape) in shapes.items():
+        entries.append(Entry(key, dtype.str, shape, offset))
+        offset += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
     return tuple(entries), offset
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, plan, write
+from robocache_ros.datasets.episode_source import all_finite
+from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, place_arrays, plan, view, write
+from robocache_ros.datasets.loader.runs.window_runs import read_windows
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 
@@ -56,6 +58,7 @@ class Loaded(NamedTuple):
     samples: list[SampleRead]
     entries: tuple[Entry, ...]
     description: Description
+    together: Arrays | None = None  # (B, ...) of all samples, instead of `samples`
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class BatchReader:
         """
         if depends_on_epoch(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+        if (together := self._read_together([Sample._make(fields) for fields in wanted])) is not None:
+            return together
         read = self._read_raw if self.raw and hasattr(self.dataset, "unaligned") else self._read
         found: list[SampleRead] = []
         skipped = []
@@ -92,6 +97,25 @@ class BatchReader:
             return replace(self, raw=False).load(wanted, epoch)
         return _planned(found, skipped)
 
+    def _read_together(self, wanted: Sequence[Sample]) -> Loaded | None:
+        """Read windows of one episode; None if they are others, or if one cannot be read: reading it alone names it."""
+        if self.raw or len(wanted) < 2 or wanted[0].ticks or not _defines(self.dataset, "aligned_episode"):
+            return None
+        try:
+            run = read_windows(self.dataset, [sample.item for sample in wanted])
+        except Exception:
+            return None
+        if run is None or not all(array.dtype.kind != "f" or all_finite(array) for array in run.arrays.values()):
+            return None
+        numbers = tuple(sample.number for sample in wanted)
+        lengths = (run.ticks,) * len(wanted)
+        arrays: Arrays = {**run.arrays, "length": np.array(lengths), "index": np.array(numbers)}
+        entries, nbytes = place_arrays(arrays)
+        texts = {key: (text,) * len(wanted) for key, text in run.texts.items()}
+        others = NOT_PER_TICK | CHUNKS
+        keys = frozenset(k for k, each in run.arrays.items() if each.shape[1:2] == (run.ticks,) and k not in others)
+        return Loaded([], entries, Description(entries, nbytes, numbers, lengths, texts, keys, copied=nbytes), arrays)
+
     def _dataset_of(self, sample: Sample) -> Any:
         return self.chunks if self.chunks is not None and sample.ticks else self.dataset
 
@@ -101,6 +125,10 @@ class BatchReader:
         Errors:
             RoboCacheError: an image is damaged, and samples are not to be skipped; the message names the sample.
         """
+        if loaded.together is not None:
+            for entry in loaded.entries:
+                view(entry, block)[...] = loaded.together[entry.key]
+            return loaded.description
         while undecodable := write([each.arrays for each in loaded.samples], loaded.entries, block):
             failed = [(loaded.samples[place].number, _reason(error)) for place, error in undecodable.items()]
             if not self.skip:
@@ -173,9 +201,14 @@ def _reason(error: Exception) -> str:
 
 def _item(dataset: Any, index: int) -> Mapping[str, Any]:
     """Return an item, with images that are decoded later if the class that defines the items can leave them so."""
-    defining = next((kind for kind in type(dataset).__mro__ if "__getitem__" in vars(kind)), object)
-    item: Mapping[str, Any] = dataset.undecoded(index) if "undecoded" in vars(defining) else dataset[index]
+    item: Mapping[str, Any] = dataset.undecoded(index) if _defines(dataset, "undecoded") else dataset[index]
     return item
+
+
+def _defines(dataset: Any, name: str) -> bool:
+    """Whether the class that defines the items of a dataset defines a method too: a subclass may have other items."""
+    defining = next((kind for kind in type(dataset).__mro__ if "__getitem__" in vars(kind)), object)
+    return name in vars(defining)
 
 
 def depends_on_epoch(dataset: IndexedEpisodes) -> bool:
