@@ -13,7 +13,7 @@ from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.outputs.any_target import open_target
+from robocache_ros.export.outputs.any_target import check_buckets, open_target
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output, check_outputs
@@ -137,6 +137,7 @@ def export_together(
         raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
     engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
+    check_buckets(out, pieces)
     datasets = [DatasetPlan(output, recordings, device) for output in outputs]
     begun, shown = time.perf_counter(), any_path(out, "datasets")
     target = shown if is_url(shown) else Path(os.path.abspath(shown))

@@ -84,7 +84,6 @@ class BucketTarget:
             StoreError: the bucket cannot be used.
             RoboCacheError: another export writes to the target, or it has a dataset and `overwrite` is not set.
         """
-        self.dataset.store.check()
         current = self.plans.current()
         if current and self.is_done(current):
             self.plans.clear()  # an export was killed when its dataset was complete

@@ -40,13 +40,11 @@ def new_bucket_dataset(
         pieces: a folder or a URL of pieces that are kept, and that other exports use as well; None: in the target.
 
     Errors:
-        StoreError: a bucket cannot be used: not there, no permission, no conditional puts, expired credentials.
+        StoreError: a bucket cannot be used. `ObjectStore.check` finds that out earlier.
         RoboCacheError: another export is writing to the target, it is not empty, or is not a dataset to overwrite.
     """
     target = BucketTarget(url, digest, count, entries)
     store = piece_store(url, pieces)
-    if store.shared:
-        store.check()
     plan, is_ours = target.begin(overwrite=overwrite)
     with local_drafts().draft() as draft:
         folder = draft / "dataset"

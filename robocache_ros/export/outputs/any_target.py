@@ -43,6 +43,13 @@ def open_target(
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
 
 
+def check_buckets(*places: str | Path | None) -> None:
+    """Refuse buckets among places that an export could not write to, before it reads a recording."""
+    for place in places:
+        if place is not None and is_url(place):
+            ObjectStore(str(place)).check()
+
+
 def check_any_target(out: Path, *, overwrite: bool = False) -> None:
     """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
     if is_url(out):
