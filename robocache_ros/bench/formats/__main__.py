@@ -129,7 +129,7 @@ def _row(part: str, what: str, loader: Any, batch_size: int, seconds: float, dev
     if isinstance(loader, TimelineLoader):
         loader.close()
     late = sorted(taken)[int(len(taken) * 0.95)]
-    note = f"{median(taken) * 1000:.3g} ms a batch, 95 % within {late * 1000:.3g} ms"
+    note = f"{median(taken) * 1000:,.2f} ms a batch, 95 % within {late * 1000:,.2f} ms"
     return Row(part, what, len(taken) * batch_size / sum(taken), "samples/s", note=note)
 
 

@@ -27,6 +27,10 @@ def _has_datasets() -> bool:
     return all(importlib.util.find_spec(module) is not None for module in ("h5py", "PIL"))
 
 
+def _has_jpeg() -> bool:
+    return importlib.util.find_spec("simplejpeg") is not None
+
+
 def _has_recordings() -> bool:
     return importlib.util.find_spec("rosbags") is not None
 
@@ -37,6 +41,7 @@ NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "GPUs": (_has_gpus, "two CUDA devices that torch finds"),
     "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
     "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
+    "jpeg": (_has_jpeg, "pip install 'robocache_ros[datasets]', for simplejpeg"),
     "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
 }
 
@@ -92,6 +97,7 @@ PARTS: Mapping[str, Part] = {
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
         ("GPU", "datasets"),
         ("--seconds", "3"),
+        plot="robocache_ros.bench.training.plot_rows",
         limit_s=480.0,
     ),
     "scaling": Part(
@@ -104,7 +110,8 @@ PARTS: Mapping[str, Part] = {
         ("robocache_ros.bench.live.ingest_cost",),
         "what receiving costs a node, by the kind of subscription",
         ("ROS",),
-        ("--seconds", "8"),
+        ("--seconds", "5"),
+        limit_s=180.0,
     ),
     "live": Part(
         ("robocache_ros", "bench", "live"),
@@ -115,7 +122,7 @@ PARTS: Mapping[str, Part] = {
     "loading": Part(
         ("robocache_ros.bench.loading",),
         "datasets of each format through the loader, beside the loaders that others use",
-        ("recordings", "datasets"),
+        ("recordings", "datasets", "jpeg"),
         ("--rounds", "1"),
         limit_s=240.0,
     ),
@@ -124,6 +131,7 @@ PARTS: Mapping[str, Part] = {
         "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
         ("recordings", "datasets"),
         ("--limit-s", "100"),
+        plot="robocache_ros.bench.training.plot_rows",
         limit_s=150.0,
     ),
     "loading-gpu": Part(

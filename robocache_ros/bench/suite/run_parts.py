@@ -20,7 +20,8 @@ from robocache_ros.errors import RoboCacheError
 BUDGET_S = 1200.0
 LEAST_S = 5.0  # with less time left, no part is begun
 OUTPUT = "output.txt"
-LAST_LINES = 5  # of the output of a part that failed
+PLOT_S = 60.0
+LAST_CHARACTERS = 200  # of the output of a part that failed
 
 Tell = Callable[[str], None]
 
@@ -74,10 +75,10 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
     log.unlink(missing_ok=True)
-    commands = [[*part.command, *part.in_suite, "--out", str(out)]]
-    if part.plot:
-        commands.append([part.plot, "--results", str(out), "--out", str(out)])
-    reason = next((found for command in commands if (found := _failure(command, log, limit_s))), None)
+    reason = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
+    if part.plot and (reason is None or any(out.glob("*.json"))):  # also of what a part has measured before it ended
+        drawn = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
+        reason = reason or drawn
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "failed" if reason else "measured"
@@ -100,8 +101,8 @@ def _failure(command: Sequence[str], log: Path, limit_s: float) -> str | None:
                 process.wait()
     if status == 0:
         return None
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LAST_LINES:]
-    return f"exit status {status}: {' / '.join(lines)[-300:]}; see {log}"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+    return f"exit status {status}: {lines[-1][-LAST_CHARACTERS:]}; see {log}"
 
 
 def _children_s() -> float:

@@ -46,17 +46,18 @@ def replace(path: Path, text: str) -> None:
 def as_markdown(title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """Return a table for each part, in which failures are rows."""
     about = record["machine"]
+    published = " Published figures are of an H100." if any(row.published for row in rows) else ""
     lines = [
         f"# {title}",
         "",
         f"GPU: {about['gpu']}, {about['cores']} cores, load {about['load'][0]:g}, torch {about['torch']}, "
-        f"{about['date']}. Published figures are of an H100.",
+        f"{about['date']}.{published}",
         *(["", "A quick run with tiny policies and data: no figure means anything."] if record["quick"] else []),
     ]
     for part in dict.fromkeys(row.part for row in rows):
         mine = [row for row in rows if row.part == part]
         sources = sorted({row.source for row in mine if row.source})
-        lines += ["", f"## {part}", "", *(f"Published in {source}." for source in sources)]
+        lines += ["", f"## {part}", *(f"\nPublished in {source}." for source in sources)]
         lines += ["", "| | measured | published | wanted | |", "|---|---|---|---|---|"]
         lines += [
             f"| {row.what} | {_value(row)} | {row.published} | {row.wanted} | {_cell(row.note)} |" for row in mine

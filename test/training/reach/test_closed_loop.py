@@ -28,7 +28,7 @@ from test.training.reach.reach_trials import final_distances
 
 SUCCESS_M = 0.05
 SEEDS = range(1000, 1020)  # of 20 starts; the demonstrations have others
-STEPS = {"tiny": 200, "diffusion-tiny": 500}
+STEPS = {"tiny": 200, "diffusion-tiny": 300}
 
 
 @pytest.fixture(scope="module")
