@@ -161,12 +161,10 @@ def export_together(
             raise SeveralErrors("\n".join(errors))
         for dataset in datasets:
             tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
-            folder = new.folder / dataset.name
-            folder.mkdir(exist_ok=True)
             title = (dataset.name or target.name) if report else None
-            found.append(dataset.write(folder, new.scratch, title, engine, tell))
+            found.append(dataset.write(new, title, engine, tell))
             if dataset.name:
-                list_entries(folder)
+                list_entries(new.folder / dataset.name, new.staged_below(dataset.name))
     if new.by_another:
         found = [() for _ in datasets]
     seconds, notes = time.perf_counter() - begun, new.notes

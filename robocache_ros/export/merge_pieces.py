@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,9 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.formats import DatasetFormat
 from robocache_ros.export.media.video import DEPTH_VIDEO
+from robocache_ros.export.merging.merge_tasks import MergeFolders
 from robocache_ros.export.merging.write_formats import written_formats
+from robocache_ros.export.outputs.new_dataset import NewDataset
 from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Progress
@@ -42,8 +43,8 @@ def merge_pieces(
     formats: Sequence[DatasetFormat],
     made: Sequence[Outcome],
     failed: Sequence[FailedRecording],
-    folder: Path,
-    scratch: Path,
+    new: NewDataset,
+    below: str,
     name: str | None,
     engine: Engine,
     tell: Progress,
@@ -55,8 +56,8 @@ def merge_pieces(
         formats: in which it is written.
         made: the outcomes of its recordings.
         failed: recordings that are not in it.
-        folder: of the dataset.
-        scratch: a folder of the same file system, for files that are not complete.
+        new: what the export writes to.
+        below: the name of the dataset in it; empty if it is the only one.
         name: for the report; None: there is none.
         engine: runs a task for some files each.
         tell: called with the progress.
@@ -75,10 +76,14 @@ def merge_pieces(
         for piece, recording, (task, success) in zip(folders, recordings, told, strict=True)
     ]
     dataset = ExportedDataset(pieces, plan.layout, plan.options, provenance)
+    folder = new.folder / below
     of_formats = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
     for of_format in of_formats.values():
-        of_format.mkdir(exist_ok=True)
-    with written_formats(dataset, formats, of_formats, scratch, engine, tell):
+        of_format.mkdir(parents=True, exist_ok=True)
+    staging = new.staging if engine.remote else None
+    merge = MergeFolders(folder, of_formats, new.scratch, staging, f"{below}/" if below else "")
+    with written_formats(dataset, formats, merge, engine, tell) as staged:
+        new.staged.update(staged)
         if name is not None:
             report = folder / "report.html"
             write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)

@@ -16,9 +16,14 @@ INFO = Path("meta") / "info.json"  # identifies a LeRobot dataset of another pro
 _LEROBOT = ("meta", "data", "videos", "arrays", "report.html", "report.json", "SHA256SUMS")
 
 
-def list_entries(dataset: Path) -> None:
-    """List the entries of a complete dataset in a file, if it has other ones than a LeRobot dataset."""
-    names = sorted(entry.name for entry in dataset.iterdir())
+def list_entries(dataset: Path, others: Iterable[str] = ()) -> None:
+    """List the entries of a complete dataset in a file, if it has other ones than a LeRobot dataset.
+
+    Args:
+        dataset: its folder.
+        others: names of its files that are elsewhere.
+    """
+    names = sorted({entry.name for entry in dataset.iterdir()} | {name.partition("/")[0] for name in others})
     if not set(names) <= set(_LEROBOT):
         (dataset / LISTING).write_text(json.dumps(names), encoding="utf-8")
 

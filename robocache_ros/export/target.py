@@ -88,7 +88,7 @@ def new_dataset(
                     # Without locks another export may be active: do not use its pieces, do not keep new ones.
                     store = PieceStore(partial / "pieces")
                 store.tidy()
-                new = NewDataset(partial / "dataset", partial / "scratch", store, notes)
+                new = NewDataset(partial / "dataset", partial / "scratch", store, notes=notes)
                 try:
                     if store.shared:
                         store.check()

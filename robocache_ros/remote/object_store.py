@@ -83,6 +83,15 @@ class ObjectStore:
         """Upload files of a folder, several at once, to their names below `to`."""
         self._all(lambda name: self.put_file(f"{to}{name}", folder / name), names)
 
+    def copy_files(self, names: Iterable[str], source: ObjectStore) -> None:
+        """Copy objects of the same names from another store of the same bucket, several at once, in the bucket."""
+
+        def copy(name: str) -> None:
+            origin = _system(source)[1].rstrip("/")
+            self._ask(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "write")
+
+        self._all(copy, names)
+
     def create(self, name: str, contents: bytes) -> bool:
         """Write an object unless there is one of this name; return whether there now is one with these contents.
 

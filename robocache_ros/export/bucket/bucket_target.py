@@ -11,7 +11,7 @@ replaced, these are deleted first, and the files that the new dataset does not h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,14 +91,20 @@ class BucketTarget:
         plan = self.plans.begin(self._digest, self._pieces, sorted(self._replaced(current, overwrite=overwrite)))
         return plan, current is None or plan.token != current.token
 
-    def publish(self, plan: TargetPlan, folder: Path) -> None:
+    def publish(self, plan: TargetPlan, folder: Path, staged: Mapping[str, str] | None = None) -> None:
         """Put a complete dataset into the target.
+
+        Args:
+            plan: of the export.
+            folder: the local files.
+            staged: SHA-256 of the other files, which are in the staging folder of the plan.
 
         Errors:
             RoboCacheError: another export has other results, or has taken the place of this one.
         """
         store = self.dataset.store
-        files = {name_below(folder, file): sha256(file) for file in folder.rglob("*") if file.is_file()}
+        local = {name_below(folder, file): sha256(file) for file in folder.rglob("*") if file.is_file()}
+        files = {**(staged or {}), **local}
         self.plans.record_files(plan, files)
         old = [name for top in plan.replaces for name in (top, *(f"{top}/{n}" for n in store.listed(f"{top}/") if n))]
         if old:
@@ -106,13 +112,19 @@ class BucketTarget:
             for group in reversed(BucketDataset(store, tuple(map(str, entries))).ordered(old)[1:]):
                 store.delete(group)
         first, *entries_of = self.dataset.ordered(files)
-        store.put_files(folder, first)
+        self._put(plan, first, folder, local)
         store.delete(name for name in old if name not in files)
         self.plans.check(plan)
         for group in entries_of:
-            store.put_files(folder, group)
-        size = sum((folder / name).stat().st_size for name in files)
+            self._put(plan, group, folder, local)
+        size = sum((folder / name).stat().st_size for name in local)
+        size += sum(each.size for each in self.plans.staging(plan).listed().values()) if staged else 0
         self.plans.complete(plan, {"entries": self.dataset.entries, "files": len(files), "bytes": size})
+
+    def _put(self, plan: TargetPlan, names: Sequence[str], folder: Path, local: Container[str]) -> None:
+        """Put files that are local, and copy the others, which are in the bucket."""
+        self.dataset.store.put_files(folder, (name for name in names if name in local))
+        self.dataset.store.copy_files((name for name in names if name not in local), self.plans.staging(plan))
 
     def is_done(self, plan: TargetPlan) -> bool:
         """Whether an export of this plan has completed the dataset."""

@@ -49,12 +49,12 @@ def new_bucket_dataset(
     with local_drafts().draft() as draft:
         folder = draft / "dataset"
         folder.mkdir()
-        new = NewDataset(folder, draft / "scratch", store)
+        new = NewDataset(folder, draft / "scratch", store, target.plans.staging(plan))
         try:
             store.tidy()
             yield new
-            list_entries(folder)
-            target.publish(plan, folder)
+            list_entries(folder, new.staged)
+            target.publish(plan, folder, new.staged)
         except BaseException as error:
             if not isinstance(error, (RoboCacheError, OSError)) or not target.is_done(plan):
                 if is_ours:

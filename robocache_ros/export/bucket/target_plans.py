@@ -3,6 +3,7 @@
 <out>/.robocache/plans/<n>.json      the plan of an export, put if absent; that with the highest number counts
                       /<n>.files     put if absent before the first file of the dataset: its files with their SHA-256
                       /<n>.stopped   the export has ended without a dataset; another plan may follow
+                /files/<token>/      files that tasks on other machines have written, under their names in the dataset
                 /complete.json       the plan of the dataset that is there
 
 A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked, so
@@ -109,6 +110,10 @@ class TargetPlans:
         with suppress(FileNotFoundError):
             return self._read(f"{PLANS}{plan.number:06d}.files")
         return {}
+
+    def staging(self, plan: TargetPlan) -> ObjectStore:
+        """Return the objects of files that are not in the target yet, which `clear` removes."""
+        return self._hidden.below(f"files/{plan.token}")
 
     def record_files(self, plan: TargetPlan, files: Mapping[str, str]) -> None:
         """Record the files of the dataset, by name with their SHA-256, before the first one is put.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,8 @@ from robocache_ros.export.formats import DatasetFormat, load_format
 from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.statistics import Stats
-from robocache_ros.export.validate.checksum_list import files_of
+from robocache_ros.export.validate.checksum_list import digests_of, files_of
+from robocache_ros.remote.object_store import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,36 @@ class Written:
     Attributes:
         value: for the last step of the format.
         files: names of the files, relative to the folder of the format.
+        digests: their SHA-256, if they are not in this folder but staged.
     """
 
     value: Any
     files: tuple[str, ...]
+    digests: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class MergeFolders:
+    """Where the files of a dataset go.
+
+    Attributes:
+        root: the folder of the dataset.
+        formats: the folders of the formats, by name; the root, if there is one format.
+        scratch: a folder of the same file system, for files that are not complete.
+        staging: where tasks put their files instead, under their names in the dataset. They have a local folder each.
+        top: the name of the root in the staged dataset, with a slash at its end; empty if it is the whole dataset.
+    """
+
+    root: Path
+    formats: Mapping[str, Path]
+    scratch: Path
+    staging: ObjectStore | None = None
+    top: str = ""
+
+    def name_of(self, format_: str) -> str:
+        """Return what the names of the files of a format begin with in the staged dataset."""
+        below = self.formats[format_].relative_to(self.root).as_posix()
+        return self.top if below == "." else f"{self.top}{below}/"
 
 
 @dataclass(frozen=True)
@@ -55,28 +83,33 @@ class MergeWork:
 
     Attributes:
         dataset: the contents.
-        folders: of the formats, by name.
-        scratch: a folder of the same file system, for files that are not complete. Two runs of a task do no harm.
+        folders: for the files. Two runs of a task do no harm.
     """
 
     dataset: ExportedDataset
-    folders: Mapping[str, Path]
-    scratch: Path
+    folders: MergeFolders
 
     def __call__(self, task: MergeTask, tell: Progress) -> Written:
         """Run a task."""
-        return self.write(task.format, task.write)
+        if not task.format:
+            return Written(task.write(self.dataset, self.folders.scratch), ())
+        if self.folders.staging is None:
+            return self.write(task.format, task.write)
+        with tempfile.TemporaryDirectory(prefix="robocache-merge-") as folder:
+            draft = Path(folder)
+            value = task.write(self.dataset, draft)
+            files = tuple(files_of(draft))
+            self.folders.staging.put_files(draft, files, self.folders.name_of(task.format))
+            return Written(value, files, digests_of(draft, files))
 
     def write(self, format_: str, write: Callable[[ExportedDataset, Path], Any]) -> Written:
         """Call `write` with an empty folder, and move what it writes there to the folder of a format."""
-        if not format_:
-            return Written(write(self.dataset, self.scratch), ())
-        draft = self.scratch / secrets.token_hex(8)
+        draft = self.folders.scratch / secrets.token_hex(8)
         draft.mkdir(parents=True)
         try:
             value = write(self.dataset, draft)
             files = tuple(files_of(draft))
-            _move(draft, self.folders[format_])
+            _move(draft, self.folders.formats[format_])
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Written(value, files)

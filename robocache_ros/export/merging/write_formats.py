@@ -14,7 +14,7 @@ from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.formats import DatasetFormat
 from robocache_ros.export.formats.file_tasks import WrittenByTasks
-from robocache_ros.export.merging.merge_tasks import MergeTask, MergeWork, Written, merge_tasks
+from robocache_ros.export.merging.merge_tasks import MergeFolders, MergeTask, MergeWork, Written, merge_tasks
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.publish import sync_files
 from robocache_ros.export.validate.checksum_list import digests_of, write_checksums
@@ -24,30 +24,34 @@ from robocache_ros.export.validate.checksum_list import digests_of, write_checks
 def written_formats(
     dataset: ExportedDataset,
     formats: Sequence[DatasetFormat],
-    folders: Mapping[str, Path],
-    scratch: Path,
+    folders: MergeFolders,
     engine: Engine,
     tell: Progress,
-) -> Iterator[None]:
+) -> Iterator[dict[str, str]]:
     """Write a dataset in formats; on exit, the checksums of their files are written, and the files are on disk.
+
+    Yields the SHA-256 of the files that are staged, by their names in the dataset.
 
     Args:
         dataset: the contents.
         formats: in any order.
-        folders: of the formats, by name; empty.
-        scratch: a folder of the same file system.
+        folders: for the files; those of the formats are empty.
         engine: runs the tasks.
         tell: called with the progress.
     """
-    work, tasks = MergeWork(dataset, folders, scratch), merge_tasks(dataset, formats)
-    with _Completion(folders) as completion:
+    work, tasks = MergeWork(dataset, folders), merge_tasks(dataset, formats)
+    with _Completion(folders.formats) as completion:
         results: dict[int, Any] = {}
+        staged: dict[str, str] = {}
 
         def done(task: MergeTask, written: Written | RoboCacheError) -> None:
             if isinstance(written, RoboCacheError):
                 raise written
             results[task.number] = written.value
-            completion.add(task.format, written.files)
+            if written.digests is not None:
+                start = folders.name_of(task.format)
+                staged.update({start + name: digest for name, digest in written.digests.items()})
+            completion.add(task.format, written)
 
         engine.run(work, tasks, done, tell)
         if stats := dict(results[task.number] for task in tasks if not task.format):
@@ -56,8 +60,8 @@ def written_formats(
             if isinstance(format_, WrittenByTasks):
                 values = [results[task.number] for task in tasks if task.format == format_.name]
                 last = work.write(format_.name, partial(format_.finish, results=values))
-                completion.add(format_.name, last.files)
-        yield
+                completion.add(format_.name, last)
+        yield staged
 
 
 class _Completion:
@@ -66,12 +70,12 @@ class _Completion:
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = folders
         self._pool = ThreadPoolExecutor(1, "complete")
-        self._digests: dict[str, list[Future[dict[str, str]]]] = {name: [] for name in folders}
+        self._digests: dict[str, list[Future[Mapping[str, str]]]] = {name: [] for name in folders}
 
-    def add(self, format_: str, files: Sequence[str]) -> None:
+    def add(self, format_: str, written: Written) -> None:
         """Complete files of a format."""
-        if files:
-            self._digests[format_].append(self._pool.submit(_complete, self._folders[format_], files))
+        if written.files:
+            self._digests[format_].append(self._pool.submit(_complete, self._folders[format_], written))
 
     def __enter__(self) -> _Completion:
         return self
@@ -85,7 +89,9 @@ class _Completion:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _complete(folder: Path, files: Sequence[str]) -> dict[str, str]:
-    digests = digests_of(folder, files)
-    sync_files(folder / name for name in files)
+def _complete(folder: Path, written: Written) -> Mapping[str, str]:
+    if written.digests is not None:
+        return written.digests
+    digests = digests_of(folder, written.files)
+    sync_files(folder / name for name in written.files)
     return digests

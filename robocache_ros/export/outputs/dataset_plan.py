@@ -14,6 +14,7 @@ from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.merge_pieces import merge_pieces, needed_encodings
+from robocache_ros.export.outputs.new_dataset import NewDataset
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Progress
@@ -91,12 +92,12 @@ class DatasetPlan:
         )
 
     def write(
-        self, folder: Path, scratch: Path, title: str | None, engine: Engine, tell: Progress
+        self, new: NewDataset, title: str | None, engine: Engine, tell: Progress
     ) -> tuple[ExportedRecording, ...]:
-        """Write the dataset into a folder, with a report if it has a title; return its recordings."""
+        """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
         with self._named():
             made, losses = self.made, self.losses
-            return merge_pieces(self.plan, self.formats, made, losses, folder, scratch, title, engine, tell)
+            return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, engine, tell)
 
     @property
     def entries(self) -> tuple[str, ...]:

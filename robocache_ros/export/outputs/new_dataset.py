@@ -26,6 +26,8 @@ class NewDataset:
         folder: the local folder of its complete files.
         scratch: a folder of the same file system, for files that are not complete.
         pieces: of its recordings, with those of earlier exports that were stopped or failed.
+        staging: where tasks on other machines put files under their names in the dataset; None: they use `folder`.
+        staged: the SHA-256 of these files by name.
         notes: for the user, about files of earlier exports.
         by_another: another export of the same plan has completed the dataset.
     """
@@ -33,8 +35,14 @@ class NewDataset:
     folder: Path
     scratch: Path
     pieces: AnyPieces
+    staging: ObjectStore | None = None
+    staged: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     by_another: bool = False
+
+    def staged_below(self, folder: str) -> list[str]:
+        """Return the names of staged files in a folder of the dataset, relative to it."""
+        return [name[len(folder) + 1 :] for name in self.staged if name.startswith(f"{folder}/")]
 
 
 def piece_store(out: str | Path, pieces: str | Path | None = None) -> AnyPieces:

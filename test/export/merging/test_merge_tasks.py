@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +17,7 @@ from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.spec import FusionSpec
 
 from ..pieces.conftest import Contents, contents
+from .elsewhere import Elsewhere
 
 ALL = tuple(name for name in FORMATS if name != "delta")  # which does not install everywhere
 OPTIONS = ExportOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
@@ -30,37 +27,6 @@ OPTIONS = ExportOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the c
 def alone(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """The datasets that one process writes, one file after the other."""
     return contents(export(bags, spec, tmp_path_factory.mktemp("alone") / "set", OPTIONS).out)
-
-
-class Elsewhere:
-    """An engine that runs tasks as on other machines: pickled, each twice, and in another order."""
-
-    remote = False
-
-    def __init__(self) -> None:
-        self.tasks: list[str] = []
-
-    def parallel(self, tasks: Sequence[Task]) -> int:
-        return 1
-
-    def run(
-        self,
-        work: Callable[[Any, Progress], Any],
-        tasks: Sequence[Any],
-        done: Callable[[Any, Any], None],
-        tell: Progress,
-    ) -> None:
-        for task in random.Random(1).sample(tasks, len(tasks)):
-            for _ in range(2):
-                its_work, its_task = pickle.loads(pickle.dumps((work, task)))
-                result = pickle.loads(pickle.dumps(its_work(its_task, tell)))
-            done(task, result)
-            self.tasks.append(task.name)
-
-    def __enter__(self) -> Elsewhere:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def test_tasks_of_other_machines_give_the_same_bytes(

@@ -1,0 +1,65 @@
+"""Tasks of other machines put the files of a dataset into a bucket, from where they are copied into the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export, export_together
+from robocache_ros.export.outputs.output import outputs_of
+from robocache_ros.spec import FusionSpec
+
+from ...export.merging.elsewhere import Elsewhere
+from ..s3_server import Bucket
+from .conftest import NO_MEDIA, Contents, hidden, objects
+
+VIDEO = ExportOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
+VECTORS = ExportOptions(formats=("mcap", "diffusion_policy"), media="none")
+
+
+@pytest.mark.parametrize("options", [VIDEO, VECTORS], ids=["video", "vectors"])
+def test_the_datasets_have_the_bytes_of_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: ExportOptions
+) -> None:
+    export(bags, spec, f"{s3.url}/out", options, engine=Elsewhere(remote=True))
+    assert objects(s3) == local(options)
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
+    mcap = ExportOptions(formats=("mcap",), media="none")
+    export(bags, spec, f"{s3.url}/out", mcap, engine=Elsewhere(remote=True))
+    assert objects(s3) == local(mcap)
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, engine=Elsewhere(remote=True), overwrite=True)
+    assert objects(s3) == local()
+
+
+def test_several_datasets_are_listed_as_local_ones(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    options = ExportOptions(formats=("webdataset", "mcap"), media="none")
+    outputs = outputs_of([("panda", spec)], [10, 5], options)
+    export_together(bags[:1], outputs, f"{s3.url}/out", engine=Elsewhere(remote=True))
+    export_together(bags[:1], outputs, tmp_path / "out")
+    there = {f.relative_to(tmp_path / "out").as_posix(): f for f in (tmp_path / "out").rglob("*") if f.is_file()}
+    assert objects(s3) == {name: file.read_bytes() for name, file in there.items()}
+
+
+def test_the_target_is_empty_until_all_files_are_written(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[set[str]] = []
+    engine = Elsewhere(remote=True)
+    run = engine.run
+
+    def watched(work, tasks, done, tell):  # type: ignore[no-untyped-def]
+        run(work, tasks, done, tell)
+        found.append(set(objects(s3)))
+
+    monkeypatch.setattr(engine, "run", watched)
+    export(bags, spec, f"{s3.url}/out", ExportOptions(formats=("robomimic",), media="none"), engine=engine)
+    assert found == [set(), set()]
+    assert "dataset.hdf5" in objects(s3)
