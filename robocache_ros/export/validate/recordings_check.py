@@ -9,7 +9,7 @@ from robocache_ros.errors import printable
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.export.validate.findings import Findings, read_json
 
-PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with a file for it
+PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with files for it
 
 
 def check_recordings(findings: Findings) -> None:
@@ -18,10 +18,11 @@ def check_recordings(findings: Findings) -> None:
     if not found:
         findings.skip("recordings: the dataset does not name any")
         return
-    name = found[0].relative_to(findings.dataset).as_posix()
-    with findings.reading(name, KeyError, TypeError, AttributeError):
-        for recording in read_json(findings.dataset, name)["recordings"]:
-            _check(findings, Path(recording["bag"]), recording["files"])
+    for path in found:
+        name = path.relative_to(findings.dataset).as_posix()
+        with findings.reading(name, KeyError, TypeError, AttributeError):
+            for recording in read_json(findings.dataset, name)["recordings"]:
+                _check(findings, Path(recording["bag"]), recording["files"])
 
 
 def _check(findings: Findings, bag: Path, files: list[dict[str, Any]]) -> None:

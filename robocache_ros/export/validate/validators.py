@@ -24,6 +24,7 @@ VALIDATORS = (
     "robocache_ros.export.validate.rlds_check:RLDS_CHECK",
     "robocache_ros.export.validate.webdataset_check:WEBDATASET_CHECK",
     "robocache_ros.export.validate.mcap.fused_recordings_check:FUSED_RECORDINGS_CHECK",
+    "robocache_ros.export.validate.delta.delta_check:DELTA_CHECK",
 )
 
 

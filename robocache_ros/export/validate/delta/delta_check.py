@@ -1,0 +1,136 @@
+"""Validation of datasets of Delta Lake tables that this project exported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats.delta.new_episodes import EPISODES, TICKS
+from robocache_ros.export.formats.delta.tick_columns import LAYOUT
+from robocache_ros.export.formats.delta.transaction_log import LOG, reached
+from robocache_ros.export.validate.checksum_list import sha256
+from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
+from robocache_ros.export.validate.findings import Findings, file_in
+from robocache_ros.extras import need
+
+_BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
+_EPISODE = ("episode", "length", "start_ns", "stop_ns", "append")
+
+
+class DeltaCheck:
+    """Reads the newest version of both tables, and the files that rows of ticks name."""
+
+    title = "Delta Lake tables of ticks and episodes"
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether the folder has both tables."""
+        return all((dataset / name / LOG).is_dir() for name in (TICKS, EPISODES))
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong.
+
+        Errors:
+            RoboCacheError: a table cannot be opened, or is not an export of this project.
+        """
+        tables = {name: _opened(findings.dataset, name) for name in (EPISODES, TICKS)}
+        files = {name: _files(findings, name, table) for name, table in tables.items()}
+        rows = _layout_rows(findings, tables[TICKS])
+        for name in files[TICKS]:
+            with findings.reading(name, *_errors()):
+                for episode, table in _by_episode(file_in(findings.dataset, name)):
+                    rows.check(name, episode, table)
+        listed: list[dict[str, Any]] = []
+        for name in files[EPISODES]:
+            with findings.reading(name, *_errors(), KeyError):
+                read = need("pyarrow.parquet", "export").read_table(
+                    file_in(findings.dataset, name), columns=list(_EPISODE), partitioning=None
+                )
+                listed += [{**row, "file": name} for row in read.to_pylist()]
+        _check_episodes(findings, listed, rows)
+        rows.check_files()
+
+
+def _opened(dataset: Path, name: str) -> Any:
+    with reached(name):
+        return need("deltalake", "fleet").DeltaTable(dataset / name)
+
+
+def _files(findings: Findings, name: str, table: Any) -> list[str]:
+    """Check that the files of a table are those in its log; return them, relative to the dataset."""
+    found = []
+    for told in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
+        path = f"{name}/{unquote(told['path'])}"
+        with findings.reading(path):
+            file = file_in(findings.dataset, path)
+            size = file.stat().st_size
+            findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
+            named = _BY_CONTENTS.fullmatch(file.name)
+            if named:
+                changed = not sha256(file).startswith(named[1])
+                findings.check(not changed, path, "its contents are not those of its name: the file was changed")
+                findings.counted["checksums"] += 1
+            found.append(path)
+    return sorted(found)
+
+
+def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
+    """Return the checks of rows, by the layout in the schema."""
+    fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
+    try:
+        layout = json.loads(fields["tick_ns"][LAYOUT])
+        kinds = {str(name): str(told["kind"]) for name, told in layout["streams"].items()}
+        windows = {str(name) for name, told in layout["streams"].items() if len(told.get("shape", ())) > 1}
+        return TickRowChecks(findings, int(layout["rate_hz"]), kinds, windows, set(fields))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RoboCacheError(f"{TICKS}: no layout in its schema ({printable(error, 40)}); export it again") from None
+
+
+def _by_episode(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the consecutive rows of each episode in a file, by its row groups."""
+    arrow = need("pyarrow", "export")
+
+    def parts() -> Iterator[tuple[int, Any]]:
+        with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group)
+                numbers = table["episode"].to_numpy()
+                edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+                for start, stop in pairwise(edges):
+                    yield int(numbers[start]), table.slice(start, stop - start)
+
+    for episode, of_episode in groupby(parts(), lambda part: part[0]):
+        yield episode, arrow.concat_tables([table for _, table in of_episode]).combine_chunks()
+
+
+def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: TickRowChecks) -> None:
+    """Compare the rows of episodes with those of ticks."""
+    counts = Counter(row["episode"] for row in listed)
+    for row in listed:
+        where = f"{row['file']}, episode {row['episode']}"
+        found, first, last = rows.spans.get(row["episode"], (0, None, None))
+        findings.check(counts[row["episode"]] == 1, where, "its number is that of another episode")
+        findings.check(found == row["length"], where, f"{found} rows of ticks; it has {row['length']}")
+        if found:
+            findings.check((first, last) == (row["start_ns"], row["stop_ns"]), where, "start_ns or stop_ns is wrong")
+        folder = findings.dataset / "appends" / str(row["append"])
+        findings.check((folder / "robocache.json").is_file(), where, "its provenance in appends is missing")
+    if without := sorted(set(rows.spans) - set(counts)):
+        text = f"{len(without)} episodes of {TICKS} are not in it: an append runs, or was stopped; run it again"
+        findings.add(EPISODES, text)
+    findings.counted["episodes"] += len(listed)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (need("pyarrow", "export").ArrowException, ValueError)
+
+
+DELTA_CHECK = DeltaCheck()
