@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from torch import Tensor
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.cache.cached_batches import Skipped
 from robocache_ros.datasets.loader.packing import NEVER, is_time
+from robocache_ros.datasets.loader.runs.sample_pool import SamplePool
 from robocache_ros.datasets.loader.workers.batch_prefetch import OnDevice
 
 
@@ -24,6 +27,7 @@ def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple
         runs: together they have the samples.
     """
     held: dict[int, _Row] = {}
+    pool: SamplePool | None = None
     unreadable: dict[int, str] = {}
     for numbers in wanted:
         rows, skipped = [], []
@@ -32,37 +36,51 @@ def mixed(wanted: Iterable[NDArray], runs: Iterator[OnDevice]) -> Iterator[tuple
                 run = next(runs)
                 unreadable.update(run.description.skipped)
                 if run.batch is not None:
-                    held.update(_rows(run.batch))
+                    pool = pool or SamplePool(run.batch)
+                    held.update(_rows(run.batch, pool))
             if number in held:
                 rows.append(held.pop(number))
             else:
                 skipped.append((number, unreadable.pop(number)))
-        yield _joined(rows) if rows else None, tuple(skipped)
+        yield _joined(rows, pool) if pool and rows else None, tuple(skipped)
 
 
-class _Row:
+class _Row(NamedTuple):
     """A sample of a run."""
 
-    def __init__(self, batch: Batch, place: int, tensors: dict[str, Tensor]) -> None:
-        self.batch, self.place, self.tensors = batch, place, tensors
-        self.length = batch.lengths[place]
+    batch: Batch  # the run, with the tensors that are not in the pool
+    place: int  # in the run
+    slot: int  # in the pool; -1: not in it
 
 
-def _rows(batch: Batch) -> Iterator[tuple[int, _Row]]:
-    parts = {key: tensor.unbind(0) for key, tensor in batch.tensors.items()}
-    for place, number in enumerate(batch.samples):
-        yield number, _Row(batch, place, {key: part[place] for key, part in parts.items()})
+def _rows(batch: Batch, pool: SamplePool) -> Iterator[tuple[int, _Row]]:
+    slots = pool.add(batch)
+    if slots is None:
+        slots = [-1] * len(batch.samples)
+    else:
+        batch = replace(batch, tensors={key: each for key, each in batch.tensors.items() if key not in pool.tensors})
+    for place, (number, slot) in enumerate(zip(batch.samples, slots, strict=True)):
+        yield number, _Row(batch, place, slot)
 
 
-def _joined(rows: Sequence[_Row]) -> Batch:
+def _joined(rows: Sequence[_Row], pool: SamplePool) -> Batch:
     first = rows[0].batch
-    lengths = tuple(row.length for row in rows)
+    lengths = tuple(row.batch.lengths[row.place] for row in rows)
+    slots = [row.slot for row in rows if row.slot >= 0]
+    index = torch.tensor(slots) if len(slots) == len(rows) else None
     tensors = {}
-    for key in rows[0].tensors:
-        parts = [row.tensors[key] for row in rows]
+    for key in pool.keys:
+        if index is not None and key in pool.tensors:
+            tensors[key] = pool.tensors[key].index_select(0, index)
+            continue
+        parts = [
+            row.batch.tensors[key][row.place] if key in row.batch.tensors else pool.tensors[key][row.slot]
+            for row in rows
+        ]
         if key in first.per_tick:
             parts = [part[:length] for part, length in zip(parts, lengths, strict=True)]
         tensors[key] = _stacked(parts, NEVER if is_time(key) else 0)
+    pool.free(slots)
     texts = {key: tuple(row.batch.texts[key][row.place] for row in rows) for key in first.texts}
     numbers = tuple(row.batch.samples[row.place] for row in rows)
     return Batch(tensors, numbers, lengths, first.per_tick, texts, first.widths)
