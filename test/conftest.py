@@ -38,7 +38,10 @@ NEEDS = {
     **dict.fromkeys(("export/dense/test_dense_formats.py", "export/readers/test_robomimic.py"), ("hdf5", ("h5py",))),
     "training": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
     "export": ("export", ("rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
-    "fleet": ("export,fleet,dev", ("s3fs", "moto", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
+    "fleet": (
+        "export,cli,fleet,dev",
+        ("s3fs", "moto", "typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
+    ),
 }
 
 # What a shell starts in the background ignores Ctrl-C, and so do its children: tests interrupt theirs.

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def check(
-    spec: Annotated[Path, typer.Argument(help="The fusion spec (YAML).")],
+    spec: Annotated[
+        Path, typer.Argument(parser=given.place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")
+    ],
     bags: given.Recordings = None,
     manifest: given.ManifestFile = None,
     fast: Annotated[

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 # More than 50 lines, because of its options.
 @with_export_options
 def export(
-    spec: Annotated[list[Path], typer.Option("--spec", "-s", help="The fusion spec (YAML); may be repeated.")],
+    spec: Annotated[
+        list[Path],
+        typer.Option(
+            "--spec",
+            "-s",
+            parser=given.place,
+            metavar="PATH",
+            help="The fusion spec (YAML), or its URL; may be repeated.",
+        ),
+    ],
     out: given.Target,
     options: ExportOptions,
     bags: given.Recordings = None,
@@ -65,14 +74,16 @@ def export(
     from robocache_ros.export.outputs.append_export import append_folders, append_outputs
     from robocache_ros.export.outputs.output import outputs_of
     from robocache_ros.export.shards.shard_job import ShardResult, export_shard
-    from robocache_ros.remote.any_path import any_path, is_url
+    from robocache_ros.remote.any_path import any_path
     from robocache_ros.spec import load_spec
 
     engine = chosen_engine(on.value, jobs=jobs, address=address, per_task=per_task)
     part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
     out = any_path(out, "datasets")
-    recordings = given_recordings(bags, manifest, but=None if is_url(out) else out)
-    outputs = outputs_of([(path.stem, load_spec(path)) for path in spec], rate_hz or (), options)
+    recordings = given_recordings(bags, manifest, but=out)
+    outputs = outputs_of(
+        [(path.stem, load_spec(path)) for path in (any_path(one, "specs") for one in spec)], rate_hz or (), options
+    )
     return_freed_memory()
     if dry_run:
         if on is not given.On.here:

@@ -95,20 +95,32 @@ class OnError(str, Enum):
     skip = "skip"
 
 
-SpecFile = Annotated[Path, typer.Option("--spec", "-s", help="The fusion spec (YAML).")]
-Recording = Annotated[Path, typer.Argument(help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file.")]
+SpecFile = Annotated[
+    Path, typer.Option("--spec", "-s", parser=place, metavar="PATH", help="The fusion spec (YAML), or its URL.")
+]
+Recording = Annotated[
+    Path,
+    typer.Argument(
+        parser=place, metavar="BAG", help="A rosbag2 folder, or a .mcap, .db3 or ROS 1 .bag file, or its URL."
+    ),
+]
 Recordings = Annotated[
     Optional[list[Path]],  # noqa: UP045 - typer reads it at run time
     typer.Argument(
+        parser=place,
         metavar="BAG",
-        help="Recordings (rosbag2 folders; .mcap, .db3 and ROS 1 .bag files), folders to search, and globs in quotes.",
+        help="Recordings (rosbag2 folders; .mcap, .db3 and ROS 1 .bag files), folders to search, and globs in quotes; "
+        "also as URLs such as s3://raw/**.",
         show_default=False,
     ),
 ]
 ManifestFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads it at run time
     typer.Option(
-        "--manifest", help="A YAML or CSV file that lists the recordings: recording, task, from, to, success."
+        "--manifest",
+        parser=place,
+        metavar="PATH",
+        help="A YAML or CSV file that lists the recordings: recording, task, from, to, success.",
     ),
 ]
 LogJson = Annotated[

@@ -157,6 +157,8 @@ class RemotePath:
             if told["type"] == "file" and not name.endswith("/"):  # some tools write empty objects for folders
                 found.append(self / name[start:])
                 remember(found[-1], told)
+        for folder in {file.parent for file in found}:
+            remember(folder, {"type": "directory", "size": 0})
         return found
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:

@@ -10,6 +10,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.recordings.row_table import EPISODE_KEYS, RowKind, read_table, values_of
 from robocache_ros.export.recordings.search import MAX_RECORDINGS, find_recordings
+from robocache_ros.remote.any_path import any_path, is_url
+from robocache_ros.remote.remote_path import RemotePath
 from robocache_ros.spec.keys import KeyType, refuse
 from robocache_ros.spec.problems import Problem, SpecError, below, show_value
 
@@ -19,9 +21,9 @@ MAX_PATH = 4096  # characters
 def load_manifest(path: str | Path) -> tuple[PlannedRecording, ...]:
     """Read a manifest.
 
-    The file is a list of rows with the keys `recording` (a recording, a folder or a glob, relative to the manifest) and
-    optionally `task`, `from`, `to` and `success`. In YAML it is a list of mappings; a file named *.csv has a line of
-    column names and a line per row.
+    The file is a list of rows with the keys `recording` (a URL, or a recording, a folder or a glob relative to the
+    manifest, which may be at a URL itself) and optionally `task`, `from`, `to` and `success`. In YAML it is a list of
+    mappings; a file named *.csv has a line of column names and a line per row.
 
     Returns:
         The recordings in the order of the rows. Rows that say the same are used once.
@@ -30,7 +32,7 @@ def load_manifest(path: str | Path) -> tuple[PlannedRecording, ...]:
         RoboCacheError: the file cannot be read or is not a manifest, or a row names no recording. The message has one
             line per error, with its position in the file.
     """
-    path = Path(path)
+    path = any_path(path, "manifests")
     table = read_table(path, ROWS)
     if not table.rows:
         raise RoboCacheError(f"{table.place(())}: lists no recordings; name one at least")
@@ -55,12 +57,21 @@ def _recordings(row: Any, folder: Path, origin: str) -> Iterator[PlannedRecordin
     values = values_of(row, ROWS)
     values["start"], values["stop"] = values.pop("from", None), values.pop("to", None)
     try:
-        for path in find_recordings([folder / Path(values.pop("recording")).expanduser()]):
+        for path in find_recordings([_named(values.pop("recording"), folder)]):
             yield PlannedRecording(path, **values, origin=origin)
     except SpecError:
         raise
     except RoboCacheError as error:
         raise refuse(str(error)) from None
+
+
+def _named(recording: str, folder: Path) -> str | Path:
+    """Return the path or URL of a recording, relative to the folder of the manifest."""
+    if is_url(recording):
+        return recording
+    if isinstance(folder, RemotePath):
+        return str(folder.relative(recording))
+    return folder / Path(recording).expanduser()
 
 
 def _path(raw: Any) -> str:

@@ -7,15 +7,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 from robocache_ros.bags.reader import check_files, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.recordings.remote_search import METADATA, find_remote
+from robocache_ros.remote.any_path import is_url
 
 MAX_RECORDINGS = 100_000
 MAX_ENTRIES = 1_000_000  # files and folders that a search looks at
 MAX_DEPTH = 16  # folders below the folder that is searched
-METADATA = "metadata.yaml"
 
 # `rosbag record --split` of ROS 1 writes name_2024-05-01-12-00-00_0.bag, name_2024-05-01-12-10-00_1.bag
 _SPLIT_OF_ROS1 = re.compile(r"[0-9]{4}(-[0-9]{2}){5}_[0-9]+(?=\.bag)")
@@ -30,7 +32,7 @@ def find_recordings(arguments: Iterable[str | Path], *, but: Path | None = None)
     for any number of folders, and a storage file stands for the recording that contains it.
 
     Args:
-        arguments: recordings, folders and globs.
+        arguments: recordings, folders and globs, also as URLs.
         but: a folder that is not searched, such as the target of an export.
 
     Errors:
@@ -39,12 +41,22 @@ def find_recordings(arguments: Iterable[str | Path], *, but: Path | None = None)
     search = _Search(but)
     found: dict[str, Path] = {}
     for argument in arguments:
-        for path in search.argument(str(argument)):
-            found.setdefault(os.path.realpath(path), path)
+        for path in _remote(str(argument), but) if is_url(argument) else search.argument(str(argument)):
+            found.setdefault(_real(path), path)
             if len(found) > MAX_RECORDINGS:
                 raise RoboCacheError(f"recordings: more than {MAX_RECORDINGS:,}; name fewer")
-    inside = {os.path.realpath(file) for path in found.values() if path.is_dir() for file in storage_files(path)}
+    local = [path for path in found.values() if not is_url(path)]
+    inside = {os.path.realpath(file) for path in local if path.is_dir() for file in storage_files(path)}
+    inside |= {real for real, path in found.items() if is_url(path) and str(path.parent) in found}
     return tuple(sorted((path for real, path in found.items() if real not in inside), key=natural))
+
+
+def _remote(url: str, but: Path | None) -> Iterator[Path]:
+    yield from cast("Iterator[Path]", find_remote(url, _is_one_recording, str(but) if is_url(but) else ""))
+
+
+def _real(path: Path) -> str:
+    return str(path) if is_url(path) else os.path.realpath(path)
 
 
 def natural(path: Path) -> tuple[object, ...]:
@@ -72,7 +84,7 @@ def _is_recording(folder: Path) -> bool:
 
 class _Search:
     def __init__(self, but: Path | None) -> None:
-        self.but = os.path.realpath(but) if but else None
+        self.but = os.path.realpath(but) if but and not is_url(but) else None
         self.entries = 0
 
     def argument(self, text: str) -> Iterator[Path]:
