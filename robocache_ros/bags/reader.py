@@ -17,13 +17,14 @@ from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
 from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
 from robocache_ros.bags.storage.mcap import NOT_ROS, McapFile
-from robocache_ros.bags.storage.merge import merged_messages, merged_topics
+from robocache_ros.bags.storage.merge import joined_spans, merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
 from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
 from robocache_ros.decode.cdr.release_types import RELEASES, find_release
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.remote.held_files import hold
+from robocache_ros.remote.remote_error import NotReadError
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
@@ -41,8 +42,7 @@ class Bag:
         files: the storage files, in the order they were written.
         topics: topics by name.
         start_ns, stop_ns: log time of the first message in use, and exclusive end after the last one.
-        share: of the chunks that are read.
-        sampled_spans: first and last log time by topic, if not all messages are read; from the index.
+        share, sampled_spans: of the chunks that are read; if it is not 1, first and last log time by topic.
 
     Args:
         path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file; or its URL.
@@ -75,8 +75,10 @@ class Bag:
                 window = window_of(joined(group for source in sources for group in source.log_times()))
             except RoboCacheError as error:
                 raise RoboCacheError(f"{self.path}: {error}; record it again") from None
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, NotReadError):
+                raise error.error from None
             raise
         self.start_ns, self.stop_ns = window.start_ns, window.stop_ns
         if window.note:
@@ -123,6 +125,8 @@ class Bag:
         try:
             messages = merged_messages([source for _, source in self._sources], wanted, low, high)
             yield from messages if views else map(_with_bytes, messages)
+        except NotReadError as error:
+            raise error.error from None
         except OSError as error:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
@@ -180,9 +184,7 @@ class Bag:
             source = self._unpack(file) if file.suffix == ".zstd" else open_storage(file, sampled=sampled)
             if isinstance(source, McapFile) and source.share < 1:
                 self.share = min(self.share, source.share)
-                for topic, (first_ns, last_ns) in source.spans.items():
-                    known = self.sampled_spans.get(topic, (first_ns, last_ns))
-                    self.sampled_spans[topic] = min(known[0], first_ns), max(known[1], last_ns)
+                self.sampled_spans = joined_spans(self.sampled_spans, source.spans)
             self._stack.callback(source.close)
             if metadata.compression == "message":
                 source = CompressedMessages(source)

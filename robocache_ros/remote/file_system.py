@@ -91,6 +91,10 @@ def told_of(path: Located) -> dict[str, Any]:
         except FileNotFoundError:
             _absent[path] = time.monotonic()
             raise
+        except StoreError as error:
+            if "Bad Request" in str(error):  # what S3 answers to a HEAD, without the reason
+                asked(path, lambda system, name: system.cat_file(name, start=0, end=1))
+            raise
         remember(path, found)
     return _known[path]
 

@@ -16,6 +16,7 @@ from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.remote.held_files import LocalFile, opened, stored
 from robocache_ros.remote.partial_file import BLOCK_BYTES
+from robocache_ros.remote.remote_error import NotReadError, RemoteError
 from robocache_ros.remote.remote_path import RemotePath
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -53,7 +54,7 @@ class StoredFile:
             self._file = stored(path) if isinstance(path, RemotePath) else _local(path)
         except OSError as error:
             raise RoboCacheError(f"{path}: cannot be opened: {error.strerror}") from None
-        self._fd, self._ready, self.size = self._file.handle, self._file.ready, self._file.size
+        self._fd, self.size = self._file.handle, self._file.size
         if self._file.sparse:
             self._window_bytes = min(window, BLOCK_BYTES)
         self._window, self._window_at = b"", 0
@@ -96,6 +97,12 @@ class StoredFile:
         memory = self._pool.acquire(buffer_for(size)).data[:size]
         count = os.preadv(self._fd, [memory], start)
         return memory[:count].toreadonly()
+
+    def _ready(self, start: int, stop: int) -> None:
+        try:
+            self._file.ready(start, stop)
+        except RemoteError as error:
+            raise NotReadError(error) from error
 
     def fetch_all(self) -> None:
         """Download all of a remote file that is not held, with few requests."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from robocache_ros.bags.source import RawMessage, Source, Topic
 from robocache_ros.decode.cdr.definitions import full_name
@@ -57,6 +57,9 @@ def merged_messages(
                 break
 
 
+Spans: TypeAlias = "Mapping[str, tuple[int, int]]"  # first and last log time by topic
+
+
 class _Span(Protocol):
     @property
     def first_ns(self) -> int: ...
@@ -91,6 +94,14 @@ def merged_parts(
         waiting_bytes = waiting_bytes + size if waiting else 0
         if waiting_bytes > MAX_WAITING:
             raise RoboCacheError(f"its chunks overlap in time by more than {MAX_WAITING:,} bytes; sort it first")
+
+
+def joined_spans(
+    one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """Return the first and last times of topics in two files."""
+    both = {name: [spans[name] for spans in (one, other) if name in spans] for name in {**one, **other}}
+    return {name: (min(first for first, _ in found), max(last for _, last in found)) for name, found in both.items()}
 
 
 def merged_topics(sources: Sequence[Source]) -> dict[str, Topic]:

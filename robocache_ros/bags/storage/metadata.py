@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from robocache_ros.remote.remote_error import RemoteError
+
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32
 _SPLIT = re.compile(r"_[0-9]+(?=\.)")  # number of a split file: bag_0.mcap, bag_1.mcap
@@ -43,6 +45,8 @@ def read_metadata(folder: Path) -> Metadata:
         names = [Path(name).name for name in found.get("relative_file_paths") or () if isinstance(name, str)]
         topics = found.get("topics_with_message_count") or ()
         counts = {t["topic_metadata"]["name"]: t["message_count"] for t in topics}
+    except RemoteError:
+        raise
     except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Metadata()
     good = all(isinstance(name, str) and isinstance(count, int) for name, count in counts.items())
