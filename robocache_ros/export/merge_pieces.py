@@ -10,7 +10,9 @@ import torch
 
 import robocache_ros
 from robocache_ros.errors import printable
+from robocache_ros.export.bucket.piece_path import fetch_ahead
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset, Piece
+from robocache_ros.export.dataset.piece_contents import CONTENTS
 from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
@@ -62,11 +64,7 @@ def merge_pieces(
         engine: runs a task for some files each.
         tell: called with the progress.
     """
-    loaded = [
-        recording_file.load(outcome.piece, outcome.recording.path, plan.spec, plan.options.visibility)
-        for outcome in made
-        if outcome.piece
-    ]
+    loaded = _loaded(plan, made)
     told = [(outcome.recording.task or plan.options.task, outcome.recording.success) for outcome in made]
     recordings = tuple(replace(one, task=task, success=s) for (one, _), (task, s) in zip(loaded, told, strict=True))
     provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)
@@ -88,6 +86,14 @@ def merge_pieces(
             report = folder / "report.html"
             write_report(recordings, report, dataset=name, stored=_stored(dataset, formats), failed=failed)
     return recordings
+
+
+def _loaded(plan: Plan, made: Sequence[Outcome]) -> list[tuple[ExportedRecording, recording_file.Files]]:
+    """Return what the pieces tell of their recordings."""
+    pieces = [(outcome.piece, outcome.recording) for outcome in made if outcome.piece]
+    fetch_ahead(piece / name for piece, _ in pieces for name in (recording_file.TOLD, recording_file.ARRAYS, CONTENTS))
+    visibility = plan.options.visibility
+    return [recording_file.load(piece, recording.path, plan.spec, visibility) for piece, recording in pieces]
 
 
 def _stored(dataset: ExportedDataset, formats: Sequence[DatasetFormat]) -> dict[str, str]:
