@@ -15,6 +15,7 @@ from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.remote.store_errors import StoreError
 
 # Measured: 0.3 GB without cameras, and 0.15 to 0.3 GB more for each camera of 640x480.
 PROCESS_BYTES = 448 << 20
@@ -95,6 +96,8 @@ class _Results:
 
     def add(self, task: RecordingTask, made: Outcomes | RoboCacheError) -> None:
         """Add the outcomes of a recording, and tell which pieces are complete, and which failed."""
+        if isinstance(made, StoreError):  # of the bucket, and not of the recording
+            raise made
         if isinstance(made, RoboCacheError):
             made = [Outcome(task.recording, error=str(made)) for _ in task.datasets]
         for name, outcome in zip(task.datasets, made, strict=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Merging
+from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Merging, Progress
+from robocache_ros.remote.store_errors import StoreError, StoreProblem
 from robocache_ros.spec import FusionSpec
 
 from ..fault_proxy import Faults
@@ -74,6 +77,20 @@ def test_expired_credentials_are_one_line_and_the_same_call_continues(
     )
     assert converted == [True, False]
     assert objects(faulty_s3) == local()
+
+
+class ExpiredElsewhere(LocalProcesses):
+    """An engine whose other machines cannot use the bucket."""
+
+    def run(self, _work: Any, tasks: Sequence[Any], done: Callable[..., None], _tell: Progress) -> None:
+        done(tasks[0], StoreError("s3://a: the credentials have expired", StoreProblem.expired))
+
+
+def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_left_out(
+    s3: Bucket, bags: list[Path], spec: FusionSpec
+) -> None:
+    with pytest.raises(StoreError, match="the credentials have expired"):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, on_error="skip", engine=ExpiredElsewhere())
 
 
 @pytest.mark.parametrize("during", [Converted, Merging])
