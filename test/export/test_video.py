@@ -19,7 +19,7 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.job import ExportOptions, export
-from robocache_ros.export.media.joined_video import JoinedVideo
+from robocache_ros.export.media.joined_video import JoinedVideo, joined_files, video_part
 from robocache_ros.export.media.video import VideoFile, encoder_of
 from robocache_ros.spec import load_spec
 
@@ -116,6 +116,19 @@ def test_parts_of_a_video_are_joined_without_a_change(tmp_path: Path, size: tupl
     times, frames = decoded(tmp_path / "chunk-0" / "file-0.mp4")
     assert times == [Fraction(index, 50) for index in range(54)]
     assert np.array_equal(frames, [frame for part in parts for frame in decoded(part)[1]])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.5, 100.0])
+def test_the_files_of_joined_parts_are_known_before_they_are_joined(tmp_path: Path, share: float) -> None:
+    sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64), (64, 64)]
+    paths = [encoded(tmp_path / f"{index}.mp4", size, 5) for index, size in enumerate(sizes)]
+    parts = [video_part(path) for path in paths]
+    file_mb = share * parts[0].nbytes / 1e6
+    video = JoinedVideo(tmp_path, "{chunk_index}-{file_index}.mp4", 50, file_mb, 100)
+    places = [video.append(path, 5) for path in paths]
+    video.close()
+    files = joined_files(parts, file_mb)
+    assert [file for _, file, _ in places] == [file for file, group in enumerate(files) for _ in group]
 
 
 def test_parts_with_other_settings_and_those_after_a_large_file_begin_a_file(tmp_path: Path) -> None:

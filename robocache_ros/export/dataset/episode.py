@@ -17,6 +17,7 @@ from robocache_ros.export.dataset.piece_contents import ArrayInfo, PictureInfo, 
 from robocache_ros.export.dataset.row_columns import Rows
 from robocache_ros.export.media.blobs import Blobs
 from robocache_ros.export.media.depth_codes import depth_stats
+from robocache_ros.export.media.joined_video import VideoPart
 from robocache_ros.export.media.picture_writer import blobs_path, samples_path, video_path
 from robocache_ros.export.statistics import Histogram, Stats
 from robocache_ros.spec.layout import Layout
@@ -185,6 +186,10 @@ class Episode:
         `DEPTH_VIDEO` for depth, with `ExportOptions.depth` video.
         """
         return video_path(self.piece, stream, codec, self.number)
+
+    def video_part(self, stream: str, codec: str) -> VideoPart:
+        """Return what is known of the file of `video`, without reading it."""
+        return self.contents(self.piece).videos[video_path(Path(), stream, codec, self.number).as_posix()]
 
     def histogram(self, stream: str) -> Histogram:
         """Return the counts of the pixel values of a stream of 8-bit images."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.media.joined_video import VideoPart
 from robocache_ros.export.statistics import Histogram, Stats
 
 CONTENTS = "contents.json"
@@ -71,12 +72,14 @@ class PieceContents:
         stats: of the numeric features, for each episode.
         pictures: the streams of 8-bit images.
         arrays: the streams of voxels and of images that are not 8-bit.
+        videos: by the names of their files.
     """
 
     lengths: tuple[int, ...]
     stats: tuple[dict[str, Stats], ...]
     pictures: dict[str, PictureInfo]
     arrays: dict[str, ArrayInfo]
+    videos: dict[str, VideoPart]
 
     @classmethod
     def load(cls, piece: Path) -> PieceContents:
@@ -87,6 +90,7 @@ class PieceContents:
             tuple(episode["stats"] for episode in told["episodes"]),
             {name: PictureInfo.from_dict(raw) for name, raw in told["pictures"].items()},
             {name: ArrayInfo.from_dict(raw) for name, raw in told["arrays"].items()},
+            {name: VideoPart(*part) for name, part in told["videos"].items()},
         )
 
 

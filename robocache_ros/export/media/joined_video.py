@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+
+
+class VideoPart(NamedTuple):
+    """What decides in which file of a `JoinedVideo` a part is.
+
+    Attributes:
+        nbytes: of its packets.
+        settings: a hash of the settings of its codec.
+    """
+
+    nbytes: int
+    settings: str
+
+
+def video_part(path: Path) -> VideoPart:
+    """Read the packets of a part."""
+    with need("av", "export").open(os.fspath(path)) as source:
+        stream = source.streams.video[0]
+        settings = hashlib.sha256(bytes(stream.codec_context.extradata or b"")).hexdigest()[:16]
+        return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
+
+
+def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
+    """Return which parts, in their order, are in each file of a `JoinedVideo`."""
+    files, start, nbytes = [], 0, 0
+    for index, part in enumerate(parts):
+        if index > start and (nbytes >= file_mb * 1_000_000 or part.settings != parts[start].settings):
+            files.append(range(start, index))
+            start, nbytes = index, 0
+        nbytes += part.nbytes
+    return [*files, range(start, len(parts))]
 
 
 class JoinedVideo:
@@ -20,16 +53,20 @@ class JoinedVideo:
         rate_hz: frames a second.
         file_mb: file size from which the next part starts a new file.
         chunk_files: number of files per folder.
+        files: number of files before the first one.
     """
 
-    def __init__(self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int) -> None:
+    def __init__(
+        self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int, *, files: int = 0
+    ) -> None:
         self._folder, self._path, self._rate_hz = folder, path, rate_hz
         self._file_bytes = file_mb * 1_000_000
         self._chunk_files = chunk_files
         self._container: Any = None
         self._stream: Any = None
         self._settings = b""  # codec settings, which are equal for all parts of a file
-        self._files = self._frames = self._bytes = self._packets = 0
+        self._files = files
+        self._frames = self._bytes = self._packets = 0
 
     def append(self, part: Path, frames: int) -> tuple[int, int, int]:
         """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""

@@ -25,6 +25,7 @@ from robocache_ros.export.dataset.features import features_of
 from robocache_ros.export.dataset.piece_contents import CONTENTS
 from robocache_ros.export.media.cloud_writer import CloudWriter, has_points
 from robocache_ros.export.media.depth_writer import DepthWriter
+from robocache_ros.export.media.joined_video import video_part
 from robocache_ros.export.media.picture_writer import ArrayWriter, PictureWriter
 from robocache_ros.export.media.video import DEPTH_VIDEO, VideoSettings
 from robocache_ros.export.pieces.ordered_calls import OrderedCalls
@@ -109,10 +110,12 @@ class PieceWriter:
         for picture in self._pictures.values():
             picture.copy_video(bag)
         self.close(complete=True)
+        videos = sorted((self._folder / "pictures").glob("*/*/*.mp4"))
         contents = {
             "episodes": self._episodes,
             "pictures": {name: picture.summary() for name, picture in self._pictures.items()},
             "arrays": {name: array.summary() for name, array in self._arrays.items()},
+            "videos": {path.relative_to(self._folder).as_posix(): video_part(path) for path in videos},
         }
         (self._folder / CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 

@@ -35,7 +35,7 @@ def test_tasks_of_other_machines_give_the_same_bytes(
     monkeypatch.setattr(file_tasks, "GROUP_BYTES", 1)
     engine = Elsewhere()
     assert contents(export(bags, spec, tmp_path / "set", OPTIONS, engine=engine).out) == alone
-    assert {"mcap: episodes 1 to 1", "lerobot: videos/front", "statistics: action"} <= set(engine.tasks)
+    assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(engine.tasks)
 
 
 def test_several_jobs_give_the_same_bytes(

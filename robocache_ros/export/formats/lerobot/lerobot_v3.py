@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_st
 from robocache_ros.export.formats.lerobot.parquet_tables import Table
 from robocache_ros.export.formats.lerobot.row_tables import RowTables, standard_columns
 from robocache_ros.export.media.copied_video import copied_or
-from robocache_ros.export.media.joined_video import JoinedVideo
+from robocache_ros.export.media.joined_video import JoinedVideo, joined_files
 from robocache_ros.export.media.picture_writer import VIDEO
 from robocache_ros.export.media.video import CODECS, DEPTH_VIDEO
 from robocache_ros.export.statistics import Stats, of_columns
@@ -61,8 +61,13 @@ class LeRobotFormat(WrittenByTasks):
         return [
             FileTask("data", frames * row_bytes(dataset, contents.images), _write_data),
             *(
-                FileTask(f"videos/{name}", frames * video_bytes(dataset, name), partial(_write_video, name=name))
+                FileTask(
+                    f"videos/{name}, file {file}",
+                    sum(dataset.episodes.lengths[group.start : group.stop]) * video_bytes(dataset, name),
+                    partial(_write_video, name=name, file=file, group=group),
+                )
                 for name in contents.videos
+                for file, group in enumerate(contents.video_files(name))
             ),
             *array_tasks(dataset, CHUNK_FILES, dataset.depth_videos),
         ]
@@ -70,7 +75,10 @@ class LeRobotFormat(WrittenByTasks):
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
         contents, meta = _Contents(dataset), folder / "meta"
-        places, videos = results[0], dict(zip(contents.videos, results[1:], strict=False))
+        places, of_files = results[0], iter(results[1:])
+        videos = {
+            name: [place for _ in contents.video_files(name) for place in next(of_files)] for name in contents.videos
+        }
         (meta / "episodes" / "chunk-000").mkdir(parents=True)
         _write_episodes(contents, folder, places, videos)
         meta_folder.write_tasks(meta, dataset.tasks)
@@ -92,6 +100,10 @@ class _Contents:
         self.videos = {name: codec for name, codec in self.encodings.items() if codec in VIDEO}
         self.videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
 
+    def video_files(self, name: str) -> list[range]:
+        """Return the episodes in each video file of a stream."""
+        return joined_files([e.video_part(name, self.videos[name]) for e in self.dataset.episodes], VIDEO_FILE_MB)
+
 
 def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
     """Write the rows; return the place of each episode."""
@@ -105,11 +117,14 @@ def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
     return places
 
 
-def _write_video(dataset: ExportedDataset, folder: Path, name: str) -> list[VideoPlace]:
-    """Write the videos of a stream; return the place of each episode."""
+def _write_video(dataset: ExportedDataset, folder: Path, name: str, file: int, group: range) -> list[VideoPlace]:
+    """Write a video file of a stream; return the place of each episode in it."""
     codec, path = _Contents(dataset).videos[name], VIDEO_PATH.replace("{video_key}", IMAGES.format(name))
-    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
-        return [joined.append(episode.video(name, codec), episode.length) for episode in dataset.episodes]
+    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES, files=file)) as joined:
+        episodes = map(dataset.episodes.__getitem__, group)
+        places = [joined.append(episode.video(name, codec), episode.length) for episode in episodes]
+    assert all(place[:2] == divmod(file, CHUNK_FILES) for place in places)
+    return places
 
 
 def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
@@ -122,7 +137,7 @@ def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
 
 
 def _write_episodes(
-    contents: _Contents, folder: Path, places: Sequence[DataPlace], videos: dict[str, Sequence[VideoPlace]]
+    contents: _Contents, folder: Path, places: Sequence[DataPlace], videos: Mapping[str, Sequence[VideoPlace]]
 ) -> None:
     """Write the table of the episodes."""
     dataset = contents.dataset
