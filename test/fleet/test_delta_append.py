@@ -16,6 +16,7 @@ from robocache_ros.export.outputs.append_export import append_export
 
 from ..export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from ..export.readers.sensor_recording import sensor_recording, sensor_spec
+from .fault_proxy import Faults
 from .s3_server import Bucket
 
 deltalake = pytest.importorskip("deltalake")
@@ -64,3 +65,10 @@ def test_a_bucket_that_is_not_there_is_one_line(s3: Bucket, tmp_path: Path) -> N
 
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+def test_a_bucket_without_conditional_puts_is_refused(faulty_s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    faults.conditional_puts = "ignored"
+
+    with pytest.raises(RoboCacheError, match="does not support conditional puts"):
+        append_dataset(small_dataset(tmp_path, 1), f"{faulty_s3.url}/lift")

@@ -23,12 +23,13 @@ from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
 from robocache_ros.export.formats.delta.delta_dataset import done
 from robocache_ros.export.formats.delta.new_episodes import APPENDS, EPISODES, TICKS
 from robocache_ros.export.formats.delta.tick_columns import LAYOUT, RANGE
-from robocache_ros.export.formats.delta.transaction_log import TransactionLog
+from robocache_ros.export.formats.delta.transaction_log import TransactionLog, reached
 from robocache_ros.export.validate.checksum_list import files_of
 from robocache_ros.extras import need
 
 ROW_FREE = ("spec", "horizon", "delay_ms")  # of a layout: what does not affect the rows
 STREAM_FREE = ("topic", "type", "stamp")
+_OF_EPISODE = ("episode", "recording_key", "append", "start_ns", "stop_ns")
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,16 @@ def append_dataset(new: Path, out: str | Path) -> Appended:
         RoboCacheError: the columns of the tables differ, a commit fails, or an export that replaces `out` runs.
     """
     place = DatasetPlace(out)
+    place.check()
     old = {name: need("deltalake", "fleet").DeltaTable(new / name) for name in (TICKS, EPISODES)}
     logs = {name: TransactionLog(place.created(name), _schema(table), place.storage) for name, table in old.items()}
     with place.shared():
         for name, table in old.items():
             logs[name].create((), 0, {})
             _check_columns(place, name, logs[name].table(), table)
-        rows = old[EPISODES].to_pyarrow_table(columns=["episode", "recording_key", "append", "stop_ns"]).to_pylist()
+        rows = old[EPISODES].to_pyarrow_table(columns=list(_OF_EPISODE)).to_pylist()
         rows.sort(key=lambda row: int(row["episode"]))
-        known = _known(logs[EPISODES].table())
+        known = _known(logs[EPISODES].table(), [int(row["start_ns"]) for row in rows])
         chosen = [row for row in rows if row["recording_key"] not in known]
         left_out = len({row["recording_key"] for row in rows if row["recording_key"] in known})
         if not chosen:
@@ -112,9 +114,15 @@ def _actions(table: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _known(episodes: Any) -> set[str]:
-    """Return the keys of the recordings in a table."""
-    keys = episodes.to_pyarrow_table(columns=["recording_key"])["recording_key"]
+def _known(episodes: Any, starts_ns: list[int]) -> set[str]:
+    """Return the keys of the recordings in a table whose episodes begin when those do that are appended.
+
+    A query by time opens few of the files of a large table.
+    """
+    start = need("pyarrow.dataset", "export").field("start_ns")
+    chosen = (start >= min(starts_ns)) & (start <= max(starts_ns))
+    with reached(EPISODES):
+        keys = episodes.to_pyarrow_dataset().to_table(columns=["recording_key"], filter=chosen)["recording_key"]
     return set(keys.unique().to_pylist())
 
 

@@ -45,6 +45,11 @@ class DatasetPlace:
             options |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
         return options
 
+    def check(self) -> None:
+        """Refuse a bucket that does not put if absent, in which commits of others would be lost."""
+        if self._store is not None:
+            self._store.check()
+
     def uri(self, table: str) -> str:
         """Return the URI of a table for deltalake."""
         return f"{self.out}/{table}"
