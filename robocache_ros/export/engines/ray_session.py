@@ -30,12 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def ray_session(address: str | None) -> Iterator[Any]:
+def ray_session(address: str | None, *, slots: int | None = None) -> Iterator[Any]:
     """Connect to a cluster; yield the module `ray`.
 
     Args:
         address: `host:port`, `auto` or `ray://host:port`; None: RAY_ADDRESS, or a Ray that is started on the cores of
             this machine, and stopped on exit. A session that this process has is used, and kept, in any case.
+        slots: cores that a Ray that is started takes this machine to have; None: as many as there are.
 
     Errors:
         RoboCacheError: Ray is not installed, or the cluster cannot be reached.
@@ -47,11 +48,11 @@ def ray_session(address: str | None) -> Iterator[Any]:
     ray = need("ray", "fleet")
     with ExitStack() as stack:
         if not ray.is_initialized():
-            _connect(ray, address, stack)
+            _connect(ray, address, slots or available_cores(), stack)
         yield ray
 
 
-def _connect(ray: Any, address: str, stack: ExitStack) -> None:
+def _connect(ray: Any, address: str, slots: int, stack: ExitStack) -> None:
     quiet = {"configure_logging": False, "log_to_driver": False}
     logging.getLogger("ray").setLevel(logging.ERROR)
     # Ray prints which processes were killed to stdout, where the document of --json is.
@@ -63,7 +64,7 @@ def _connect(ray: Any, address: str, stack: ExitStack) -> None:
         short = None if len(tempfile.gettempdir()) <= TEMPORARY_CHARACTERS else "/tmp"
         made = tempfile.TemporaryDirectory(prefix="ray-", dir=short, ignore_cleanup_errors=True)
         folder = stack.enter_context(made)
-        options |= {"num_cpus": available_cores(), "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        options |= {"num_cpus": slots, "include_dashboard": False, "object_store_memory": STORE_BYTES}
         options["_temp_dir"] = folder
     else:
         _check(address)

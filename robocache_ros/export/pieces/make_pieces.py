@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from robocache_ros.bags.reader import storage_files
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.engines.task_engine import Engine, Resources, Task
 from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
+from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.remote.store_errors import StoreError
 
@@ -78,6 +79,9 @@ class _Work:
     resumed: bool  # pieces or errors of an earlier export exist
 
     def __call__(self, task: RecordingTask, tell: Progress) -> Outcomes:
+        where = self.store.folder
+        if isinstance(self.store, PieceStore) and not where.parent.is_dir():
+            raise RoboCacheError(f"{printable(where.parent)}: is not on this machine; use a bucket, or a shared folder")
         plans = [self.plans[name] for name in task.datasets]
         return make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=tell)
 

@@ -26,8 +26,7 @@ def ray_address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
         patch.delenv(ray_session.ADDRESS, raising=False)
-        patch.setattr(ray_session, "available_cores", lambda: CPUS)
-        with ray_session.ray_session(None) as ray:
+        with ray_session.ray_session(None, slots=CPUS) as ray:
             yield ray.get_runtime_context().gcs_address
 
 

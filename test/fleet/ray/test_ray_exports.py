@@ -15,12 +15,18 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines.chosen_engine import chosen_engine
+from robocache_ros.export.engines.task_engine import Resources
 from robocache_ros.export.job import export
 from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
+from robocache_ros.export.pieces import make_pieces
 from robocache_ros.export.pieces.progress import Converted, Event, Started
+from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
 from ...export.pieces.conftest import Contents, contents
 from ...export.readers.sensor_recording import sensor_spec
+from ..bucket.conftest import objects
+from ..s3_server import Bucket
 from .conftest import CPUS, ROOT
 
 
@@ -70,6 +76,25 @@ def test_the_command_connects_to_a_cluster_and_prints_its_document_alone(
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["episodes"] > 0
     assert contents(tmp_path / "set") == undisturbed
+
+
+def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
+    s3: Bucket, recordings: list[Path], undisturbed: Contents, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="needs ray (the fleet extra)")
+    done = subprocess.run(  # with a Ray of its own, whose workers have the environment of the bucket
+        [*command(recordings, tmp_path), "--out", f"{s3.url}/set"],
+        capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, **s3.env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert objects(s3, "set/") == undisturbed
+
+
+def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:
+    work = make_pieces._Work({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
+    task = make_pieces.RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
+    with pytest.raises(RoboCacheError, match="elsewhere: is not on this machine; use a bucket, or a shared folder"):
+        work(task, print)
 
 
 def of_session(folder: Path) -> list[str]:
