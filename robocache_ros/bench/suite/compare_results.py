@@ -14,14 +14,11 @@ NOISE = 0.05  # relative difference of two runs of the same code that is usual o
 MAX_BYTES = 64 << 20
 # Figures of which more is better; of all others, which are times, sizes and losses, less is better.
 MORE_IS_BETTER = re.compile(
-    r"per_s\b|/s\b|rate\b|mb_s\b|real_time|psnr|times_forge|speedup|utili[sz]ation|received|share|of copy rate|/ first"
+    r"per_s\b|/s\b|rate\b|mb_s\b|real_time|psnr|times_forge|speedup|utili[sz]ation|received|share|of copy rate"
 )
 # What describes a run and does not measure it: whole tables, and figures in them.
-DESCRIPTIONS = ("machine", "options", "curves", "torch", "size", "took_s")
+DESCRIPTIONS = ("machine", "options", "curves", "torch")
 SIZES = re.compile(r".*\b(size|bytes|MB|counts?|rows|frames|points|width|goal|floor|seed)|.*wanted")
-
-# The columns that name a row of a table that has them. The unit tells whether more is better.
-NAMES = (("part", "what", "unit"), ("mode", "what", "policy", "processes"), ("what", "unit"))
 
 
 class Difference(NamedTuple):
@@ -107,10 +104,6 @@ def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _label(row: Any, index: int) -> str:
-    """Name a row of a table by the columns of `NAMES`, or by its first text."""
-    if not isinstance(row, Mapping):
-        return str(index)
-    for columns in NAMES:
-        if all(column in row for column in columns):
-            return " ".join(str(row[column]) for column in columns)
-    return next((each for each in row.values() if isinstance(each, str)), str(index))
+    """Name a row of a table by its texts."""
+    texts = [each for each in row.values() if isinstance(each, str)] if isinstance(row, Mapping) else []
+    return texts[0] if texts else str(index)

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,9 @@ def measure(size: Size, device: torch.device, episodes: Path) -> Iterator[Row]:
 def time_to_loss(size: Size, device: torch.device, episodes: Path) -> Iterator[Row]:
     """Train the same policy on each source until its loss is `GOAL` times the loss at the start."""
     part = f"small diffusion policy, batch {BATCH}, until the loss is {GOAL:g} times that of the first {AVERAGED} steps"
-    trainer, sources = _trainer(size, device)
-    begin = deepcopy(trainer.state_dict())
     for name, make in _makers(size, device, episodes).items():
         tell(f"loss: {name}")
-        trainer.load_state_dict(begin)  # not another trainer, which would be compiled again
+        trainer, sources = _trainer(size, device)
         with _chosen(sources, name, make):
             steps, seconds, reached = _until(trainer, 4 * size.seconds, 1 if size.tiny else AVERAGED)
         note = f"{steps} steps, {steps * BATCH:,} samples"

@@ -31,7 +31,7 @@ def main(given: list[str] | None = None) -> None:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw a panel of bars per part."""
+    """Draw a panel of bars per part, on logarithmic scales."""
     plt = need("matplotlib.pyplot", "export")
     parts = {part: [row for row in rows if row["part"] == part] for part in dict.fromkeys(r["part"] for r in rows)}
     heights = [len(each) + 3 for each in parts.values()]
@@ -44,7 +44,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         constrained_layout=True,
     )
     for axis, (part, mine) in zip(axes[:, 0], parts.items(), strict=True):
-        bars = axis.barh([row["what"] for row in mine], [row["value"] for row in mine])
+        bars = axis.barh([row["what"] for row in mine], [row["value"] for row in mine], log=True)
         axis.bar_label(bars, [f"{row['value']:,.3g}" for row in mine], padding=2, fontsize=7)
         axis.invert_yaxis()
         axis.margins(x=0.15)

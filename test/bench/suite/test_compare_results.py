@@ -46,22 +46,6 @@ def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
     assert compare(old, new) == ([], [])
 
 
-def test_rows_of_trainings_are_paired_by_part_and_their_unit_tells_what_is_better(tmp_path: Path) -> None:
-    def training(name: str, step: float, rate: float) -> Path:
-        about = {"part": "small", "note": str(step)}
-        rows = [
-            {**about, "what": "step", "value": step, "unit": "ms"},
-            {**about, "what": "from disk", "value": rate, "unit": "samples/s"},
-            {**about, "part": "large", "what": "step", "value": 1.0, "unit": "ms"},
-        ]
-        return written(tmp_path / name, {"rows": rows, "took_s": {"step": step}})
-
-    better, worse = compare(training("old.json", 2.0, 100.0), training("new.json", 3.0, 200.0))
-
-    assert [each.name for each in better] == ["rows small from disk samples/s value"]
-    assert [each.name for each in worse] == ["rows small step ms value"]
-
-
 def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     result(tmp_path / "old" / "tick.json", tick=1.0)
     result(tmp_path / "new" / "tick.json", tick=2.0)
