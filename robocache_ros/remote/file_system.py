@@ -58,8 +58,15 @@ def asked(path: Located, ask: Callable[[Any, str], Any], doing: str = "read") ->
         RemoteError: another error.
     """
     system, name = system_of(path)
+
+    def once() -> Any:
+        try:
+            return ask(system, name)
+        except NotADirectoryError as error:  # below a file
+            raise FileNotFoundError(errno.ENOENT, "not there", name) from error
+
     try:
-        return retried(lambda: ask(system, name), printable(path.url, 80), doing)
+        return retried(once, printable(path.url, 80), doing)
     except FileNotFoundError as error:
         if _lacks_bucket(error):
             text = "no such bucket; correct the URL"
