@@ -234,3 +234,15 @@ def checked(episode: SourceEpisode) -> SourceEpisode:
         if count > 1 and not (np.diff(stream.stamps_ns) > 0).all():
             raise DatasetError(f"{where}: its stamps do not rise; check the file")
     return episode
+
+
+def known_names(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that are given.
+
+    Errors:
+        RoboCacheError: one is not known.
+    """
+    for name in given:
+        if name not in known:
+            raise RoboCacheError(f"{where}: {printable(name, 40)} is not one of {', '.join(known)}; choose one of them")
+    return tuple(given)

@@ -23,12 +23,13 @@ from robocache_ros.datasets.episode_source import (
     Stream,
     checked,
     cumulative_counts,
+    known_names,
 )
 from robocache_ros.datasets.mapping.resized_frames import RESIZES, checked_size, with_image_size
 from robocache_ros.datasets.sample_window import Window
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.engine import tick_grid
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.units import NS_PER_S
 
 MAX_TICKS = 10_000_000  # of an episode
@@ -80,9 +81,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             raise RoboCacheError(f"target_hz: {target_hz!r} is not a whole number from 1 to 1000; choose one")
         self.source = source
         self.rate_hz = int(target_hz)
-        self.modalities = _known("modalities", modalities, MODALITIES)
+        self.modalities = known_names("modalities", modalities, MODALITIES)
         self.align = dict(align or {})
-        _known("align", list(self.align.values()), NAMES)
+        known_names("align", list(self.align.values()), NAMES)
         self.window = window
         self.image_resize = image_resize
         self.image_size = None if image_size is None else checked_size("image_size", image_size, image_resize)
@@ -118,8 +119,14 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         episode_index, tick = self.place(index % size)
         if self.window is None:
             return self.align_episode(self.streams_of(episode_index), decode=decode)
-        episode, count = self.aligned_episode(episode_index)
-        rows, flags = self.window.rows(tick, count)
+        once = self._read is None or self._read[0] != episode_index  # windows in order use an episode again and again
+        read = self.streams_of(episode_index)
+        rows, flags = self.window.rows(tick, self.ticks(read.span_ns(), read.source)[1])
+        if once:  # align the ticks of the window alone
+            low, high = min(int(each.min()) for each in rows), max(int(each.max()) for each in rows)
+            episode, rows = self._align(read, (low, high + 1))[0], [each - low for each in rows]
+        else:
+            episode = self.aligned_episode(episode_index)[0]
         outside = {key: torch.from_numpy(flag) for key, flag in flags.items()}
         return {**episode.rows(*rows, decode=decode), **outside, "length": self.window.n_obs}
 
@@ -199,12 +206,12 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         times = tick_grid.ticks_ns(first + low, int(rows.max()) - low + 1, self.rate_hz)
         return times[rows - low]
 
-    def _align(self, episode: SourceEpisode) -> tuple[AlignedEpisode, int]:
-        """Return an episode at its ticks, and their number."""
+    def _align(self, episode: SourceEpisode, span: tuple[int, int] | None = None) -> tuple[AlignedEpisode, int]:
+        """Return an episode at its ticks, or at those of a span, and the number of all ticks."""
         first, count = self.ticks(episode.span_ns(), episode.source)
         streams = list(episode.streams.values())
         methods = {stream.name: self.method(stream) for stream in streams}
-        times = self._times(first, np.arange(count))
+        times = self._times(first, np.arange(*(span or (0, count))))
         return AlignedEpisode(streams, methods, times, self._texts(episode), episode.success, episode.source), count
 
     def aligned_episode(self, index: int) -> tuple[AlignedEpisode, int]:
@@ -239,10 +246,3 @@ class TimelineDataset(Dataset[dict[str, Any]]):
 
     def _ticks_of(self, episode: int) -> int:
         return self.ticks(self.source.span_ns(episode), f"episode {episode}")[1]
-
-
-def _known(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    for name in given:
-        if name not in known:
-            raise RoboCacheError(f"{where}: {printable(name, 40)} is not one of {', '.join(known)}; choose one of them")
-    return tuple(given)
