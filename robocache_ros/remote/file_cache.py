@@ -73,6 +73,13 @@ class FileCache:
                 return file
             self._download(path, size, download)
 
+    def remove(self, key: str, name: str, size: int) -> None:
+        """Remove a file, unless a process has it open."""
+        path = self.folder / f"{key}-{name[-MAX_NAME:]}"
+        if path.exists():
+            with self._locked() as total:
+                total.value -= size if _removed(path) else 0
+
     def _opened(self, path: Path, size: int) -> BinaryIO | None:
         """Return the file with a shared lock; None if it is not there."""
         try:

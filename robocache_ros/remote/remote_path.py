@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import posixpath
 import stat
-from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +13,8 @@ from typing import Any, BinaryIO
 from robocache_ros.errors import printable
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.file_system import answers_ranges, asked, part_of, remember, system_of, told_of, version_of
+from robocache_ros.remote.recent_files import keep
 from robocache_ros.remote.remote_error import RemoteError
-
-RECENT = 16  # files that are kept after they were given to a library by name, until it has opened them
-_recent: deque[int] = deque()  # descriptors
 
 
 class RemotePath:
@@ -216,9 +212,7 @@ class RemotePath:
     def __fspath__(self) -> str:
         """Return the name of the local copy. It stays in the cache until some others were used, or see `keep_for`."""
         with self.open() as file:
-            if len(_recent) == RECENT:
-                os.close(_recent.popleft())
-            _recent.append(os.dup(file.fileno()))  # which keeps the lock
+            keep(file)
             return str(file.name)
 
     def require_unchanged(self) -> None:

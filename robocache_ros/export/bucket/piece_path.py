@@ -14,8 +14,9 @@ from typing import BinaryIO, TypeAlias
 from robocache_ros.errors import printable
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.remote.any_path import CACHE_BYTES
-from robocache_ros.remote.file_cache import FileCache, cache_folder
+from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.object_store import ObjectStore
+from robocache_ros.remote.recent_files import let_go
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath
 
@@ -41,7 +42,7 @@ class PiecePath(RemotePath):
     @classmethod
     def of(cls, piece: ObjectStore, files: PieceFiles) -> PiecePath:
         """Return the path of a piece, whose files are downloaded into the cache of pieces."""
-        return cls(piece, files, FileCache(cache_folder("pieces"), CACHE_BYTES))
+        return cls(piece, files, FileCache(None, CACHE_BYTES, "pieces"))
 
     def __truediv__(self, name: str | Path) -> PiecePath:
         return PiecePath(self._piece, self._files, self.cache, f"{self._below}/{name}".strip("/"))
@@ -91,8 +92,20 @@ class PiecePath(RemotePath):
         """
         assert mode == "rb"
         size, digest = self._described_file()
-        version = hashlib.sha256(f"{self.url}\n{digest}".encode()).hexdigest()[:32]
-        return self.cache.open(version, self.name, size, lambda local: self._fetch(local, digest))
+        return self.cache.open(self._version(digest), self.name, size, lambda local: self._fetch(local, digest))
+
+    def remove_copies(self) -> None:
+        """Remove the local copies of the files of the piece."""
+        for name, (size, digest) in self._files.items():
+            path = PiecePath(self._piece, self._files, self.cache, name)
+            version = path._version(digest)
+            if file := self.cache.existing(version, path.name, size):
+                with file:
+                    let_go(file)
+                self.cache.remove(version, path.name, size)
+
+    def _version(self, digest: str) -> str:
+        return hashlib.sha256(f"{self.url}\n{digest}".encode()).hexdigest()[:32]
 
     def _fetch(self, local: Path, digest: str) -> None:
         self._piece.get_file(self._below, local)
@@ -112,8 +125,18 @@ def fetch_ahead(paths: Iterable[Path]) -> None:
     def fetch(path: PiecePath) -> None:
         path.open().close()
 
-    remote = [path for path in dict.fromkeys(paths) if isinstance(path, PiecePath)]
-    if remote:
+    if remote := _in_buckets(paths):
         with ThreadPoolExecutor(FETCHED, "fetch") as pool:
             for _ in pool.map(fetch, remote):
                 pass
+
+
+def remove_copies(pieces: Iterable[Path]) -> None:
+    """Remove the local copies of the files of pieces in a bucket, which no other dataset needs."""
+    for piece in _in_buckets(pieces):
+        piece.remove_copies()
+
+
+def _in_buckets(paths: Iterable[Path]) -> list[PiecePath]:
+    distinct: list[object] = list(dict.fromkeys(paths))
+    return [path for path in distinct if isinstance(path, PiecePath)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.export.bucket.piece_path import remove_copies
 from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
@@ -97,7 +98,10 @@ class DatasetPlan:
         """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
         with self._named():
             made, losses = self.made, self.losses
-            return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, engine, tell)
+            try:
+                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, engine, tell)
+            finally:
+                remove_copies(outcome.piece for outcome in made if outcome.piece)
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -153,6 +153,8 @@ def test_recordings_that_failed_are_not_tried_again(s3: Bucket, bags: list[Path]
     assert told[1][2:] == ["2 recordings failed in an earlier export; robocache fleet retry lets the next one try them"]
 
 
-def test_a_stopped_export_leaves_no_local_draft(s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
+def test_an_export_leaves_no_local_files(s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
-    assert list((tmp_path / "cache" / "robocache_ros" / "drafts").glob("*")) == []
+    left = [file for file in (tmp_path / "cache" / "robocache_ros").rglob("*") if file.is_file()]
+    assert [file.name for file in left] == ["cache.lock"]
+    assert left[0].read_text() == "0"
