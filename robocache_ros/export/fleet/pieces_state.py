@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -16,6 +17,7 @@ from robocache_ros.export.bucket.bucket_pieces import FAILED, BucketPieces, KeyS
 from robocache_ros.export.pieces.any_pieces import AnyPieces, PieceFailure
 from robocache_ros.export.pieces.store import DONE, NOTES, PieceStore
 
+READ_AT_ONCE = 16
 FAILED_NOTE = ".failed"  # of the shards of an export
 LONG = timedelta(days=1)  # an attempt without a piece is in progress for so long, then it is left over
 
@@ -85,22 +87,23 @@ def remove_attempts(pieces: AnyPieces, names: Collection[str]) -> None:
 def _of_bucket(pieces: BucketPieces) -> PiecesState:
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
-    failures: dict[str, PieceFailure] = {}
     attempts: list[Attempt] = []
     others: list[Attempt] = []
-    for key, state in pieces.states().items():
+    states = pieces.states()
+    for key, state in states.items():
         piece = _piece_of(pieces, key, state)
         if state.done:
             size, newest = state.attempts.get(piece, (0, now))
             done[key] = Attempt(key, size, now - newest)
-        elif state.failed and (failure := pieces.failure(key)):
-            failures[f"{key}/{FAILED}"] = failure
         for attempt, (size, newest) in state.attempts.items():
             if attempt != piece:
                 found = Attempt(f"{key}/{attempt}", size, now - newest)
                 (others if state.done or found.age > LONG else attempts).append(found)
-    failures |= _noted_failures(pieces, pieces.notes())
-    return PiecesState(done, failures, tuple(attempts), tuple(others))
+    failed = [key for key, state in states.items() if state.failed and not state.done]
+    with ThreadPoolExecutor(READ_AT_ONCE, "failures") as pool:
+        told = dict(zip(failed, pool.map(pieces.failure, failed), strict=True))
+    failures = {f"{key}/{FAILED}": failure for key, failure in told.items() if failure}
+    return PiecesState(done, failures | _noted_failures(pieces, pieces.notes()), tuple(attempts), tuple(others))
 
 
 def _piece_of(pieces: BucketPieces, key: str, state: KeyState) -> str:
