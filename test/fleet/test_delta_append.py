@@ -72,3 +72,22 @@ def test_a_bucket_without_conditional_puts_is_refused(faulty_s3: Bucket, faults:
 
     with pytest.raises(RoboCacheError, match="does not support conditional puts"):
         append_dataset(small_dataset(tmp_path, 1), f"{faulty_s3.url}/lift")
+
+
+def test_appends_lose_nothing_while_some_requests_fail(
+    faulty_s3: Bucket, faults: Faults, s3_server: str, tmp_path: Path
+) -> None:
+    datasets = [small_dataset(tmp_path, seed) for seed in range(2)]
+    faults.share, faults.kinds = 0.1, ("500", "503")
+
+    append_together(datasets, f"{faulty_s3.url}/lift")  # other processes: deltalake holds the lock of the proxy's
+
+    assert faults.requests
+    url = f"{faulty_s3.url}/lift"
+    faults.share = 0.0
+    local = deltalake.DeltaTable  # of the server, past the proxy
+    found = {
+        name: local(f"{url}/{name}", storage_options={**DatasetPlace(url).storage, "aws_endpoint_url": s3_server})
+        for name in ("ticks", "episodes")
+    }
+    assert_complete(found["ticks"].to_pyarrow_table(), found["episodes"].to_pyarrow_table(), datasets)
