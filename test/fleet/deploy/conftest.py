@@ -18,17 +18,13 @@ from robocache_ros.export.job import export
 from robocache_ros.export.recordings.search import find_recordings
 from robocache_ros.spec import load_spec
 
+from ..bucket.conftest import Contents, contents
+from ..s3_server import Bucket
+
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 SPEC = ROOT / "config" / "panda_lift.yaml"
-TASK = "lift the cube"  # of all these files
-
-Contents = dict[str, bytes]
-
-
-def contents(folder: Path) -> Contents:
-    """The files of a dataset."""
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+TASK, BUCKET = "lift the cube", "s3://robot-data"  # of all these files
 
 
 @pytest.fixture
@@ -44,8 +40,17 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def bucket(s3: Bucket, data: Path) -> Bucket:
+    """A bucket with the contents of `data`."""
+    for file in data.rglob("*"):
+        if file.is_file():
+            s3.put(str(file.relative_to(data)), file)
+    return s3
+
+
+@pytest.fixture
 def undivided(data: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Path], Contents]:
-    """Exports a folder, which may be relative to `data`, in one process."""
+    """Exports a folder, which may be relative to `data`, or a URL, in one process."""
 
     def make(folder: str | Path) -> Contents:
         monkeypatch.chdir(data)
@@ -66,10 +71,8 @@ def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        done = subprocess.run(
+        return subprocess.run(
             command, cwd=tmp_path, env=os.environ | path | environment, capture_output=True, text=True, check=False
         )
-        assert done.stderr == ""
-        return done
 
     return run

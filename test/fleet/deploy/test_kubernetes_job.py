@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from .conftest import DEPLOY, Contents, contents
+from ..bucket.conftest import Contents, objects
+from ..s3_server import Bucket
+from .conftest import BUCKET, DEPLOY
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -56,15 +57,12 @@ def test_no_container_is_root(job: dict[str, Any], container: dict[str, Any]) ->
 
 
 def test_the_command_makes_the_dataset(
-    container: dict[str, Any], data: Path, undivided: Callable[[str | Path], Contents], shell: Shell
+    container: dict[str, Any], bucket: Bucket, shell: Shell, undivided: Callable[..., Contents]
 ) -> None:
     (line,) = container["args"]
-    mounted = {mount["mountPath"]: data for mount in container["volumeMounts"]}
-    for path, folder in mounted.items():
-        line = line.replace(f"{path}/", f"{folder}/")
-    command = [*container["command"], line]
+    command = [*container["command"], line.replace(BUCKET, bucket.url)]
     told = [shell(command, JOB_COMPLETION_INDEX=str(index)) for index in (31, 1, 0)]
-    assert [done.returncode for done in told] == [0, 0, 0]
+    assert [done.returncode for done in told] == [0, 0, 0], told
     waiting = "of 2 recordings are converted; the last shard writes the dataset\n"
     assert [done.stdout for done in told[:2]] == [f"0 {waiting}", f"1 {waiting}"]
-    assert contents(data / "datasets" / "lift") == undivided(data / "raw" / "lift")
+    assert objects(bucket, "datasets/lift/") == undivided(f"{bucket.url}/raw/lift")
