@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from robocache_ros.export.shards.shard import Shard
 from robocache_ros.export.target import TargetInUse
 from robocache_ros.remote.any_path import any_path, is_url
 
+THREADS = 16
 FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
 
 
@@ -164,13 +166,15 @@ class _ShardedExport:
     def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: AnyPieces) -> None:
         self._datasets, self._target, self._store = datasets, target, store
         self.recordings = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.plan.distinct))
-        self._keys = {each: tuple(self._keys_of(each)) for each in self.recordings}
+        with ThreadPoolExecutor(THREADS, "files") as pool:  # each waits for answers, of recordings at URLs
+            self._keys = dict(zip(self.recordings, pool.map(self._keys_of, self.recordings), strict=True))
 
-    def _keys_of(self, recording: PlannedRecording) -> Iterator[str]:
-        """Yield the names of the notes about a recording, for each dataset; none if it cannot be read."""
+    def _keys_of(self, recording: PlannedRecording) -> tuple[str, ...]:
+        """Return the names of the notes about a recording, for each dataset; none if it cannot be read."""
         with suppress(OSError, RoboCacheError):
             files = unread_files(recording.path)
-            yield from [dataset.plan.key(recording, files) for dataset in self._datasets]
+            return tuple(dataset.plan.key(recording, files) for dataset in self._datasets)
+        return ()
 
     def convert(
         self, own: Sequence[PlannedRecording], engine: Engine, progress: Progress | None

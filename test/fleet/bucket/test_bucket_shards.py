@@ -16,9 +16,9 @@ from robocache_ros.export.shards.shard import Shard
 from robocache_ros.export.shards.shard_job import ShardResult, export_shard
 from robocache_ros.spec import FusionSpec
 
-from ..export.conftest import bags, named, spec  # noqa: F401 - fixtures
-from .bucket.conftest import NO_MEDIA, Contents, contents, objects
-from .s3_server import Bucket
+from ...export.conftest import bags, named, spec  # noqa: F401 - fixtures
+from ..s3_server import Bucket
+from .conftest import NO_MEDIA, Contents, contents, objects
 
 Run = Callable[..., ShardResult]
 

@@ -10,11 +10,11 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
-from ..export.conftest import bags, spec  # noqa: F401 - fixtures
-from .fault_proxy import Faults
-from .s3_server import Bucket
+from ...export.conftest import bags, spec  # noqa: F401 - fixtures
+from ..fault_proxy import Faults
+from ..s3_server import Bucket
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export_on_many_machines.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "export_on_many_machines.md"
 
 
 def counted(faults: Faults) -> Counter[str]:
