@@ -10,10 +10,11 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.file_system import refresh
 from robocache_ros.remote.held_files import hold, opened, stored
 from robocache_ros.remote.remote_path import RemotePath
 
@@ -38,8 +39,8 @@ class Checksums:
     """
 
     def __init__(self, recording: Path) -> None:
-        self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self.unread = unread_files(recording)
+        self._before = {file: regular_file_identity(file) for file in storage_files(recording)}
         self._held = ExitStack()
         self._held.enter_context(hold(self._before))
         self._stopped = threading.Event()
@@ -111,6 +112,8 @@ def unread_files(recording: Path) -> list[dict[str, Any]]:
     """
     files = storage_files(recording)
     if isinstance(recording, RemotePath):
+        for file in files:
+            refresh(cast(RemotePath, file))
         return [{"path": str(file), "version": file.version} for file in files if isinstance(file, RemotePath)]
     found = [(os.path.realpath(file), os.stat(file)) for file in files]
     return [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns, "ctime_ns": s.st_ctime_ns} for p, s in found]

@@ -15,6 +15,7 @@ from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.store_errors import StoreError, StoreProblem, retried
 
 MAX_KNOWN = 1 << 17  # descriptions of files that are kept in each process
+FRESH_S = 60.0  # how long a description is recent
 ABSENT_S = 30.0  # how long a file that was not there is not asked for again
 # What file systems state of the version of a file; the first that is known is used, because listings may state times
 # with other digits.
@@ -23,7 +24,7 @@ _VERSION = (
     *("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created"),
 )
 _OF_THE_FILE = (StoreProblem.denied, StoreProblem.missing, StoreProblem.unsupported)  # others may have no such error
-_known: dict[Located, dict[str, Any]] = {}
+_known: dict[Located, tuple[dict[str, Any], float]] = {}  # and when it was asked for
 _absent: dict[Located, float] = {}  # and when that was found
 _process = os.getpid()
 
@@ -89,7 +90,7 @@ def told_of(path: Located) -> dict[str, Any]:
         _known.clear()
         _absent.clear()
         _process = os.getpid()
-    found = _known.get(path)
+    found, _ = _known.get(path, (None, 0.0))
     if found is None:
         if time.monotonic() < _absent.get(path, -ABSENT_S) + ABSENT_S:
             raise FileNotFoundError(errno.ENOENT, "not there", printable(path.url, 80))
@@ -102,17 +103,30 @@ def told_of(path: Located) -> dict[str, Any]:
             if "Bad Request" in str(error):  # what S3 answers to a HEAD, without the reason
                 asked(path, lambda system, name: system.cat_file(name, start=0, end=1))
             raise
-        remember(path, found)
-    return _known[path]
+        found = remember(path, found)
+    return found
 
 
-def remember(path: Located, told: Mapping[str, Any]) -> None:
-    """Keep what a listing says of a file, so that it is not asked for again."""
+def refresh(path: Located) -> None:
+    """Ask for a file again when it is needed, unless it was described a short time ago, as by a search."""
+    if time.monotonic() > _known.get(path, ({}, 0.0))[1] + FRESH_S:
+        forget(path)
+
+
+def forget(path: Located) -> None:
+    """Ask for a file again when it is needed."""
+    _known.pop(path, None)
+
+
+def remember(path: Located, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what a listing says of a file, so that it is not asked for again; return what is kept."""
     for kept in (_known, _absent):
         if len(kept) >= MAX_KNOWN:
             kept.clear()
     _absent.pop(path, None)
-    _known[path] = dict(told)
+    found = dict(told)
+    _known[path] = found, time.monotonic()
+    return found
 
 
 def part_of(system: Any, name: str, start: int, stop: int) -> bytes:

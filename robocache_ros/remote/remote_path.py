@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from robocache_ros.errors import printable
+from robocache_ros.remote import file_system
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.file_system import answers_ranges, asked, part_of, remember, system_of, told_of, version_of
 from robocache_ros.remote.recent_files import keep
@@ -123,11 +124,7 @@ class RemotePath:
         return told["type"] == "directory" or str(told.get("mimetype", "")).startswith("text/html")
 
     def stat(self) -> SimpleNamespace:
-        """Return the size, the kind, and a time that differs between versions of the file.
-
-        Errors:
-            FileNotFoundError: it is not there.
-        """
+        """Return the size, the kind, and a time that differs between versions; FileNotFoundError if it is not there."""
         told = told_of(self)
         mode = stat.S_IFREG if told["type"] == "file" else stat.S_IFDIR
         time_ns = int(version_of(told)[:15], 16)
@@ -218,8 +215,10 @@ class RemotePath:
     def require_unchanged(self) -> None:
         """Refuse a file that has changed since it was first described: RemoteError."""
         before = version_of(told_of(self))
-        system_of(self)[0].invalidate_cache()
+        system, name = system_of(self)
+        system.invalidate_cache(name)
         if version_of(asked(self, lambda system, name: system.info(name))) != before:
+            file_system.forget(self)
             raise RemoteError(f"{printable(self.url)}: changed while it was downloaded; try again")
 
     def _described(self) -> dict[str, Any] | None:

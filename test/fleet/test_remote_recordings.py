@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from robocache_ros.bags.storage import mcap_contents
 from robocache_ros.bags.write import write_bag, write_ros1_bag
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.remote import file_system
 from robocache_ros.spec import FusionSpec, load_spec
 
 from .fault_proxy import Faults
@@ -102,6 +104,32 @@ def test_the_provenance_names_the_url_and_the_checksum_of_the_file(
     told = (tmp_path / "out" / "meta" / "robocache.json").read_text()
     assert f'"{url}"' in told
     assert digest in told
+
+
+def test_the_configuration_of_fsspec_names_the_server(
+    recorded: Callable[[str], Path], s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = s3.put("raw/run", recorded("mcap"))
+    for name in s3.env:
+        monkeypatch.delenv(name)
+    monkeypatch.setitem(fsspec.config.conf, "s3", s3.options)
+
+    with Bag(url) as bag:
+        assert bag.topics.keys() == TYPES.keys()
+
+
+def test_a_recording_that_was_replaced_is_read_again(
+    recorded: Callable[[str], Path], spec: FusionSpec, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_system, "FRESH_S", 0.0)
+    url = s3.put("run.mcap", recorded("mcap") / "run.mcap")
+    export([url], spec, tmp_path / "first", pieces=tmp_path / "pieces")
+    longer = write_bag(tmp_path / "longer", TYPES, messages(2.0)) / "longer.mcap"
+    s3.put("run.mcap", longer)
+
+    again = export([url], spec, tmp_path / "again", pieces=tmp_path / "pieces")
+
+    assert again.frames == export([longer], spec, tmp_path / "local").frames
 
 
 def test_an_export_downloads_each_byte_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,11 @@ from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import Outcome
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
+from robocache_ros.remote.any_path import is_url
+from robocache_ros.remote.store_errors import StoreError
 from robocache_ros.spec import FusionSpec
 
+THREADS = 8  # recordings at URLs that are opened at the same time
 LINES = 20  # maximum number of failed recordings listed in an error
 
 
@@ -153,20 +157,30 @@ class DatasetPlan:
 def check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
     """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
     check_recordings([recording.path], spec)
-    if recording.is_part:
+    if recording.is_part and not is_url(recording.path):  # which may have to be downloaded
         with Bag(recording.path) as bag:
             recording.log_range(bag.start_ns, bag.stop_ns)
 
 
 def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
     """Check all recordings; return the error of each invalid one, or raise an error that names them."""
-    failed = {}
-    for recording in plan.distinct:
+
+    def checked(recording: PlannedRecording) -> str:
         try:
             with file_errors(recording.path):
                 check_recording(recording, plan.spec)
+        except StoreError:  # which all would have
+            raise
         except RoboCacheError as error:
-            failed[recording] = str(error)
+            return str(error)
+        return ""
+
+    if any(is_url(recording.path) for recording in plan.distinct):  # these are waited for
+        with ThreadPoolExecutor(THREADS, "check") as pool:
+            errors = list(pool.map(checked, plan.distinct))
+    else:
+        errors = [checked(recording) for recording in plan.distinct]
+    failed = {recording: error for recording, error in zip(plan.distinct, errors, strict=True) if error}
     if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
         raise SeveralErrors(lines(failed.values()))
     return failed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from robocache_ros.bags.reader import storage_files
+from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.engines.task_engine import Engine, Resources, Task
 from robocache_ros.export.pieces.any_pieces import AnyPieces
@@ -16,6 +17,7 @@ from robocache_ros.export.pieces.progress import Converted, Event, Failed, Progr
 from robocache_ros.export.pieces.recording_to_piece import Outcome, make_pieces_of
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.remote.any_path import is_url
 from robocache_ros.remote.store_errors import StoreError
 
 # Measured: 0.3 GB without cameras, and 0.15 to 0.3 GB more for each camera of 640x480.
@@ -127,6 +129,8 @@ def estimated_needs(plans: Sequence[Plan], size: int) -> Resources:
 def size_of(recording: Path) -> int:
     """Return the bytes of the files of a recording."""
     try:
+        if is_url(recording) and recording.is_dir():  # without a request for its metadata
+            return sum(file.stat().st_size for file in recording.iterdir() if is_stored(file.name))
         return sum(file.stat().st_size for file in storage_files(recording))
     except OSError:
         return 0  # removed meanwhile: the conversion reports the error for this recording only
