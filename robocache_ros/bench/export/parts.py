@@ -12,6 +12,7 @@ from robocache_ros.bench.export.machine import middle, told
 from robocache_ros.export.formats import known_formats
 
 MODULES = "robocache_ros.bench.export"
+JOBS = 2
 COMPRESSIONS = ("none", "lz4", "storage", "message", "sqlite3")  # storage: zstd chunks; message: zstd messages
 
 
@@ -39,7 +40,7 @@ def processes(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Seconds of an export of short recordings of one camera to AV1, by the number of processes."""
     bags = [camera_recording.write(folder / f"short{k}", seconds, 1) for k in range(count)]
     found = {}
-    for jobs in (1, 2):
+    for jobs in (1, JOBS):
         done = _exported(bags, 1, folder / f"jobs{jobs}", {}, jobs)
         found[f"jobs_{jobs}"] = {key: round(done[key], 2) for key in ("seconds", "cpu_seconds")}
     ratio = found["jobs_1"]["seconds"] / found["jobs_2"]["seconds"]
@@ -47,13 +48,13 @@ def processes(folder: Path, count: int, seconds: float) -> dict[str, Any]:
 
 
 def one_pass(folder: Path, seconds: float, codec: str = "h264") -> dict[str, Any]:
-    """Seconds of each format alone, and of all formats in one pass, with the same codec."""
+    """Seconds of each format alone, and of all formats in one pass, with the same codec and two jobs."""
     bag = camera_recording.write(folder / "formats", seconds, 2)
     alone = {}
     for name in known_formats():
-        done = _exported([bag], 2, folder / f"alone-{name}", {"formats": [name], "codec": codec})
+        done = _exported([bag], 2, folder / f"alone-{name}", {"formats": [name], "codec": codec}, JOBS)
         alone[name] = {key: round(done[key], 2) for key in ("seconds", "cpu_seconds")}
-    done = _exported([bag], 2, folder / "together", {"formats": list(known_formats()), "codec": codec})
+    done = _exported([bag], 2, folder / "together", {"formats": list(known_formats()), "codec": codec}, JOBS)
     return {
         "recording_s": seconds,
         "codec": codec,

@@ -47,7 +47,7 @@ class EncodedImages(Sequence[bytes]):
 
     def array(self, row: int) -> NDArray[np.uint8]:
         """Return the (H, W, 3) uint8 image of a row; for the encoding raw."""
-        return np.frombuffer(self[row], np.uint8).reshape(*self.shape, 3)
+        return self._blobs.view(int(self.samples[row])).reshape(*self.shape, 3)
 
 
 class StoredArrays:

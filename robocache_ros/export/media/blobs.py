@@ -59,6 +59,10 @@ class Blobs:
         return np.diff(self._ends, prepend=0)
 
     def __getitem__(self, index: int) -> bytes:
-        start = int(self._ends[index - 1]) if index else 0
-        data: bytes = self._data[start : int(self._ends[index])].tobytes()
+        data: bytes = self.view(index).tobytes()
         return data
+
+    def view(self, index: int) -> NDArray[np.uint8]:
+        """Return the bytes of a byte string in the file, which is mapped into memory, without a copy."""
+        start = int(self._ends[index - 1]) if index else 0
+        return self._data[start : int(self._ends[index])]

@@ -90,8 +90,7 @@ class ZarrArray:
         """
         first = self._path(self._row)
         if value is not None:
-            self._buffer[0] = value
-            self._flush(self._row)
+            self._write(first, np.ascontiguousarray(value, self._dtype))
             for row in range(self._row + 1, self._row + count):
                 _link(first, self._path(row))
         self._row += count
@@ -108,9 +107,12 @@ class ZarrArray:
 
     def _flush(self, row: int) -> None:
         """Write the chunk that contains a row."""
-        pyarrow = need("pyarrow", "export")
-        codec = pyarrow.Codec("zstd", compression_level=ZSTD_LEVEL)
-        self._path(row).write_bytes(codec.compress(np.ascontiguousarray(self._buffer), asbytes=True))
+        self._write(self._path(row), self._buffer)
+
+    def _write(self, path: Path, chunk: NDArray[Any]) -> None:
+        codec = need("pyarrow", "export").Codec("zstd", compression_level=ZSTD_LEVEL)
+        with path.open("wb") as file:
+            file.write(codec.compress(chunk))
 
     def _path(self, row: int) -> Path:
         return self._folder / ".".join(map(str, (row // self._chunk_rows, *[0] * (self._buffer.ndim - 1))))
