@@ -60,10 +60,10 @@ class FileCache:
             download: writes the file to a path.
 
         Errors:
-            RemoteError: the file is larger than the limit, or the download has another size.
+            RemoteError: the file is larger than the limit of a given folder, or the download has another size.
             OSError: the disk is full, or the download fails.
         """
-        if size > self.limit:
+        if size > self.limit and self._folder:  # a default limit is for the files together
             shown = printable(name, 60)
             raise RemoteError(f"{shown}: {size:,} bytes are more than the cache of {self.limit:,}; raise cache_bytes")
         self.folder.mkdir(parents=True, exist_ok=True)

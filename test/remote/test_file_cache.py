@@ -102,6 +102,18 @@ def test_a_file_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
         use(FileCache(tmp_path, SIZE - 1), 1)
 
 
+def test_a_file_larger_than_the_default_cache_replaces_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    small, large = FileCache(None, 2 * SIZE, "recordings"), FileCache(None, SIZE - 1, "recordings")
+    use(small, 1)
+
+    use(large, 2)
+
+    assert stored(large) == {2}
+
+
 def test_a_download_of_another_size_is_not_used(tmp_path: Path) -> None:
     cache = FileCache(tmp_path, 10 * SIZE)
 
