@@ -70,7 +70,8 @@ def export(
             reuse them, also at the same time. None: they are removed when the dataset is complete.
         device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
             dataset has the same data, unless the option `jpeg` is `gpu`.
-        engine: runs the conversions; None: `jobs` processes of this machine. The dataset has the same bytes.
+        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.export.engines.ray_tasks`;
+            None: `jobs` processes of this machine. The dataset has the same bytes.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
