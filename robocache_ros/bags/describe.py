@@ -26,8 +26,8 @@ from robocache_ros.spec.message_types import POINT_DATATYPES
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
 SAMPLED = (
-    "the index and a few chunks were read: losses and gaps are not known, and rates are means; download the recording "
-    "to measure them"
+    "the index and a few chunks were read: losses and gaps are not known, rates are means, and some delays may be "
+    "larger; download the recording to measure them"
 )
 NOT_CHECKED = "most messages were not read, and their checksums not verified"
 SAMPLES = 8  # sample messages per topic, evenly spaced
