@@ -21,7 +21,7 @@ from .conftest import NO_MEDIA, Contents, hidden, objects
 def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
 ) -> None:
-    options = ExportOptions(formats=(name,), rate_hz=10, preset="ultrafast", codec="h264")
+    options = ExportOptions(formats=(name,), rate_hz=5, preset="ultrafast", codec="h264")
     export(bags, spec, f"{s3.url}/out", options)
     assert objects(s3) == local(options)
     assert hidden(s3) == [".robocache/complete.json"]
