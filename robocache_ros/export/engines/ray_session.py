@@ -74,7 +74,10 @@ def _connect(ray: Any, address: str, slots: int, stack: ExitStack) -> None:
             ray.init(**options, **quiet)
         except (OSError, RuntimeError, ValueError) as error:
             reason = printable((str(error).strip().splitlines() or [type(error).__name__])[0], 100)
-            raise RoboCacheError(f"address: {printable(address, 40)}: no connection to Ray: {reason}") from None
+            raise RoboCacheError(
+                f"address: {printable(address, 40)}: no connection to Ray: {reason}; a cluster with tokens needs "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            ) from None
 
 
 def _check(address: str) -> None:
