@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +35,8 @@ def test_a_folder_with_several_datasets_is_validated_as_a_whole(
 def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     for library in ("h5py", "google_crc32c"):
         pytest.importorskip(library)
-    out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=tuple(formats.FORMATS), media="image")).out
+    names = tuple(name for name in formats.FORMATS if name != "delta" or find_spec("deltalake"))
+    out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=names, media="image")).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 
