@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.outputs.any_target import check_buckets, open_target
+from robocache_ros.export.outputs.any_target import check_buckets, open_target, target_path
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output, check_outputs
@@ -22,7 +21,7 @@ from robocache_ros.export.pieces.make_pieces import make_pieces
 from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
 from robocache_ros.export.publish import list_entries
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
-from robocache_ros.remote.any_path import any_path, is_url
+from robocache_ros.remote.any_path import any_path
 from robocache_ros.spec import FusionSpec
 
 __all__ = ["ExportResult", "export", "export_together", "summarize"]
@@ -134,14 +133,13 @@ def export_together(
         RoboCacheError: as of `export`, with the name of the dataset; two outputs have one name.
     """
     recordings = _planned(bags)
-    if on_error not in ON_ERROR:
-        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+    check_on_error(on_error)
     engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
     check_buckets(out, pieces)
     datasets = [DatasetPlan(output, recordings, device) for output in outputs]
-    begun, shown = time.perf_counter(), any_path(out, "datasets")
-    target = shown if is_url(shown) else Path(os.path.abspath(shown))
+    begun = time.perf_counter()
+    shown, target = target_path(out)
     tell = progress or (lambda _event: None)
     for dataset in datasets if not engine.remote and len(recordings) <= MAX_CHECKED else ():
         dataset.check(on_error)
@@ -175,6 +173,12 @@ def export_together(
     )
     tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results
+
+
+def check_on_error(on_error: str) -> None:
+    """Refuse a value of `on_error` that is not known."""
+    if on_error not in ON_ERROR:
+        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
 
 
 def summarize(

@@ -32,17 +32,24 @@ _process = os.getpid()
 class Located(Protocol):
     """A path with a URL and the options of its file system; hashable."""
 
-    url: str
-    options: dict[str, Any]
+    @property
+    def url(self) -> str: ...  # noqa: D102
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
-def system_of(path: Located) -> tuple[Any, str]:
+def system_of(path: Located, extra: str = "remote") -> tuple[Any, str]:
     """Return the file system of a path, which fsspec keeps for each process, and the name of the path in it.
+
+    Args:
+        path: with the URL.
+        extra: named if fsspec is missing.
 
     Errors:
         RemoteError: it is not known, or not installed.
     """
-    core = need("fsspec.core", "remote")
+    core = need("fsspec.core", extra)
     try:
         found: tuple[Any, str] = core.url_to_fs(path.url, **path.options)
     except (ImportError, ValueError, TypeError) as error:

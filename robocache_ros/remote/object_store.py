@@ -1,4 +1,4 @@
-"""Objects in a bucket: put, put if absent, get, list, delete. There is no rename, and a folder is a part of a name."""
+"""Objects in a bucket: put, put if absent, get, list, delete. Buckets have folders only as parts of names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robocache_ros.errors import printable
-from robocache_ros.extras import need
+from robocache_ros.remote.file_system import system_of
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.store_errors import StoreError, StoreProblem, retried
 
+EXTRA = "fleet"  # which brings what a store needs
 THREADS = 8  # requests at once of a process
 OBJECT_BYTES = 512 << 20  # of an object that is read into memory, such as the list of the files of a dataset
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # as file systems name it
@@ -87,7 +88,7 @@ class ObjectStore:
         """Copy objects of the same names from another store of the same bucket, several at once, in the bucket."""
 
         def copy(name: str) -> None:
-            origin = _system(source)[1].rstrip("/")
+            origin = system_of(source, EXTRA)[1].rstrip("/")
             self._ask(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "write")
 
         self._all(copy, names)
@@ -169,7 +170,7 @@ class ObjectStore:
         """Send a request until it is answered."""
 
         def once() -> T:
-            system, path = _system(self)
+            system, path = system_of(self, EXTRA)
             system.invalidate_cache()
             return ask(system, f"{path.rstrip('/')}/{name}" if name else path)
 
@@ -187,16 +188,6 @@ class ObjectStore:
 
     def _shown(self, name: str) -> str:
         return printable(f"{self.url}/{name}" if name and not name.startswith(_PROBE) else self.url, 80)
-
-
-def _system(store: ObjectStore) -> tuple[Any, str]:
-    """Return the file system of a store, which fsspec keeps for each process, and the store's path in it."""
-    core = need("fsspec.core", "fleet")
-    try:
-        found: tuple[Any, str] = core.url_to_fs(store.url, **store.options)
-    except (ImportError, ValueError, TypeError) as error:
-        raise RemoteError(f"{printable(store.url, 60)}: {printable(error, 100)}; install what it needs") from None
-    return found
 
 
 def _found(system: Any, folder: str, options: Mapping[str, str]) -> dict[str, Listed]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -159,6 +159,11 @@ class ExportedDataset:
             return sum((h for of in contents for h in of.pictures[stream].episodes), Histogram()).stats()
         first, *others = (h for of in contents for h in of.arrays[stream].depth_episodes)
         return depth_stats(sum(others, first), self.arrays[stream].depth_unit)
+
+    def encodings(self, encoding: Callable[[StreamSpec, ExportOptions], str | None]) -> dict[str, str]:
+        """Return the encoding of each stream of 8-bit images that a format stores, given that format's `encoding`."""
+        found = {name: encoding(self.spec.stream(name), self.options) for name in self.pictures}
+        return {name: each for name, each in found.items() if each}
 
     def stored(self, stream: str, encoding: str | None) -> str:
         """Describe how a dataset stores a stream of images or voxels, given the encoding that its format uses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,28 @@ def arrays_bytes(dataset: ExportedDataset) -> int:
     return sum(array_bytes(dataset, name) for name in dataset.arrays)
 
 
-def groups(dataset: ExportedDataset, bytes_of_row: int) -> list[range]:
+def group_tasks(
+    dataset: ExportedDataset, bytes_of_row: int, write: Callable[..., None], of: str = ""
+) -> list[FileTask]:
+    """Return a task for each group of episodes; `write` is called with its range of episodes as `group` too.
+
+    Args:
+        dataset: the contents.
+        bytes_of_row: that are read.
+        write: as of a `FileTask`.
+        of: what is written of the episodes, at the beginning of the names.
+    """
+    return [
+        FileTask(
+            f"{of}episodes {group.start} to {group.stop - 1}",
+            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
+            partial(write, group=group),
+        )
+        for group in _groups(dataset, bytes_of_row)
+    ]
+
+
+def _groups(dataset: ExportedDataset, bytes_of_row: int) -> list[range]:
     """Divide the episodes into groups of consecutive ones, which have about `GROUP_BYTES`, or are a longer episode."""
     ends = list(accumulate(length * bytes_of_row for length in dataset.episodes.lengths))
     found, start = [], 0

@@ -18,7 +18,7 @@ from robocache_ros.export.outputs.new_dataset import NewDataset
 from robocache_ros.export.pieces.plan import engine
 from robocache_ros.export.target import check_target, new_dataset
 from robocache_ros.export.validate.checksum_list import FILE as CHECKSUMS
-from robocache_ros.remote.any_path import is_url
+from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.remote.object_store import ObjectStore
 
 
@@ -41,6 +41,12 @@ def open_target(
     entries = [entry for dataset in datasets for entry in dataset.entries]
     count = sum(len(dataset.plan.distinct) for dataset in datasets)
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
+
+
+def target_path(out: str | Path) -> tuple[Path, Path]:
+    """Return a target as it is shown, and as it is used: an absolute path, or the URL as it is."""
+    shown = any_path(out, "datasets")
+    return shown, shown if is_url(shown) else Path(os.path.abspath(shown))
 
 
 def check_buckets(*places: str | Path | None) -> None:

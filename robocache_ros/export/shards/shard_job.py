@@ -21,8 +21,8 @@ from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.exported_recording import FailedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import ON_ERROR, export_together
-from robocache_ros.export.outputs.any_target import check_any_target, identity_of
+from robocache_ros.export.job import check_on_error, export_together
+from robocache_ros.export.outputs.any_target import check_any_target, identity_of, target_path
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, lines
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.new_dataset import piece_store
@@ -34,7 +34,7 @@ from robocache_ros.export.pieces.recording_to_piece import PIECE, Outcome
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.shards.shard import Shard
 from robocache_ros.export.target import TargetInUse
-from robocache_ros.remote.any_path import any_path, is_url
+from robocache_ros.remote.any_path import is_url
 
 THREADS = 16
 FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
@@ -107,12 +107,10 @@ def export_shard(
         RoboCacheError: as of `export_together`, for the recordings of this shard.
     """
     recordings = planned(bags)
-    if on_error not in ON_ERROR:
-        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+    check_on_error(on_error)
     engine = engine or LocalProcesses(jobs)
     check_outputs(outputs)
-    shown = any_path(out, "datasets")
-    target = shown if is_url(shown) else Path(os.path.abspath(shown))
+    _, target = target_path(out)
     store = piece_store(target, pieces)
     with file_errors(store.folder):
         export = _ShardedExport([DatasetPlan(output, recordings, device) for output in outputs], target, store)

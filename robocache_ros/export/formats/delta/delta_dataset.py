@@ -38,7 +38,7 @@ class DeltaFormat:
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write both tables, each with one commit. Equal pieces in equal order give equal bytes, also of the logs."""
-        new = NewEpisodes(dataset, encodings_of(dataset), folder)
+        new = NewEpisodes(dataset, dataset.encodings(LEROBOT.encoding), folder)
         new.write_media()
         for table, schema, write, name in (
             (TICKS, new.tick_schema, new.write_ticks, new.id),
@@ -48,12 +48,6 @@ class DeltaFormat:
             given = {EPISODES_NUMBERED: len(new.episodes)} if table == EPISODES else {}
             TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
             make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
-
-
-def encodings_of(dataset: ExportedDataset) -> dict[str, str]:
-    """Return the encoding of each stored stream of 8-bit images."""
-    encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-    return {name: encoding for name, encoding in encodings.items() if encoding}
 
 
 def done(append: str) -> str:

@@ -136,7 +136,7 @@ def tick_tables(episode: Episode, number: int, media: Mapping[str, Any], schema:
 
 
 def _vectors(episode: Episode, rows: slice) -> dict[str, Any]:
-    """Return the columns of the vectors: null where there is no value, so that an aggregate leaves it out."""
+    """Return the columns of the vectors: null in ticks without a value, which aggregates leave out."""
     pyarrow = need("pyarrow", "export")
     found = {}
     for stream in episode.layout.spec.vectors:

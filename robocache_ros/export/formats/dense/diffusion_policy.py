@@ -15,7 +15,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dense import stream_arrays
 from robocache_ros.export.formats.dense.stream_arrays import VectorArray
 from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
-from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, groups, row_bytes
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, group_tasks, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 ACTION, REWARD = "action", "reward"
@@ -45,10 +45,8 @@ class DiffusionPolicyFormat(WrittenByTasks):
         """Return the tasks: the arrays of numbers, and each array of images or voxels in groups of episodes."""
         found = [FileTask("data", dataset.frames * row_bytes(dataset, {}), _write_vectors)]
         for media in stream_arrays.media(dataset):
-            for group in groups(dataset, media.row_bytes):
-                nbytes = sum(dataset.episodes.lengths[group.start : group.stop]) * media.row_bytes
-                name = f"data/{media.name}, episodes {group.start} to {group.stop - 1}"
-                found.append(FileTask(name, nbytes, partial(_write_media, name=media.name, group=group)))
+            write = partial(_write_media, name=media.name)
+            found += group_tasks(dataset, media.row_bytes, write, f"data/{media.name}, ")
         return found
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
 from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, groups, row_bytes
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, group_tasks, row_bytes
 from robocache_ros.export.formats.lerobot import meta_folder
 from robocache_ros.export.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.export.formats.lerobot.openpi_statistics import write_norm_stats
@@ -57,17 +56,7 @@ class LeRobotV21Format(WrittenByTasks):
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the rows and the videos of some episodes each, and the arrays of each stream."""
         of_row = row_bytes(dataset, _Contents(dataset).encodings)
-        return [
-            *(
-                FileTask(
-                    f"episodes {group.start} to {group.stop - 1}",
-                    sum(dataset.episodes.lengths[group.start : group.stop]) * of_row,
-                    partial(_write_episodes, group=group),
-                )
-                for group in groups(dataset, of_row)
-            ),
-            *array_tasks(dataset, CHUNK_EPISODES),
-        ]
+        return [*group_tasks(dataset, of_row, _write_episodes), *array_tasks(dataset, CHUNK_EPISODES)]
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
@@ -124,8 +113,7 @@ class _Contents:
 
     def __init__(self, dataset: ExportedDataset) -> None:
         self.dataset = dataset
-        encodings = {name: LEROBOT21.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+        self.encodings = dataset.encodings(LEROBOT21.encoding)
 
     def gr00t_stats(self) -> dict[str, Stats]:
         """Return the statistics of all float features. GR00T recomputes the file if one of them is missing."""

@@ -94,8 +94,7 @@ class _Contents:
 
     def __init__(self, dataset: ExportedDataset) -> None:
         self.dataset = dataset
-        encodings = {name: LEROBOT.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+        self.encodings = dataset.encodings(LEROBOT.encoding)
         self.images = {name: encoding for name, encoding in self.encodings.items() if encoding not in VIDEO}
         self.videos = {name: codec for name, codec in self.encodings.items() if codec in VIDEO}
         self.videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))

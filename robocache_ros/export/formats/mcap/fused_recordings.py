@@ -14,7 +14,6 @@ robocache.json                       the provenance, written last
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_provenance
-from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, groups, row_bytes
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, group_tasks, row_bytes
 from robocache_ros.export.formats.held_values import array_or_zeros
 from robocache_ros.export.formats.mcap import plot_messages as messages
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -53,25 +52,12 @@ class McapFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the recordings of some episodes each. Memory: the vectors of an episode, and one image."""
-        of_row = row_bytes(dataset, _encodings(dataset)) + arrays_bytes(dataset)
-        return [
-            FileTask(
-                f"episodes {group.start} to {group.stop - 1}",
-                sum(dataset.episodes.lengths[group.start : group.stop]) * of_row,
-                partial(_write_episodes, group=group),
-            )
-            for group in groups(dataset, of_row)
-        ]
+        of_row = row_bytes(dataset, dataset.encodings(MCAP.encoding)) + arrays_bytes(dataset)
+        return group_tasks(dataset, of_row, _write_episodes)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the provenance."""
-        write_provenance(folder / "robocache.json", dataset, _encodings(dataset))
-
-
-def _encodings(dataset: ExportedDataset) -> dict[str, str]:
-    """Return the encoding of each image stream that is stored."""
-    encodings = {name: MCAP.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-    return {name: encoding for name, encoding in encodings.items() if encoding}
+        write_provenance(folder / "robocache.json", dataset, dataset.encodings(MCAP.encoding))
 
 
 def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> None:

@@ -80,8 +80,7 @@ class _Contents:
 
     def __init__(self, dataset: ExportedDataset) -> None:
         self.dataset = dataset
-        encodings = {name: RLDS.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-        self.encodings = {name: encoding for name, encoding in encodings.items() if encoding}
+        self.encodings = dataset.encodings(RLDS.encoding)
         self.windows = [stream for stream in dataset.spec.vectors if stream.rows]
 
     def features(self, episode: Episode) -> dict[str, Feature]:

@@ -59,13 +59,13 @@ class WebDatasetFormat(WrittenByTasks):
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the task that writes the samples. Memory: one sample."""
-        of_row = row_bytes(dataset, _encodings(dataset)) + arrays_bytes(dataset)
+        of_row = row_bytes(dataset, dataset.encodings(WEBDATASET.encoding)) + arrays_bytes(dataset)
         return [FileTask("samples", dataset.frames * of_row, _write_shards)]
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
         (shards,) = results
-        write_provenance(folder / "robocache.json", dataset, _encodings(dataset))
+        write_provenance(folder / "robocache.json", dataset, dataset.encodings(WEBDATASET.encoding))
         write_json(folder / "stats.json", _stats(dataset))
         episodes = [
             {
@@ -121,19 +121,13 @@ def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
         if stream.rows:
             fields[f"{stream.name}.npy"] = _rows(episode.vector(stream.name))
             fields[f"{stream.name}.age_ms.npy"] = _rows(episode.window_ages_ms(stream.name))
-    for name, encoding in _encodings(dataset).items():
+    for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
         images = episode.images(name, encoding)
         fields[f"{name}.{EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
     for name in dataset.arrays:
         fields[f"{name}.npz"] = _compressed(episode.arrays(name))
     fields["meta.json"] = _meta(dataset, episode)
     return fields
-
-
-def _encodings(dataset: ExportedDataset) -> dict[str, str]:
-    """Return the encoding of each image stream that is stored."""
-    encodings = {name: WEBDATASET.encoding(dataset.spec.stream(name), dataset.options) for name in dataset.pictures}
-    return {name: encoding for name, encoding in encodings.items() if encoding}
 
 
 def _rows(values: NDArray[Any]) -> Field:
@@ -190,7 +184,7 @@ def _stats(dataset: ExportedDataset) -> dict[str, Any]:
     """Return the statistics by field."""
     fields = {STATE: "state.npy", ACTION: "action.npy"}
     fields.update({WINDOW.format(s.name): f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
-    for name, encoding in _encodings(dataset).items():
+    for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
         fields[IMAGES.format(name)] = f"{name}.{EXTENSIONS[encoding]}"
     return {fields[name]: values for name, values in dataset.stats.items() if name in fields}
 
