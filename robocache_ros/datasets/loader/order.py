@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -81,3 +82,7 @@ class BatchOrder:
         if len(self) and edges[-2] == len(mine):
             edges[-2] -= 1
         return [mine[a:b] for a, b in pairwise(edges)]
+
+    def reads(self, epoch: int, batches: Sequence[Int64]) -> Sequence[Int64]:
+        """The samples that are read together for some batches of an epoch, (n,) each, as they are needed: a batch."""
+        return batches

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Normalisation
 from robocache_ros.datasets.loader.batch import Batch, check_ragged
 from robocache_ros.datasets.loader.cache.cached_batches import CachedBatches, Skipped
 from robocache_ros.datasets.loader.cache.filling import chunks_of, filled
 from robocache_ros.datasets.loader.device.finishing import Finishing
+from robocache_ros.datasets.loader.epochs import Epochs
 from robocache_ros.datasets.loader.loader_arguments import (
     CACHES,
     ON_ERROR,
@@ -51,7 +50,7 @@ class TimelineLoader:
         shuffle: in a random order, another in each epoch; `ShuffledRuns` for videos, which are read in sequence.
         seed: of the order and the augmentations.
         workers: processes that read; 0: this process does.
-        prefetch: batches that are read ahead; None: two per worker.
+        prefetch: batches that workers read ahead, also of the next epoch; None: two per worker.
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
         cache: keep the dataset, aligned: on the `device`, on the `host`, wherever it fits (`auto`), or `none`. One pass
             fills it before the first epoch. Each tick is kept once, however many windows of the dataset have it.
@@ -121,6 +120,7 @@ class TimelineLoader:
             raise RoboCacheError("dataset: it has no samples; check its path, split, tasks and windows")
         self._shuffle = shuffle
         self._order = make_order(shuffle, self._samples, batch_size, seed, drop_last, rank, world_size)
+        self._epochs = Epochs(self._order, self._samples)
         statistics = statistics_of(dataset, statistics, on_error, workers)
         self._finishing = Finishing(Normalisation(statistics), augmentation, seed, image_dtype, image_normalize)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
@@ -163,9 +163,8 @@ class TimelineLoader:
     def _iterate(self) -> Iterator[dict[str, Any]]:
         self._resumed = False  # not before: an iterator that is not used leaves no epoch
         epoch, first = self._epoch, self._position
-        batches = self._order.batches(epoch)[first:]
         delivered = first > 0
-        for position, (batch, skipped) in enumerate(self._found(batches), start=first + 1):
+        for position, (batch, skipped) in enumerate(self._found(epoch, first), start=first + 1):
             self._position = position
             for number, reason in skipped:
                 self._skip(number, reason)
@@ -173,27 +172,27 @@ class TimelineLoader:
                 delivered = True
                 yield batch.output(self.ragged)
         self._epoch, self._position = epoch + 1, 0
-        if batches and not delivered:
+        if len(self) and not delivered:
             number, reason = next(iter(self.skipped_samples.items()))
             raise RoboCacheError(f"epoch {epoch}: no sample can be read, the first because sample {number}: {reason}")
 
-    def _found(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[tuple[Batch | None, Skipped]]:
-        """Yield each batch, None if it has no sample that can be read, and the samples that it lacks."""
+    def _found(self, epoch: int, first: int) -> Iterator[tuple[Batch | None, Skipped]]:
+        """Yield batches of an epoch, None for one without a sample that can be read, and the samples that it lacks."""
         if self.cache != "none" and not self._filled:
             self._cached = filled(self.cache, self.dataset, self._prefetcher, self._widths, self.device)
             self._filled = True
         if self._cached is not None:
-            for batch, skipped in self._cached.batches(batches, self._samples):
+            for batch, skipped in self._cached.batches(self._order.batches(epoch)[first:], self._samples):
                 yield batch and self._finish(batch), skipped
             return
-        if isinstance(self._order, RunOrder) and batches:
-            reads = (self._samples.of(run) for run in self._order.reads(self._epoch, np.concatenate(batches)))
-            runs = self._prefetcher.batches(reads, self._widths, lambda run: run, self._epoch)
+        batches, reads = self._epochs.rest(epoch, first)
+        requests = self._epochs.requests(epoch, first)
+        if isinstance(self._order, RunOrder):
+            runs = self._prefetcher.batches(requests, len(reads), self._widths, lambda run: run)
             for batch, skipped in mixed(batches, runs):
                 yield batch and self._finish(batch), skipped
             return
-        wanted = (self._samples.of(each) for each in batches)
-        for item in self._prefetcher.batches(wanted, self._widths, self._finish, self._epoch):
+        for item in self._prefetcher.batches(requests, len(reads), self._widths, self._finish):
             yield item.batch, item.description.skipped
 
     def _finish(self, batch: Batch) -> Batch:

@@ -16,6 +16,7 @@ from robocache_ros.datasets import TimelineDataset, TimelineLoader
 from robocache_ros.datasets.image_decoding import decode_image
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.device import jpeg_files
+from robocache_ros.datasets.loader.epochs import Request
 from robocache_ros.datasets.loader.reading import BatchReader, Sample
 from robocache_ros.datasets.loader.workers.batch_prefetch import OnDevice, Prefetcher
 from robocache_ros.errors import RoboCacheError
@@ -46,8 +47,8 @@ def decoded(decoder: Decoder, monkeypatch: pytest.MonkeyPatch, *, skip: bool = F
     """A batch of four episodes whose files the decoder decodes."""
     monkeypatch.setattr(jpeg_files, "_decoder", lambda device: decoder)
     reader = BatchReader(TimelineDataset(MovingStreams(images="jpeg")), skip, raw=True, jpeg_files=True)
-    samples = iter([[Sample(number, number) for number in range(4)]])
-    return next(Prefetcher(reader, 0, 1, CPU, 2**30).batches(samples, {}, lambda batch: batch))
+    requests = iter([Request([Sample(number, number) for number in range(4)])])
+    return next(Prefetcher(reader, 0, 1, CPU, 2**30).batches(requests, 1, {}, lambda batch: batch))
 
 
 def check_same(batch: Batch | None, expected: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.cache.cached_batches import CachedBatches, Gathered, Numbers, Skipped
 from robocache_ros.datasets.loader.cache.free_memory import choose_place
 from robocache_ros.datasets.loader.device.cached_places import CachedPlaces, cached_places
+from robocache_ros.datasets.loader.epochs import Request
 from robocache_ros.datasets.loader.packing import NEVER, is_time
 from robocache_ros.datasets.loader.reading import Sample
 from robocache_ros.datasets.loader.samples import Samples
@@ -106,7 +106,9 @@ def fill(
     parts: list[Batch] = []
     skipped: dict[int, str] = {}
     place = None
-    for item in prefetcher.batches(_all(items), widths, lambda batch: batch):
+    reads = [range(items)[start : start + ITEMS_PER_READ] for start in range(0, items, ITEMS_PER_READ)]
+    requests = (Request([Sample(item, item) for item in read]) for read in reads)
+    for item in prefetcher.batches(requests, len(reads), widths, lambda batch: batch):
         skipped.update(item.description.skipped)
         if item.batch is None:
             continue
@@ -122,11 +124,6 @@ def fill(
     cache = SampleCache(parts, skipped, device, pinned=place.type == "cpu" and device.type == "cuda")
     _LOG.info("cache: %d items, %.1f MiB on %s", items - len(skipped), cache.nbytes / 2**20, place)
     return cache
-
-
-def _all(items: int) -> Any:
-    for start in range(0, items, ITEMS_PER_READ):
-        yield [Sample(i, i) for i in range(start, min(start + ITEMS_PER_READ, items))]
 
 
 def _packed(batch: Batch, place: torch.device) -> Batch:

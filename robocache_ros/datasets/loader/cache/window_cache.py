@@ -14,6 +14,7 @@ from torch import Tensor
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.cache.cached_batches import CachedBatches, Gathered, Numbers, Skipped
 from robocache_ros.datasets.loader.cache.free_memory import choose_place
+from robocache_ros.datasets.loader.epochs import Request
 from robocache_ros.datasets.loader.reading import CHUNKS, Sample
 from robocache_ros.datasets.loader.samples import Samples
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
@@ -131,8 +132,9 @@ def fill_windows(
     first: Batch | None = None
     unreadable: dict[int, str] = {}
     reads = list(_reads(ends))
-    wanted = ([Sample(stop - 1, stop - 1, 0, TICKS_PER_READ)] for _, stop in reads)
-    for (begin, stop), item in zip(reads, prefetcher.batches(wanted, widths, lambda batch: batch), strict=True):
+    requests = (Request([Sample(stop - 1, stop - 1, 0, TICKS_PER_READ)]) for _, stop in reads)
+    found = prefetcher.batches(requests, len(reads), widths, lambda batch: batch)
+    for (begin, stop), item in zip(reads, found, strict=True):
         if item.batch is None:
             unreadable.update(dict.fromkeys(range(begin, stop), item.description.skipped[0][1]))
             continue

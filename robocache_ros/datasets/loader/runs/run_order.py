@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,12 +60,14 @@ class RunOrder(BatchOrder):
         places = np.arange(len(numbers), dtype=np.uint64) << np.uint64(32)
         return numbers[np.argsort(places + moved * np.uint64(self.runs.buffer), kind="stable")]
 
-    def reads(self, epoch: int, wanted: Int64) -> list[Int64]:
-        """The runs that have wanted samples of this rank, (n,) each, in the order in which they are needed."""
+    def reads(self, epoch: int, batches: Sequence[Int64]) -> Sequence[Int64]:
+        """The runs of the samples of some batches, (n,) each, in the order in which they are needed."""
+        if not batches:
+            return []
         numbers, runs = self._in_runs(epoch)
-        there = np.isin(numbers, wanted)
+        there = np.isin(numbers, np.concatenate(batches))
         numbers, runs = numbers[there], runs[there]
-        return np.split(numbers, np.flatnonzero(np.diff(runs)) + 1) if len(numbers) else []
+        return np.split(numbers, np.flatnonzero(np.diff(runs)) + 1)
 
     def _in_runs(self, epoch: int) -> tuple[Int64, Int64]:
         """The samples of this rank in the order in which they are read, and the run of each, (n,) int64."""

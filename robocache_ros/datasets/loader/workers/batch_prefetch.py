@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.device.batch_alignment import align_batch
 from robocache_ros.datasets.loader.device.jpeg_files import decode_files
+from robocache_ros.datasets.loader.epochs import Request
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
 from robocache_ros.datasets.loader.workers.local_reader import LocalReader
@@ -55,6 +56,7 @@ class Prefetcher:
         self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
         self._lent = 0
         self._numbers = count()
+        self._reading: deque[tuple[int, Request]] = deque()  # of the last call of `batches`, and after it
         self._copying: deque[tuple[Any, Slot]] = deque()  # slots that the device may still read
         self._stream = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
 
@@ -75,44 +77,57 @@ class Prefetcher:
 
     def batches(
         self,
-        wanted: Iterator[Sequence[Sequence[int]]],
+        requests: Iterator[Request],
+        wanted: int,
         widths: Mapping[str, tuple[int, ...]],
         finish: Callable[[Batch], Batch],
-        epoch: int = 0,
     ) -> Iterator[OnDevice]:
-        """Yield batches in their order.
+        """Yield the first batches of a sequence in their order. Workers read ahead what comes after them.
+
+        A call continues with what is being read if that is what its requests begin with, and discards it otherwise.
 
         Args:
-            wanted: the fields of the samples of each.
+            requests: of the batches, and after them those of a next call.
+            wanted: how many batches.
             widths: the columns of each stream, see `Batch`.
             finish: what is computed on the device, on the stream of the copy.
-            epoch: of the batches.
 
         Errors:
             RoboCacheError: a batch cannot be read.
         """
-        reading: deque[int] = deque()
+        # Without workers, a batch is read when it is asked for, and nothing is known of the next call.
+        requests = self._following(requests if self.pids else islice(requests, wanted))
         ready: deque[OnDevice] = deque()
-        try:
-            while True:
-                while len(reading) < self._prefetch and (samples := next(wanted, None)) is not None:
-                    reading.append(next(self._numbers))
-                    self._submit(reading[-1], samples, epoch)
-                # Waits for a worker only if there is nothing to hand out.
-                while reading and (not ready or (self._cuda and len(ready) < COPIES and self._pool.ready(reading[0]))):
-                    ready.append(self._on_device(reading.popleft(), widths, finish))
-                if not ready:
-                    return
-                yield self._handed_out(ready.popleft())
-        finally:
-            self._discard(reading)
+        while True:
+            while len(self._reading) < self._prefetch and (request := next(requests, None)) is not None:
+                self._submit(request)
+            # Waits for a worker only if there is nothing to hand out.
+            while wanted and self._reading and (not ready or self._may_copy(len(ready))):
+                wanted -= 1
+                ready.append(self._on_device(self._reading.popleft()[0], widths, finish))
+            if not ready:
+                return
+            yield self._handed_out(ready.popleft())
 
-    def _submit(self, number: int, samples: Sequence[Sequence[int]], epoch: int) -> None:
+    def _following(self, requests: Iterator[Request]) -> Iterator[Request]:
+        """Discard what is being read if it is not the first of some requests, and return those after it."""
+        first = list(islice(requests, len(self._reading)))
+        while [request for _, request in self._reading] != first[: len(self._reading)]:
+            self._pool.discard(self._reading.popleft()[0])
+        return chain(first[len(self._reading) :], requests)
+
+    def _submit(self, request: Request) -> None:
         while self._copying and (self._copying[0][0].query() or not self._pool.has_slot):
             event, slot = self._copying.popleft()
             event.synchronize()
             self._pool.release(slot)
-        self._pool.submit(number, samples, epoch)
+        number = next(self._numbers)
+        self._pool.submit(number, request.samples, request.epoch)
+        self._reading.append((number, request))
+
+    def _may_copy(self, ready: int) -> bool:
+        """Whether the copy of another batch can be started at once."""
+        return self._cuda and ready < COPIES and self._pool.ready(self._reading[0][0])
 
     def _on_device(
         self, number: int, widths: Mapping[str, tuple[int, ...]], finish: Callable[[Batch], Batch]
@@ -178,14 +193,10 @@ class Prefetcher:
                 tensor.record_stream(current)
         return item
 
-    def _discard(self, reading: deque[int]) -> None:
-        """Wait for batches that nobody wants any more, so that their slots are free."""
-        for number in reading:
-            self._pool.discard(number)
-
     def close(self) -> None:
         """End the workers and give the memory back."""
         self._pool.close()
+        self._reading.clear()
         for event, _ in self._copying:
             event.synchronize()
         self._copying.clear()

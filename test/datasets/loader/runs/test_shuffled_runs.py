@@ -30,7 +30,7 @@ def test_an_epoch_has_every_sample_once_and_another_order_than_the_next() -> Non
 
 
 def test_a_run_is_consecutive_and_stays_in_its_episode() -> None:
-    runs = order().reads(0, np.arange(50))
+    runs = order().reads(0, [np.arange(50)])
 
     assert sorted(map(len, runs)) == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     for run in runs:
@@ -39,7 +39,7 @@ def test_a_run_is_consecutive_and_stays_in_its_episode() -> None:
 
 
 def test_a_sample_is_moved_back_by_fewer_places_than_the_buffer() -> None:
-    read = {number: place for place, number in enumerate(np.concatenate(order().reads(0, np.arange(50))).tolist())}
+    read = {number: place for place, number in enumerate(np.concatenate(order().reads(0, [np.arange(50)])).tolist())}
     given = np.concatenate(order().batches(0)).tolist()
 
     moved = [place - read[number] for place, number in enumerate(given)]
@@ -56,7 +56,7 @@ def test_ranks_are_disjoint_and_complete_and_read_other_runs(world_size: int) ->
 
     assert sorted(chain(*numbers)) == list(range(50))
     assert len({len(each.batches(1)) for each in shares}) == 1
-    assert sum(len(each.reads(1, np.arange(50))) for each in shares) <= 14 + world_size - 1
+    assert sum(len(each.reads(1, [np.arange(50)])) for each in shares) <= 14 + world_size - 1
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"cache": "host"}], ids=str)

@@ -14,7 +14,7 @@ from counting_episodes import Counting, KillsItsWorker, order_of, same
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def batches_without_workers(batch_size: int = 3) -> list:
@@ -35,6 +35,27 @@ def test_a_worker_that_is_killed_while_it_reads_is_replaced(tmp_path: Path) -> N
 
     assert same([*loader, *loader], batches_without_workers())
     assert loader.replaced_workers == 2
+
+
+def test_workers_killed_between_epochs_are_replaced_and_read_the_next_one_again() -> None:
+    loader = TimelineLoader(Counting(), 3, shuffle=True, seed=7, workers=2)
+    found = list(loader)
+
+    for pid in loader.worker_pids:
+        os.kill(pid, signal.SIGKILL)
+
+    assert same([*found, *loader], batches_without_workers())
+    assert loader.replaced_workers == 2
+
+
+def test_a_loader_may_be_closed_between_epochs() -> None:
+    loader = TimelineLoader(Counting(), 3, workers=1)
+    list(loader)
+
+    loader.close()
+
+    with pytest.raises(RoboCacheError, match="loader: it is closed; create another one"):
+        list(loader)
 
 
 def test_all_workers_killed_between_batches_are_replaced() -> None:
@@ -134,7 +155,7 @@ if __name__ == "__main__":
 def test_a_trainer_that_is_killed_and_resumed_sees_the_same_sequence(tmp_path: Path) -> None:
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
     arguments = [sys.executable, str(script), str(tmp_path / "state.json"), str(tmp_path / "log")]
 
     killed = subprocess.run([*arguments, "killed"], env=environment, cwd=ROOT, check=False)
