@@ -9,6 +9,7 @@ import signal
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -36,6 +37,7 @@ class _Worker:
 
     def __init__(self, reader: bytes, threads: int) -> None:
         context: Any = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
+        resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
         self.connection, there = context.Pipe()
         self.process = context.Process(target=run, args=(there, reader, threads), daemon=True)
         with _blocked_interrupt():

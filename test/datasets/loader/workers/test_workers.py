@@ -133,6 +133,28 @@ def test_close_ends_the_workers() -> None:
         os.kill(pid, 0)
 
 
+FIRST_WORKER = """
+from pathlib import Path
+from robocache_ros.datasets import TimelineLoader
+from counting_episodes import Counting
+
+if __name__ == "__main__":
+    loader = TimelineLoader(Counting(), 3, workers=1)
+    print(Path(f"/proc/{loader.worker_pids[0]}/status").read_text())
+"""
+
+
+def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> None:
+    script = tmp_path / "training.py"
+    script.write_text(FIRST_WORKER)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+
+    (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk:"))
+    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+
+
 TRAINER = """
 import json, os, signal, sys
 from robocache_ros.datasets import TimelineLoader
