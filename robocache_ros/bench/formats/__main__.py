@@ -1,10 +1,12 @@
 """Measures how fast batches of each format are loaded, by their size, and writes formats.json and formats.md.
 
-python -m robocache_ros.bench.formats --out benchmarks/results     # about 2 minutes
+python -m robocache_ros.bench.formats --out benchmarks/results     # about a minute
 python -m robocache_ros.bench.formats --out /tmp/bench --quick     # tiny, to see that it runs
 
 The data is that of `robocache bench make-data`. The streams of the HDF5 file are also loaded by torch's DataLoader:
-with np.interp in 8 workers, as it is commonly written, and with whole arrays in a worker a core.
+with np.interp in 8 workers, as it is commonly written, and with whole arrays in a worker a core. Batches of 64 of every
+format come first, so that a limit of time leaves out what matters least. Rates are means over the time, with all
+waiting; workers run already, and have read nothing ahead.
 """
 
 from __future__ import annotations
@@ -14,34 +16,50 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from robocache_ros.bench.formats.batch_rates import measure
 from robocache_ros.bench.formats.make_sets import DEFAULT, make_sets
-from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
-from robocache_ros.bench.training.measured import Row, tell, wait_for
-from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset
+from robocache_ros.bench.formats.measured_loaders import CACHED, PEERS, READ, WINDOW, MeasuredLoaders
+from robocache_ros.bench.training.measured import Row, tell
 from robocache_ros.bench.training.training_report import machine, write
-from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
-from robocache_ros.training.training_data import open_for_training
 
-WINDOW = Window(n_obs=16, horizon=16)
-BATCHES = (16, 64, 256)
-STREAMING, CACHED = "read", "cached"
+FIRST = 64  # samples of the batches that are measured first
+BATCHES = (16, FIRST, 256)
+MOST_WORKERS = 8
 
 
 class Load(NamedTuple):
     """How much is measured."""
 
     episodes: int
-    seconds: float  # of a form
+    seconds: float  # of a form; a cached one is measured for half of it
     workers: int
     batches: tuple[int, ...]
     limit_s: float  # what begins later is not measured
+
+
+class Case(NamedTuple):
+    """A row of the tables."""
+
+    name: str  # of the format
+    batch_size: int
+    form: str
+
+    @property
+    def part(self) -> str:
+        """The title of its table."""
+        return f"{self.name}, windows of {WINDOW.n_obs} ticks"
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        return f"batch {self.batch_size}, {self.form}"
 
 
 QUICK = Load(1, 0.01, 0, (16,), 600.0)
@@ -49,93 +67,67 @@ QUICK = Load(1, 0.01, 0, (16,), 600.0)
 
 def main(given: list[str] | None = None) -> int:
     """Measure and write the result; 1 if a form failed."""
+    started = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for formats.json and formats.md")
     parser.add_argument("--format", action="append", choices=DEFAULT, help="this format only; may be repeated")
     parser.add_argument("--quick", action="store_true", help="tiny data: no figure means anything")
+    parser.add_argument("--seconds", type=float, default=0.7, help="of a measurement")
+    parser.add_argument("--workers", type=int, help="of the loader that reads; default: a core each, at most 8")
     parser.add_argument("--limit-s", type=float, default=150.0, help="what begins after so many seconds is left out")
     args = parser.parse_args(given)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    cores = os.cpu_count() or 1
-    load = QUICK if args.quick else Load(20, 1.0, min(8, cores), BATCHES, args.limit_s)
-    rows: list[Row] = []
+    workers = min(MOST_WORKERS, os.cpu_count() or 1) if args.workers is None else args.workers
+    load = QUICK if args.quick else Load(20, args.seconds, workers, BATCHES, args.limit_s)
+    rows: dict[Case, Row] = {}
     record = {"machine": machine(), "quick": args.quick, "size": load._asdict()}
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        tell("the sets are written")
         sets = make_sets(Path(folder) / "sets", args.format or DEFAULT, load.episodes)
-        for row in measured(sets, load, device):
-            rows.append(row)
-            write(args.out, "formats", "Batches of each format", record, rows)
+        order = cases(tuple(sets), load.batches)
+        with closing(MeasuredLoaders(sets, load.workers, device)) as loaders:
+            for case, row in measured(order, loaders, load, device, started):
+                rows[case] = row
+                write(args.out, "formats", title(load), record, [rows[case] for case in order if case in rows])
     sys.stdout.write((args.out / "formats.md").read_text(encoding="utf-8"))
-    return int(any(row.what == "failed" for row in rows))
+    return int(any(row.what == "failed" for row in rows.values()))
 
 
-def measured(sets: dict[str, Path], load: Load, device: torch.device) -> Iterator[Row]:
-    """Yield the rows of all formats."""
-    end = time.monotonic() + load.limit_s
-    for name, path in sets.items():
-        part = f"{name}, windows of {WINDOW.n_obs} ticks"
-        for batch_size in load.batches:
-            forms = _forms(name, path, batch_size, load, device)
-            for form, make in forms.items():
-                what = f"batch {batch_size}, {form}"
-                if time.monotonic() > end:
-                    yield Row(part, what, None, "samples/s", note=f"left out after {load.limit_s:g} s")
-                    continue
-                tell(f"{name}: {what}")
-                try:
-                    yield _row(part, what, make(), batch_size, load.seconds, device)
-                except Exception as error:  # the other forms are measured
-                    yield Row(part, "failed", None, "", note=f"{what}: {error}"[:200])
+def title(load: Load) -> str:
+    """Return the heading of the result."""
+    return f"Batches of each format, read by {load.workers} workers" if load.workers else "Batches of each format"
 
 
-def _forms(name: str, path: Path, batch_size: int, load: Load, device: torch.device) -> dict[str, Callable[[], Any]]:
-    """The ways to load a set, by their names."""
-
-    def dataset() -> TimelineDataset:
-        if name == "hdf5":
-            return mixed_rate_dataset(path, WINDOW)
-        return open_for_training(path, file_format=name, rate_hz=30 if name == "calvin" else 50, window=WINDOW)
-
-    def ours(cache: str) -> Callable[[], Any]:
-        workers = load.workers if cache == "none" else min(2, load.workers)
-        place = {"device": device, "workers": workers, "cache": cache}
-        return lambda: TimelineLoader(dataset(), batch_size, shuffle=True, drop_last=True, **place)  # type: ignore[arg-type]
-
-    def peer(workers: int, *, careful: bool) -> Callable[[], Any]:
-        return lambda: data_loader(InterpolatingDataset(path, WINDOW, keep_open=careful), batch_size, workers, device)
-
-    forms = {STREAMING: ours("none"), CACHED: ours("device" if device.type == "cuda" else "host")}
-    if name == "hdf5":
-        cores = os.cpu_count() or 1
-        forms["DataLoader, 8 workers, np.interp"] = peer(min(8, load.workers), careful=False)
-        forms["DataLoader, a worker a core, whole arrays"] = peer(cores if load.workers else 0, careful=True)
-    return forms
+def cases(names: tuple[str, ...], batches: tuple[int, ...]) -> list[Case]:
+    """Return all cases in the order of the tables."""
+    found = []
+    for name in names:
+        forms = (READ, CACHED, *PEERS) if name == "hdf5" else (READ, CACHED)
+        found += [Case(name, batch_size, form) for batch_size in batches for form in forms]
+    return found
 
 
-def _row(part: str, what: str, loader: Any, batch_size: int, seconds: float, device: torch.device) -> Row:
-    """Samples per second over some seconds after the first batches, and how long a batch takes."""
-    batches = _endless(loader)
-    for _ in range(3):
-        next(batches)
-    wait_for(device)
-    taken: list[float] = []
-    start = now = time.perf_counter()
-    while now - start < seconds or not taken:
-        next(batches)
-        wait_for(device)  # a batch counts when it is on the device
-        taken.append(time.perf_counter() - now)
-        now += taken[-1]
-    batches.close()
-    if isinstance(loader, TimelineLoader):
-        loader.close()
-    late = sorted(taken)[int(len(taken) * 0.95)]
-    note = f"{median(taken) * 1000:,.2f} ms a batch, 95 % within {late * 1000:,.2f} ms"
-    return Row(part, what, len(taken) * batch_size / sum(taken), "samples/s", note=note)
-
-
-def _endless(loader: Any) -> Any:
-    while True:
-        yield from loader
+def measured(
+    order: list[Case], loaders: MeasuredLoaders, load: Load, device: torch.device, started: float
+) -> Iterator[tuple[Case, Row]]:
+    """Yield the row of each case, the most important ones first; `started` is the begin of `limit_s`."""
+    end = started + load.limit_s
+    tell("the workers start")
+    loaders.start()
+    for case in sorted(order, key=lambda case: (case.batch_size != FIRST, case.form in PEERS)):
+        if time.monotonic() > end:
+            yield case, Row(case.part, case.what, None, "samples/s", note=f"left out after {load.limit_s:g} s")
+            continue
+        tell(f"{case.name}: {case.what}")
+        try:
+            batches = loaders.batches(case.name, case.form, case.batch_size)
+            seconds = load.seconds / 2 if case.form == CACHED else load.seconds
+            found = measure(batches, seconds, loaders.workers[case.form], device)
+            del batches  # what was read ahead is waited for, before the next case begins
+            rate = found.batches_per_s * case.batch_size
+            yield case, Row(case.part, case.what, rate, "samples/s", note=str(found))
+        except Exception as error:  # the other cases are measured
+            yield case, Row(case.part, "failed", None, "", note=f"{case.what}: {error}"[:200])
 
 
 if __name__ == "__main__":

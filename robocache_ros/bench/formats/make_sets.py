@@ -2,7 +2,8 @@
 
 hdf5        the streams as they are, with their stamps, as Hdf5Trajectories reads them
 robomimic, rlds, lerobot and the other formats of `robocache export`: the same at 50 Hz, exported from recordings
-calvin      the same at 30 Hz, the rate of CALVIN, without the features, which it has no place for
+calvin      the same at 30 Hz, the rate of CALVIN, without the features, which it has no place for, annotated in pieces
+            of at most 64 steps, as CALVIN is
 bridge      a TFDS dataset that you have, such as Bridge, in the form of hdf5
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from robocache_ros.extras import need
 EXPORTED = tuple(name for name in FORMATS if name not in ("mcap", "delta"))
 SETS = ("hdf5", "calvin", *EXPORTED)
 DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")
-CALVIN_HZ, CALVIN_COLUMNS = 30, 15
+CALVIN_HZ, CALVIN_COLUMNS, CALVIN_STEPS = 30, 15, 64
 MAX_EPISODES = 100_000
 
 
@@ -72,26 +74,30 @@ def make_sets(
 
 
 def write_calvin(source: EpisodeSource, folder: Path) -> Path:
-    """Write a split of CALVIN: a file per step, and each episode annotated with one task."""
+    """Write a split of CALVIN: a file per step, and each piece of an episode annotated with one task."""
     split = folder / "training"
     (split / "lang_annotations").mkdir(parents=True)
     dataset = TimelineDataset(source, target_hz=CALVIN_HZ, modalities=("proprio",))
     observed = [stream for stream in STREAMS if stream.role == "observation"]
     widest = max(observed, key=lambda stream: stream.width)  # the features
     begin = sum(stream.width for stream in observed[: observed.index(widest)])
-    ranges, step = [], 0
+    ranges: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
+    step = 0
     for episode in range(len(dataset)):
         sample = dataset[episode]
         kept = np.delete(sample["proprio"].numpy(), slice(begin, begin + widest.width), axis=1)
         places = np.zeros((len(kept), CALVIN_COLUMNS), np.float32)
         places[:, : kept.shape[1]] = kept[:, :CALVIN_COLUMNS]
         ranges.append((step, step + len(kept) - 1))
+        edges = np.linspace(step, step + len(kept), -(-len(kept) // CALVIN_STEPS) + 1).astype(int).tolist()
+        pieces += [(first, end - 1) for first, end in pairwise(edges)]
         for place, action in zip(places, sample["actions"].numpy(), strict=True):
             np.savez(split / f"episode_{step:07d}.npz", robot_obs=place, actions=action, rel_actions=action)
             step += 1
-    count = len(ranges)
+    count = len(pieces)
     np.save(split / "ep_start_end_ids.npy", np.array(ranges))
-    told: Any = {"language": {"ann": [TASK] * count, "task": ["wave"] * count}, "info": {"indx": ranges}}
+    told: Any = {"language": {"ann": [TASK] * count, "task": ["wave"] * count}, "info": {"indx": pieces}}
     np.save(split / "lang_annotations" / "auto_lang_ann.npy", told)
     return folder
 

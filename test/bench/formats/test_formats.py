@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from robocache_ros.bench.formats import __main__ as bench
+from robocache_ros.bench.formats import batch_rates
 from robocache_ros.bench.formats.make_sets import DEFAULT, EXPORTED, make_sets
+from robocache_ros.bench.formats.measured_loaders import PEERS, READ, MeasuredLoaders
 from robocache_ros.bench.loading import make_data
+from robocache_ros.bench.training.measured import Row
 from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset
 from robocache_ros.cli.commands import main as robocache
 from robocache_ros.datasets import Hdf5Trajectories, Window
@@ -104,9 +113,73 @@ def test_a_quick_run_measures_every_format(tmp_path: Path) -> None:
     assert "| batch 16, DataLoader, 8 workers, np.interp |" in (tmp_path / "formats.md").read_text()
 
 
-def test_what_begins_too_late_is_left_out(monkeypatch: pytest.MonkeyPatch, sets: dict[str, Path]) -> None:
-    late = bench.QUICK._replace(limit_s=-1.0)
+class Loaders:
+    """Sources of batches that are empty."""
 
-    rows = list(bench.measured({"hdf5": sets["hdf5"]}, late, bench.torch.device("cpu")))
+    def __init__(self) -> None:
+        self.workers: dict[str, int] = defaultdict(int)
+        self.asked: list[tuple[str, str, int]] = []
 
-    assert {row.note for row in rows} == {"left out after -1 s"}
+    def start(self) -> None:
+        pass
+
+    def batches(self, *case: Any) -> Iterator[None]:
+        self.asked.append(case)
+        return repeat(None)
+
+
+def measured(loaders: Any, load: bench.Load = bench.QUICK) -> dict[bench.Case, Row]:
+    order = bench.cases(("hdf5", "rlds"), bench.BATCHES)
+    return dict(bench.measured(order, loaders, load, torch.device("cpu"), time.monotonic()))
+
+
+def test_what_begins_too_late_is_left_out() -> None:
+    rows = measured(Loaders(), bench.QUICK._replace(limit_s=-1.0))
+
+    assert {row.note for row in rows.values()} == {"left out after -1 s"}
+
+
+def test_batches_of_64_come_first_and_peers_after_the_formats() -> None:
+    loaders = Loaders()
+
+    measured(loaders)
+
+    first, rest = loaders.asked[:6], loaders.asked[6:]
+    assert first[:4] == [(name, form, 64) for name in ("hdf5", "rlds") for form in ("read", "cached")]
+    assert [form in PEERS for _, form, _ in loaders.asked] == [False] * 4 + [True] * 2 + [False] * 8 + [True] * 4
+    assert {size for *_, size in rest} == {16, 256}
+
+
+def test_the_tables_have_the_order_of_the_sizes() -> None:
+    names = [case.what for case in bench.cases(("rlds",), (16, 64))]
+
+    assert names == ["batch 16, read", "batch 16, cached", "batch 64, read", "batch 64, cached"]
+
+
+def test_a_set_that_cannot_be_read_fails_alone(sets: dict[str, Path]) -> None:
+    with closing(MeasuredLoaders({"rlds": sets["hdf5"], "hdf5": sets["hdf5"]}, 0, torch.device("cpu"))) as loaders:
+        rows = measured(loaders)
+
+    assert {case.name: row.what == "failed" for case, row in rows.items()} == {"rlds": True, "hdf5": False}
+
+
+def test_whole_waves_of_batches_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    monkeypatch.setattr(batch_rates.time, "perf_counter", lambda: float(next(clock)))
+
+    rate = batch_rates.measure(repeat(None), 5.0, 4, torch.device("cpu"))
+
+    assert rate.batches_per_s == 1.0
+    assert next(clock) == 1 + 8  # the begin, and two waves of four workers
+    assert rate.batch_ms == (1000.0, 1000.0)
+
+
+def test_a_loader_keeps_its_workers_when_the_size_of_its_batches_changes(sets: dict[str, Path]) -> None:
+    with closing(MeasuredLoaders({"hdf5": sets["hdf5"]}, 1, torch.device("cpu"))) as loaders:
+        loaders.start()
+        pids = loaders.loader("hdf5", READ).worker_pids
+
+        sizes = [len(next(loaders.batches("hdf5", READ, size))["index"]) for size in (8, 4)]
+
+        assert sizes == [8, 4]
+        assert loaders.loader("hdf5", READ).worker_pids == pids
