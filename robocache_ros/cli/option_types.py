@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Optional, cast
 
 import typer
 
+from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import is_url
 
 
 def place(text: str) -> Path:
     """Return a folder or, as it is, a URL: `Path` would change its slashes. The commands check it."""
+    if found := re.match(r"(s3a?|gs|gcs|az|abfss?|https?):/?(?!/)", text):
+        raise typer.BadParameter(f"{printable(text)} is not a URL; write {found[1]}://{printable(text[found.end() :])}")
     return cast(Path, text) if is_url(text) else Path(text)
 
 

@@ -12,7 +12,7 @@ from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.outputs.any_target import check_buckets, open_target, target_path
+from robocache_ros.export.outputs.any_target import check_any_target, check_buckets, open_target, target_path
 from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
 from robocache_ros.export.outputs.export_result import ExportResult
 from robocache_ros.export.outputs.output import Output, check_outputs
@@ -145,6 +145,8 @@ def export_together(
         dataset.check(on_error)
         for recording, reason in dataset.failed.items():
             tell(Failed(recording, reason, dataset.name))
+    if engine.remote:  # which takes some seconds to start
+        check_any_target(target, overwrite=overwrite)
     found: list[tuple[ExportedRecording, ...]] = []
     with engine, file_errors(target), open_target(target, datasets, overwrite, pieces, report) as new:
         plans = {dataset.name: dataset.plan for dataset in datasets}

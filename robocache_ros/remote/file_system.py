@@ -53,7 +53,8 @@ def system_of(path: Located, extra: str = "remote") -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = core.url_to_fs(path.url, **path.options)
     except (ImportError, ValueError, TypeError) as error:
-        raise RemoteError(f"{printable(path.url, 60)}: {printable(error, 100)}; install what it needs") from None
+        how = "pip install 'robocache_ros[fleet]'" if path.url.startswith(("s3:", "s3a:")) else "install what it needs"
+        raise RemoteError(f"{printable(path.url, 60)}: {printable(error, 80)}; {how}") from None
     return found
 
 

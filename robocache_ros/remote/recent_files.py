@@ -27,3 +27,10 @@ def let_go(file: BinaryIO) -> None:
         for handle in [each for each in _recent if os.path.samestat(os.fstat(each), same)]:
             _recent.remove(handle)
             os.close(handle)
+
+
+def let_all_go() -> None:
+    """Keep no file longer: no library is about to open one."""
+    with _lock:
+        while _recent:
+            os.close(_recent.popleft())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -26,6 +27,11 @@ _PASSING_CLASSES = frozenset(
 )
 _EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
 _DENIED = frozenset((401, 403))
+_OTHER_REGION = frozenset(("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"))
+# Errors of botocore, by class: what the environment or a file of settings states cannot be used.
+_SETTINGS = frozenset(("ProfileNotFound", "ConfigParseError", "ConfigNotFound", "InvalidRegionError", "NoRegionError"))
+_ENDPOINT = re.compile(r"endpoint URL: \"?(\w+://[^/\"]{1,60})")
+_REGION = re.compile(r"expecting '([\w-]{1,30})'")
 
 T = TypeVar("T")
 
@@ -115,12 +121,23 @@ def _described(error: BaseException, where: str, doing: str) -> StoreError:
     if isinstance(error, PermissionError) or statuses & _DENIED:
         text = f"no permission to {doing}; check the credentials and the permissions on the bucket"
         return StoreError(f"{where}: {text}", StoreProblem.denied)
-    if any("Credentials" in kind.__name__ for one in _chain(error) for kind in type(one).__mro__):
-        return StoreError(f"{where}: no credentials; give them as for other programs of S3", StoreProblem.denied)
+    kinds = {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
+    if any("Credentials" in kind for kind in kinds):
+        names = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        how = names if where.startswith("s3") else "give them as for other programs of this store"
+        return StoreError(f"{where}: no credentials; {how}", StoreProblem.denied)
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in codes:
         return StoreError(f"{where}: no such bucket; create it, or correct the URL", StoreProblem.missing)
     if 501 in statuses or isinstance(error, NotImplementedError) or getattr(error, "errno", 0) == errno.ENOSYS:
         return StoreError(f"{where}: cannot {doing}: {reason}; use another bucket", StoreProblem.unsupported)
+    if codes & _OTHER_REGION:
+        found = _REGION.search(str(error))
+        text = f"the bucket is in another region; set AWS_DEFAULT_REGION{f' to {found[1]}' if found else ''}"
+        return StoreError(f"{where}: {text}", StoreProblem.denied)
+    if kinds & _SETTINGS or reason.startswith("Invalid endpoint"):
+        return StoreError(f"{where}: {reason}; correct the settings of AWS in the environment", StoreProblem.denied)
+    if found := _ENDPOINT.search(str(error)):
+        return StoreError(f"{where}: no answer from {found[1]}; check AWS_ENDPOINT_URL and the network")
     return StoreError(f"{where}: cannot {doing}: {reason}; check the network, and run the same command again")
 
 

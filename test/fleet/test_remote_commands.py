@@ -89,3 +89,11 @@ def test_a_spec_that_is_not_there_is_one_line(raw: str, capsys: pytest.CaptureFi
 
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{raw}/specs/none.yaml: cannot be read (not there)" in line
+
+
+@pytest.mark.parametrize("text", ["s3:/robot-data/lift", "s3:robot-data/lift"])
+def test_a_url_without_two_slashes_is_not_taken_for_a_folder(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", "raw/lift", "--spec", "arm.yaml", "--out", text, "--json") == 2
+
+    (line,) = json.loads(capsys.readouterr().out)["errors"]
+    assert line.endswith(f"{text} is not a URL; write s3://robot-data/lift")

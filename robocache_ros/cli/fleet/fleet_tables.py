@@ -25,6 +25,7 @@ def show_status(out: Path, found: FleetStatus) -> None:
         stopped = " and was stopped" if found.stopped else ""
         tables.say(f"{where}: not complete{begun}{stopped}")
         tables.say(f"done: {len(pieces.done):,}{of} recordings, {_bytes(list(pieces.done.values()))}")
+        tables.say("if no export to it is running, the same command continues it")
     if pieces.failures:
         tables.say(f"failed: {len(pieces.failures):,} recordings; robocache fleet retry lets the next export try them")
     for failure in list(pieces.failures.values())[:SHOWN]:

@@ -27,6 +27,7 @@ from robocache_ros.remote.object_store import ObjectStore
 HIDDEN = ".robocache"
 PLANS, COMPLETE = "plans/", "complete.json"
 _TRIES = 8
+_GIVE_UP = "run robocache fleet gc --give-up on it"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class TargetPlans:
         if not self._hidden.create(f"{PLANS}{plan.number:06d}.files", _json(dict(sorted(files.items())))):
             raise RoboCacheError(
                 f"{printable(self._target.url, 60)}: another export of this plan has other results: recordings have "
-                f"changed or failed meanwhile; if none runs, {_give_up(self._target.url)}"
+                f"changed or failed meanwhile; if none runs, {_GIVE_UP}"
             )
 
     def check(self, plan: TargetPlan) -> None:
@@ -146,10 +147,10 @@ class TargetPlans:
         self._hidden.delete(name for name in names if name.startswith(PLANS))
 
     def _taken(self, current: TargetPlan) -> RoboCacheError:
-        where = printable(self._target.url, 60)
+        began = printable(current.started[:16], 16)  # to the minute
         return RoboCacheError(
-            f"{where}: an export of other recordings or options began {printable(current.started, 25)}; wait for it, "
-            f"or if it was killed, {_give_up(self._target.url)}"
+            f"{printable(self._target.url, 48)}: an export of other recordings or options began {began} UTC; wait for "
+            f"it, or if it was killed, {_GIVE_UP}"
         )
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -172,10 +173,6 @@ def _plan(told: Mapping[str, Any]) -> TargetPlan:
     replaces = tuple(str(name) for name in told.get("replaces", ()))
     digest, token, started = (str(told.get(name, "")) for name in ("digest", "token", "started"))
     return TargetPlan(digest, token, int(told.get("pieces", 0)), started, replaces)
-
-
-def _give_up(url: str) -> str:
-    return f"run robocache fleet gc --give-up {printable(url, 40)}"
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -84,6 +84,8 @@ def _check(address: str) -> None:
     """Refuse the address of a machine that does not answer, before Ray tries for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
+        if address != "auto" and "://" not in address:
+            raise RoboCacheError(f"address: {printable(address, 60)}: not an address of Ray; give HOST:6379 or auto")
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.file_errors import error_number
 from robocache_ros.export.pieces.progress import Progress
+from robocache_ros.remote.recent_files import let_all_go
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,5 @@ def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, tell: Progress
         return error
     except Exception:
         return RuntimeError(f"{task.name}:\n{traceback.format_exc()}")
+    finally:
+        let_all_go()  # so that the process of the export can remove what was downloaded

@@ -182,7 +182,9 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
         errors = [checked(recording) for recording in plan.distinct]
     failed = {recording: error for recording, error in zip(plan.distinct, errors, strict=True) if error}
     if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
-        raise SeveralErrors(lines(failed.values()))
+        others = len(plan.distinct) - len(failed)
+        hint = f"\nthe other {others} recordings can be used; leave these out, or use --on-error skip" if others else ""
+        raise SeveralErrors(lines(failed.values()) + hint)
     return failed
 
 

@@ -11,6 +11,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats import FORMATS
 from robocache_ros.export.job import export
+from robocache_ros.remote.file_cache import cache_folder
 from robocache_ros.spec import FusionSpec
 
 from ..s3_server import Bucket
@@ -56,3 +57,9 @@ def test_a_dataset_is_left_alone_without_overwrite(s3: Bucket, bags: list[Path],
     with pytest.raises(RoboCacheError, match=r"out: exists; choose another folder, or replace it with --overwrite$"):
         export(bags, spec, f"{s3.url}/out", NO_MEDIA)
     assert {**objects(s3)} == {"meta/info.json": b"old"}
+
+
+def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    options = ExportOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
+    export(bags, spec, f"{s3.url}/out", options, jobs=2)
+    assert [file.name for file in cache_folder("pieces").iterdir()] == ["cache.lock"]

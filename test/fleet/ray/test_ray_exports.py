@@ -15,6 +15,8 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines.chosen_engine import chosen_engine
+from robocache_ros.export.engines.ray_session import _check
+from robocache_ros.export.engines.ray_tasks import RayTasks
 from robocache_ros.export.engines.task_engine import Resources
 from robocache_ros.export.job import export
 from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
@@ -143,6 +145,20 @@ def test_a_cluster_that_does_not_answer_is_one_line(recordings: list[Path], tmp_
     (line,) = done.stderr.splitlines()
     assert "address: 127.0.0.1:1: no Ray answers" in line
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "head:port"])
+def test_what_is_not_an_address_is_refused(address: str) -> None:
+    with pytest.raises(RoboCacheError) as error:
+        _check(address)
+    assert str(error.value) == f"address: {address}: not an address of Ray; give HOST:6379 or auto"
+
+
+def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "notes.txt").write_text("mine")
+    with pytest.raises(RoboCacheError, match="set: exists; choose another folder"):
+        export(recordings, sensor_spec(), tmp_path / "set", engine=RayTasks("127.0.0.1:1"))
 
 
 @pytest.mark.timeout(300)
