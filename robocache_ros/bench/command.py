@@ -61,7 +61,7 @@ def all_parts(
         float, typer.Option(help="Seconds for all parts: what has not begun by then is not run.")
     ] = 1200.0,
 ) -> None:
-    """Run every part that this machine can run, and write JSON, Markdown and plots; about 20 minutes with one GPU."""
+    """Run every part that this machine can run, and write JSON, Markdown and plots; at most 20 minutes."""
     from robocache_ros.bench.suite.run_parts import run_suite
 
     if not 0 < budget_s <= 86_400:

@@ -42,10 +42,10 @@ def measure(way: str, seconds: float) -> dict[str, Any]:
         receiver = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **env})
         assert receiver.stdin is not None
         assert receiver.stdout is not None
-        assert receiver.stdout.readline().strip() == READY
         names = [sensor.name for sensor in LOAD.sensors]
         options = {"load": asdict(LOAD), "sensors": names, "tuned": True, "reliability": "best_effort"}
         publisher = family.start("publisher", "publisher", seconds=WARM_UP_S + seconds + 1.0, **options)
+        assert receiver.stdout.readline().strip() == READY  # both processes start at the same time
         publisher.await_ready()
         publisher.tell(GO)
         time.sleep(WARM_UP_S + 1.0)
@@ -98,9 +98,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the results.")
     given = parser.parse_args()
-    rows = [measure(way, given.seconds) for way in WAYS]
     about = {**machine(), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
-    (given.out / "ingest.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+    rows = []
+    for way in WAYS:
+        rows.append(measure(way, given.seconds))
+        (given.out / "ingest.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
     text = table(rows, about, given.seconds)
     (given.out / "ingest.md").write_text(text)
     sys.stdout.write(text)

@@ -37,7 +37,7 @@ MILLION = 1_000_000
 PARTS = ("trajectories", "jpeg", "fuse", "bulk")
 
 
-def rate(epoch: Callable[[], Iterator[int]], at_least_s: float = 2.0, warm: int = 1) -> float:
+def rate(epoch: Callable[[], Iterator[int]], at_least_s: float, warm: int = 1) -> float:
     """Trajectories per second over whole epochs, after `warm` of them; `epoch` yields the sizes of batches."""
     for _ in range(warm):
         sum(epoch())
@@ -49,7 +49,7 @@ def rate(epoch: Callable[[], Iterator[int]], at_least_s: float = 2.0, warm: int 
     return count / (time.perf_counter() - start)
 
 
-def peer(dataset: Dataset[Any], workers: int) -> float:
+def peer(dataset: Dataset[Any], workers: int, at_least_s: float) -> float:
     """Trajectories per second of a DataLoader, copied to the GPU."""
     loader: Any = DataLoader(
         dataset, 32, shuffle=True, num_workers=workers, pin_memory=True, persistent_workers=True, prefetch_factor=4
@@ -59,10 +59,10 @@ def peer(dataset: Dataset[Any], workers: int) -> float:
         for batch in loader:
             yield len(batch.to("cuda", non_blocking=True))
 
-    return rate(epoch)
+    return rate(epoch, at_least_s)
 
 
-def ours(loader: TimelineLoader, at_least_s: float = 2.0) -> float:
+def ours(loader: TimelineLoader, at_least_s: float) -> float:
     """Trajectories per second of a loader of this package."""
 
     def epoch() -> Iterator[int]:
@@ -72,8 +72,8 @@ def ours(loader: TimelineLoader, at_least_s: float = 2.0) -> float:
     return rate(epoch, at_least_s, warm=2)
 
 
-def trajectories(path: Path, count: int) -> list[Row]:
-    """Trajectories of an HDF5 file, by the loader, by its cache, and by DataLoaders."""
+def trajectories(path: Path, count: int, at_least_s: float) -> list[Row]:
+    """Trajectories of an HDF5 file, by the loader, by its cache, and by DataLoaders, for some seconds each."""
     cores = os.cpu_count() or 1
     write_trajectories(path, count)
     begin = time.perf_counter()
@@ -83,22 +83,22 @@ def trajectories(path: Path, count: int) -> list[Row]:
     for index in range(min(count, 1000)):
         dataset.source.read(index)
     reading = (time.perf_counter() - begin) / min(count, 1000) * 1e6
-    usual = peer(InterpTrajectories(path, count), min(8, cores))
-    vectorised = peer(VectorisedTrajectories(path, count), cores)
+    usual = peer(InterpTrajectories(path, count), min(8, cores), at_least_s)
+    vectorised = peer(VectorisedTrajectories(path, count), cores, at_least_s)
     rows = [
         row("DataLoader, np.interp, 8 workers", usual, "trajectories/s", ""),
         row(f"DataLoader, vectorised, {cores} workers", vectorised, "trajectories/s", ""),
         row("reading a trajectory", reading, "us", "7 us seen", opened_s=round(opened, 2)),
     ]
     loader = TimelineLoader(dataset, 32, shuffle=True, workers=cores, prefetch=4 * cores, device="cuda")
-    found = ours(loader)
+    found = ours(loader, at_least_s)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "x vectorised": round(found / vectorised, 1)}
     rows.append(
         row(f"loader, batch 32, {cores} workers", found, "trajectories/s", "10 x np.interp, 5 x vectorised", **both)
     )
     loader = TimelineLoader(dataset, 128, shuffle=True, workers=8, device="cuda", cache="device")
-    found = ours(loader)
+    found = ours(loader, at_least_s)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "us a batch": round(128e6 / found, 1)}
     rows.append(row('loader, batch 128, cache="device"', found, "trajectories/s", "100 x np.interp", **both))
@@ -156,8 +156,8 @@ def one_batch() -> list[Row]:
     ]
 
 
-def jpeg() -> list[Row]:
-    """Jpeg files of 256x256 into batches."""
+def jpeg(at_least_s: float) -> list[Row]:
+    """Jpeg files of 256x256 into batches, for some seconds each."""
     image, random = need("PIL.Image", "export"), np.random.default_rng(0)
     files = []
     for _ in range(SECONDS * 30):
@@ -175,7 +175,8 @@ def jpeg() -> list[Row]:
         assert not decoder.decode(addresses, sizes, out, np.arange(len(sizes)))
         yield len(sizes)
 
-    rows = [row("nvJPEG alone, 256x256", rate(decoded, 2), "frames/s", "30,000 seen", bytes=round(float(sizes.mean())))]
+    alone = rate(decoded, at_least_s)
+    rows = [row("nvJPEG alone, 256x256", alone, "frames/s", "30,000 seen", bytes=round(float(sizes.mean())))]
     dataset = TimelineDataset(JpegEpisodes(160, files), target_hz=30)
     cores = os.cpu_count() or 1
     for where, target in (("gpu", "25,000"), ("cpu", "")):
@@ -185,9 +186,8 @@ def jpeg() -> list[Row]:
             for batch in batches:
                 yield batch["vision"].shape[0] * batch["vision"].shape[1]
 
-        rows.append(
-            row(f'loader, batch 8 of 90 images, jpeg="{where}", {cores} workers', rate(epoch), "frames/s", target)
-        )
+        what = f'loader, batch 8 of 90 images, jpeg="{where}", {cores} workers'
+        rows.append(row(what, rate(epoch, at_least_s), "frames/s", target))
         loader.close()
     return rows
 
@@ -198,13 +198,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--count", type=int, default=5000, help="Trajectories of the file.")
     parser.add_argument("--part", choices=PARTS, action="append", help="Measure this part only; may be repeated.")
+    parser.add_argument("--seconds", type=float, default=2.0, help="At least so long for each rate, in whole epochs.")
     given = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trajectories.hdf5"
         measures = {
-            "trajectories": lambda: trajectories(path, given.count),
-            "jpeg": jpeg,
+            "trajectories": lambda: trajectories(path, given.count, given.seconds),
+            "jpeg": lambda: jpeg(given.seconds),
             "fuse": one_batch,
             "bulk": bulk,
         }

@@ -172,8 +172,8 @@ def row(
     return result
 
 
-def curves(dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Time against each size in turn, with the others constant."""
+def curves(dtype: torch.dtype, every: int = 1) -> list[dict[str, Any]]:
+    """Time against each size in turn, with the others constant; `every`: measure each n-th size."""
     base = {"batches": 256, "samples": 100, "targets": 50, "width": 32, "streams": 1}
     sweeps = {
         "batches": [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536],
@@ -184,7 +184,7 @@ def curves(dtype: torch.dtype) -> list[dict[str, Any]]:
     }
     rows = []
     for name, sizes in sweeps.items():
-        for size in sizes:
+        for size in sizes[::every]:
             at = {**base, name: size}
             made = cases(at["batches"], [(at["samples"], at["width"])] * at["streams"], at["targets"], dtype)
             bytes_moved = made[0].touched()
@@ -199,14 +199,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--no-peers", action="store_true", help="Measure this package only.")
+    parser.add_argument("--quick", action="store_true", help="Leave out float16, and every other size of the curves.")
     parser.add_argument("--no-curves", action="store_true", help="Leave the scaling curves out.")
     given = parser.parse_args()
     torch.manual_seed(0)
     torch._dynamo.config.cache_size_limit = 64
     rate = device_time.copy_rate()
     rows = []
-    for dtype, peers in ((torch.bfloat16, ("compiled", "eager", "naive")), (torch.float32, ()), (torch.float16, ())):
-        peers = () if given.no_peers else peers
+    dtypes = (torch.bfloat16, torch.float32) if given.quick else (torch.bfloat16, torch.float32, torch.float16)
+    for dtype in dtypes:
+        peers = ("compiled", "eager", "naive") if dtype == torch.bfloat16 and not given.no_peers else ()
         for (batches, samples, targets, width), goal in RESAMPLE:
             name = f"resample {batches}, {samples}->{targets}, {width} {str(dtype)[6:]}"
             made = cases(batches, [(samples, width)], targets, dtype)
@@ -219,7 +221,7 @@ def main() -> None:
             del made
     extra: dict[str, Any] = {"copy rate TB/s": round(rate / 1e12, 3)}
     if not given.no_curves:
-        extra["curves"] = curves(torch.bfloat16)
+        extra["curves"] = curves(torch.bfloat16, 2 if given.quick else 1)
     device_time.write("vectors", "Resample and fuse", rows, extra, given.out)
 
 

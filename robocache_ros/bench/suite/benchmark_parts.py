@@ -71,34 +71,18 @@ class Part:
         return next((hint for there, hint in (NEEDS[need] for need in self.needs) if not there()), None)
 
 
+# Without `jobs` and `commands`, which start many processes.
+EXPORT_PARTS = ("--part", "peers", "--part", "reading", "--part", "formats")
+# The most important ones first: a budget of time that is too short leaves out the last ones. With these arguments all
+# parts together take about 12 minutes on a machine with one H200, and those without ROS and recordings about 9.
 PARTS: Mapping[str, Part] = {
-    "vectors": Part(
-        ("robocache_ros.bench.ops.vectors",),
-        "resample and fuse on the GPU, against torch.compile and eager torch",
-        ("GPU",),
-        plot="robocache_ros.bench.ops.plot_vectors",
-    ),
-    "spatial": Part(
-        ("robocache_ros.bench.ops.spatial",),
-        "voxels, clouds and images on the GPU, against torch.compile and eager torch",
-        ("GPU",),
-        plot="robocache_ros.bench.ops.plot_spatial",
-    ),
-    "roofline": Part(
-        ("robocache_ros.bench.ops.roofline",),
-        "each operation's bytes per second against the measured ceilings of the GPU",
-        ("GPU",),
-    ),
-    "tick": Part(("robocache_ros.bench.ops.tick",), "a whole tick of the engine, on the GPU and the host", ("GPU",)),
-    "windows": Part(("robocache_ros.bench.ops.windows",), "streams with windows beside linear ones", ("GPU",)),
-    "profile": Part(("robocache_ros.bench.ops.traces",), "traces of a tick, with the time of each kernel", ("GPU",)),
     "training": Part(
         ("robocache_ros.bench.training",),
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
         ("GPU", "datasets"),
-        ("--seconds", "3"),
+        ("--seconds", "2"),
         plot="robocache_ros.bench.training.plot_rows",
-        limit_s=480.0,
+        limit_s=330.0,
     ),
     "scaling": Part(
         ("robocache_ros.bench.scaling",),
@@ -106,45 +90,85 @@ PARTS: Mapping[str, Part] = {
         ("GPUs", "datasets"),
         limit_s=300.0,
     ),
-    "ingest": Part(
-        ("robocache_ros.bench.live.ingest_cost",),
-        "what receiving costs a node, by the kind of subscription",
-        ("ROS",),
-        ("--seconds", "5"),
-        limit_s=180.0,
+    "formats": Part(
+        ("robocache_ros.bench.formats",),
+        "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
+        ("recordings", "datasets"),
+        ("--limit-s", "75"),
+        plot="robocache_ros.bench.training.plot_rows",
+        limit_s=100.0,
+    ),
+    "loading-gpu": Part(
+        ("robocache_ros.bench.loading.on_gpu",),
+        "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
+        ("GPU", "datasets"),
+        ("--seconds", "1"),
+        limit_s=90.0,
+    ),
+    "vectors": Part(
+        ("robocache_ros.bench.ops.vectors",),
+        "resample and fuse on the GPU, against torch.compile and eager torch",
+        ("GPU",),
+        ("--quick",),
+        plot="robocache_ros.bench.ops.plot_vectors",
+        limit_s=90.0,
+    ),
+    "spatial": Part(
+        ("robocache_ros.bench.ops.spatial",),
+        "voxels, clouds and images on the GPU, against torch.compile and eager torch",
+        ("GPU",),
+        plot="robocache_ros.bench.ops.plot_spatial",
+        limit_s=90.0,
+    ),
+    "tick": Part(
+        ("robocache_ros.bench.ops.tick",),
+        "a whole tick of the engine, on the GPU and the host",
+        ("GPU",),
+        ("--ticks", "300"),
+        limit_s=45.0,
+    ),
+    "roofline": Part(
+        ("robocache_ros.bench.ops.roofline",),
+        "each operation's bytes per second against the measured ceilings of the GPU",
+        ("GPU",),
+        limit_s=40.0,
+    ),
+    "windows": Part(
+        ("robocache_ros.bench.ops.windows",),
+        "streams with windows beside linear ones",
+        ("GPU",),
+        ("--ticks", "500"),
+        limit_s=40.0,
+    ),
+    "profile": Part(
+        ("robocache_ros.bench.ops.traces",), "traces of a tick, with the time of each kernel", ("GPU",), limit_s=30.0
     ),
     "live": Part(
         ("robocache_ros", "bench", "live"),
         "losses, latency and cost of the node under the load of a robot, and of a naive node",
         ("ROS",),
-        ("--naive", "--seconds", "30"),
+        ("--naive", "--seconds", "12"),
+        limit_s=80.0,
+    ),
+    "ingest": Part(
+        ("robocache_ros.bench.live.ingest_cost",),
+        "what receiving costs a node, by the kind of subscription",
+        ("ROS",),
+        ("--seconds", "2"),
+        limit_s=80.0,
     ),
     "loading": Part(
         ("robocache_ros.bench.loading",),
         "datasets of each format through the loader, beside the loaders that others use",
         ("recordings", "datasets", "jpeg"),
         ("--rounds", "1"),
-        limit_s=240.0,
-    ),
-    "formats": Part(
-        ("robocache_ros.bench.formats",),
-        "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
-        ("recordings", "datasets"),
-        ("--limit-s", "100"),
-        plot="robocache_ros.bench.training.plot_rows",
-        limit_s=150.0,
-    ),
-    "loading-gpu": Part(
-        ("robocache_ros.bench.loading.on_gpu",),
-        "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
-        ("GPU", "datasets"),
-        limit_s=240.0,
+        limit_s=80.0,
     ),
     "export": Part(
         ("robocache_ros.bench.export",),
         "exports of recordings, against the encoders alone and forge-robotics",
         ("recordings",),
-        ("--rounds", "1", "--seconds", "10", "--minutes", "5"),
-        limit_s=180.0,
+        ("--rounds", "1", "--seconds", "5", "--minutes", "2", *EXPORT_PARTS),
+        limit_s=100.0,
     ),
 }

@@ -45,14 +45,16 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
     if unknown:
         raise RoboCacheError(f"bench: {unknown[0]!r} is not a part; choose from {', '.join(PARTS)}")
     out.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"machine": system(), "parts": {}}
-    end = time.monotonic() + budget_s
+    result: dict[str, Any] = {"machine": system(), "budget_s": budget_s, "parts": {}}
+    begun = time.monotonic()
+    end = begun + budget_s
     for name in names:
         left_s = end - time.monotonic()
         limit_s = min(PARTS[name].limit_s, left_s)
         if (reason := _not_run(name, left_s, budget_s)) is None:
             tell(f"{time.strftime('%H:%M:%S')} {name}: at most {limit_s:.0f} s; its output is in {out / name / OUTPUT}")
         result["parts"][name] = told = run_part(name, out / name, limit_s, reason)
+        result["seconds"] = round(time.monotonic() - begun, 1)
         reason = f": {told['reason']}" if told["reason"] else ""
         tell(f"{time.strftime('%H:%M:%S')} {name}: {told['state']}{reason} ({told['seconds']:.0f} s)")
         (out / "suite.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -67,10 +69,10 @@ def _not_run(name: str, left_s: float, budget_s: float) -> str | None:
 
 
 def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[str, Any]:
-    """Run a part in a process; return its state (measured, failed, not run), the reason, seconds and disturbances."""
+    """Run a part in a process; return its state (measured, failed, not run), the reason, times and disturbances."""
     part = PARTS[name]
     if not_run is not None:
-        return {"state": "not run", "reason": not_run, "seconds": 0.0, "disturbed": []}
+        return {"state": "not run", "reason": not_run, "seconds": 0.0, "limit_s": part.limit_s, "disturbed": []}
     out.mkdir(parents=True, exist_ok=True)
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
@@ -82,7 +84,8 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "failed" if reason else "measured"
-    return {"state": state, "reason": reason, "seconds": round(seconds, 1), "disturbed": disturbed}
+    told = {"state": state, "reason": reason, "seconds": round(seconds, 1), "limit_s": round(limit_s, 1)}
+    return {**told, "disturbed": disturbed}
 
 
 def _failure(command: Sequence[str], log: Path, limit_s: float) -> str | None:
@@ -121,12 +124,15 @@ def as_markdown(result: dict[str, Any], out: Path) -> str:
         f"{machine['date']}; {machine['cores']} cores of an {machine['cpu']}, {machine['memory_gib']} GiB; "
         f"{gpus or 'no GPU'}; Python {machine['python']}; {versions}.",
         "",
-        "| part | state | seconds | disturbed by |",
-        "| --- | --- | --- | --- |",
+        f"All parts together: {result['seconds']:,.0f} s, of at most {result['budget_s']:,.0f} s.",
+        "",
+        "| part | state | seconds | limit, s | disturbed by |",
+        "| --- | --- | ---: | ---: | --- |",
     ]
     for name, told in result["parts"].items():
         state = told["state"] + (f": {told['reason']}" if told["reason"] else "")
-        lines.append(f"| {name} | {state.replace('|', '/')} | {told['seconds']:g} | {'; '.join(told['disturbed'])} |")
+        state, disturbed = state.replace("|", "/"), "; ".join(told["disturbed"])
+        lines.append(f"| {name} | {state} | {told['seconds']:g} | {told['limit_s']:g} | {disturbed} |")
     for name in result["parts"]:
         for page in sorted((out / name).glob("*.md")):
             text = page.read_text(encoding="utf-8").strip().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,23 @@ def test_the_program_of_a_part_exists(part: Part) -> None:
     assert all(need in NEEDS for need in part.needs)
 
 
+@pytest.mark.parametrize("part", [part for part in PARTS.values() if part.in_suite], ids=lambda part: part.command[-1])
+def test_the_program_of_a_part_has_the_options_of_the_suite(part: Part) -> None:
+    module = "robocache_ros.bench.command" if part.command[0] == "robocache_ros" else part.command[0]
+    place = importlib.util.find_spec(module)
+    assert place is not None
+    place = importlib.util.find_spec(f"{module}.__main__") if place.submodule_search_locations else place
+    assert place is not None
+    program = Path(str(place.origin)).read_text(encoding="utf-8")
+    for option in (each for each in part.in_suite if each.startswith("--")):
+        assert f'"{option}"' in program or f"    {option[2:]}: Annotated[" in program
+
+
+def test_the_limits_of_the_parts_are_within_the_budget() -> None:
+    alone = [part.limit_s for name, part in PARTS.items() if name != "scaling"]  # which a machine with one GPU lacks
+    assert sum(alone) <= run_parts.BUDGET_S
+
+
 def test_each_part_is_told_as_measured_failed_or_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
     told: list[str] = []
     assert run_suite(list(parts), tmp_path, told.append) == 1
@@ -54,11 +72,12 @@ def test_the_page_contains_the_tables_and_plots_of_each_part(parts: dict[str, Pa
     page = (tmp_path / "suite.md").read_text(encoding="utf-8")
     assert "\n## Some figures\n\n| a |\n" in page
     assert "![works](works/works.png)" in page
-    assert "| works | measured |" in page
+    assert re.search(r"\nAll parts together: \d+ s, of at most 1,200 s\.\n", page)
+    assert re.search(r"\n\| works \| measured \| [\d.]+ \| 120 \| ", page)
 
 
 def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is not a part; choose from vectors, spatial"):
+    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is not a part; choose from training, scaling"):
         run_suite(["vector"], tmp_path, lambda _line: None)
 
 
