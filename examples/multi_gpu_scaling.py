@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from robocache_ros.bench.scaling.rates import endless, rate, table
 from robocache_ros.datasets import TimelineDataset, Window
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.programs import run
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import ProcessGroup, process_group
@@ -38,6 +42,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args(given)
+    earlier = results(args.out)
     with process_group(args.device) as group:
         dataset = open_for_training(args.dataset, window=WINDOW)
         info = data_info(dataset)
@@ -50,7 +55,18 @@ def main(given: list[str] | None = None) -> None:
         if group.first:
             with args.out.open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
-            print(table([json.loads(line) for line in args.out.read_text().splitlines()]))
+            print(table(earlier + rows))
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the earlier runs."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        table(rows)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RoboCacheError(f"{path}: not a file of this example ({error}); give another --out") from None
+    return rows
 
 
 def measured(
@@ -73,4 +89,4 @@ def measured(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run("multi_gpu_scaling", main))

@@ -1,5 +1,7 @@
 """Trains a policy on a dataset: an export of this project, LeRobot, RLDS, CALVIN or robomimic.
 
+Needs the extras `datasets` and `training`.
+
 python examples/train_policy.py lift --out run --policy act-13m --steps 20000
 torchrun --nproc-per-node 8 examples/train_policy.py lift --out run      # a process per GPU
 python examples/train_policy.py lift --out run --resume                  # where it stopped, with the same arguments
@@ -15,13 +17,13 @@ from pathlib import Path
 import torch
 
 from robocache_ros.datasets import Window
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.checkpoints import resume, save_checkpoint
+from robocache_ros.programs import run
+from robocache_ros.training.checkpoints import checkpoint_in, resume, save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy, parameters
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import process_group
 from robocache_ros.training.trainer import Trainer
-from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
 
@@ -34,6 +36,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("dataset", type=Path, help="folder of the dataset, or its file")
     add("--out", type=Path, required=True, help="folder for checkpoint.pt and TensorBoard's files")
     add("--format", default="auto", help="of the dataset, such as webdataset; auto: by its files")
+    add("--split", help="of rlds and calvin, such as val; of robomimic the mask; default: that of the format")
     add("--policy", choices=sorted(PRESETS), default="act-13m")
     add("--rate-hz", type=float, default=50.0, help="ticks per second")
     add("--n-obs", type=int, default=2, help="ticks that are observed")
@@ -56,28 +59,33 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--cuda-graph", action="store_true", help="replay whole steps as a CUDA graph; in one process")
     add("--deterministic", action="store_true", help="on a GPU, the same bits in each run; slower")
     add("--seed", type=int, default=default.seed)
-    add("--report-every", type=int, default=50, help="steps")
-    add("--save-every", type=int, default=1000, help="steps; also at the end")
+    add("--report-every", type=positive, default=50, help="steps")
+    add("--save-every", type=positive, default=1000, help="steps; also at the end")
     add("--tensorboard", action="store_true", help="write TensorBoard's files")
     add("--resume", action="store_true", help="continue from checkpoint.pt")
     return parser.parse_args(given)
+
+
+def positive(text: str) -> int:
+    """Read a number of steps."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def main(given: list[str] | None = None) -> None:
     """Train as the command line says."""
     args = arguments(given)
     options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
-    window = Window(args.n_obs, args.horizon, args.action_offset)
-    checkpoint = args.out / "checkpoint.pt"
-    if checkpoint.exists() != args.resume:
-        raise RoboCacheError(
-            f"{checkpoint}: does not exist; train without --resume"
-            if args.resume
-            else f"{checkpoint}: exists; continue it with --resume, or give another --out"
-        )
+    checkpoint = checkpoint_in(args.out, resumed=args.resume)
     with process_group(args.device) as group:
         dataset = open_for_training(
-            args.dataset, file_format=args.format, rate_hz=args.rate_hz, window=window, vision=args.vision
+            args.dataset,
+            file_format=args.format,
+            rate_hz=args.rate_hz,
+            window=Window(args.n_obs, args.horizon, args.action_offset),
+            vision=args.vision,
+            split=args.split,
         )
         info = data_info(dataset)
         loader = training_loader(
@@ -96,22 +104,32 @@ def main(given: list[str] | None = None) -> None:
         )
         trainer = Trainer(policy, loader, options, group.device)
         if args.resume:
-            resume(checkpoint, trainer)
+            resume(checkpoint, trainer, info)
         if group.first:
             print(f"{dataset!r}, {parameters(policy) / 1e6:.1f} million parameters, {group.size} x {group.device.type}")
-        reported = TrainingProgress(trainer, args.report_every, args.out if args.tensorboard else None)
-        with reported if group.first else nullcontext() as progress:
-            while trainer.step < options.steps:
-                loss = trainer.train_step()
-                if progress is not None:
-                    progress.update(loss)
-                if trainer.step % args.save_every == 0 or trainer.step == options.steps:
-                    save_checkpoint(checkpoint, trainer, info, first=group.first)
+        train(trainer, info, checkpoint, args, first=group.first)
         loader.close()
 
 
-if __name__ == "__main__":
+def train(trainer: Trainer, info: DataInfo, checkpoint: Path, args: argparse.Namespace, *, first: bool) -> None:
+    """Make the steps that are left, with reports and checkpoints of the first process."""
+    reported = TrainingProgress(trainer, args.report_every, args.out if args.tensorboard else None)
     try:
-        main()
-    except RoboCacheError as error:
-        sys.exit(str(error))
+        with reported if first else nullcontext() as progress:
+            while trainer.step < args.steps:
+                loss = trainer.train_step()
+                if progress is not None:
+                    progress.update(loss)
+                if trainer.step % args.save_every == 0 or trainer.step == args.steps:
+                    save_checkpoint(checkpoint, trainer, info, first=first)
+    except KeyboardInterrupt:
+        if first:
+            what = f"{checkpoint} continues with --resume" if checkpoint.exists() else "there is no checkpoint yet"
+            sys.stderr.write(f"interrupted at step {trainer.step:,}: {what}\n")
+        raise
+    if first:
+        print(f"{checkpoint}: step {trainer.step:,} of {args.steps:,}")
+
+
+if __name__ == "__main__":
+    sys.exit(run("train_policy", main))

@@ -1,4 +1,4 @@
-"""Trains a policy with Lightning, on the batches of TimelineLoader.
+"""Trains a policy with Lightning, on the batches of TimelineLoader. Needs the extras `datasets` and `lightning`.
 
 python examples/train_with_lightning.py lift --steps 2000
 """
@@ -6,17 +6,24 @@ python examples/train_with_lightning.py lift --steps 2000
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
-from robocache_ros.monitoring.lightning_callback import TrainingMonitor
+from robocache_ros.programs import run
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.training_data import data_info, open_for_training, training_loader
+
+try:
+    import lightning
+
+    from robocache_ros.monitoring.lightning_callback import TrainingMonitor
+except ImportError:
+    sys.exit("train_with_lightning: lightning is not installed; install it with: pip install lightning")
 
 
 class LightningPolicy(lightning.LightningModule):  # type: ignore[misc]
@@ -82,4 +89,4 @@ def main(given: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run("train_with_lightning", main))

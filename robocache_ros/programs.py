@@ -1,7 +1,7 @@
 """The programs that are installed: `robocache`, `fusion_node` and `bag_player`.
 
 A program imports its own module only when it starts, so that a missing extra gives one line, and Ctrl-C while modules
-load gives no traceback.
+load gives no traceback. `run` is also for programs outside of the package, such as the examples.
 
 Exit codes: 0 success, 1 failure, 2 a missing extra or a mistake in arguments, specs or recordings, 130 interrupted.
 """
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import install_hint
 
 INTERRUPTED = 130
+LINE_CHARACTERS = 180
 
 
 def robocache() -> int:
@@ -34,11 +37,24 @@ def bag_player() -> int:
 
 def start(program: str, module: str) -> int:
     """Import a module, run its `main` and return the exit code."""
+    return run(program, lambda: import_module(module).main())
+
+
+def run(program: str, main: Callable[[], int | None]) -> int:
+    """Run a program and return its exit code. A mistake and a missing extra are a line on stderr.
+
+    Args:
+        program: its name, with which the line begins.
+        main: returns an exit code; None is 0.
+    """
     try:
         try:
-            code = import_module(module).main()
+            code = main()
             sys.stdout.flush()
             return int(code or 0)
+        except RoboCacheError as error:
+            sys.stderr.write(f"{program}: {printable(error, LINE_CHARACTERS)}\n")
+            return 2
         except ImportError as error:
             if (hint := install_hint(error)) is None:
                 raise

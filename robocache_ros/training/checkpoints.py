@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import asdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,52 +17,132 @@ from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import DataInfo
 
+NAME = "checkpoint.pt"
+
+
+class Checkpoint(NamedTuple):
+    """The contents of a checkpoint: what `Trainer.state_dict` returned, and what it belongs to."""
+
+    training: dict[str, Any]
+    policy: PolicyConfig
+    data: DataInfo
+
+
+def checkpoint_in(folder: Path, *, resumed: bool) -> Path:
+    """Return the path of a run's checkpoint, and create the folder of a new run.
+
+    Errors:
+        RoboCacheError: a run that is resumed has no checkpoint, a new one has, or the folder cannot be created.
+    """
+    path = folder / NAME
+    try:
+        if path.exists() != resumed:
+            raise RoboCacheError(
+                f"{printable(path)}: does not exist; train without --resume"
+                if resumed
+                else f"{printable(path)}: exists; continue it with --resume, or give another --out"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RoboCacheError(f"{printable(folder)}: {error.strerror}; give another --out") from None
+    return path
+
 
 def save_checkpoint(path: str | Path, trainer: Trainer, info: DataInfo, *, first: bool = True) -> None:
-    """Write a checkpoint. A kill at any time leaves the earlier one.
+    """Write a checkpoint. A kill at any time leaves the earlier one, and so does an error.
 
     Args:
         path: the file, which is replaced.
         trainer: between two steps.
         info: of the data.
         first: whether this process writes; with several processes all of them call it.
+
+    Errors:
+        RoboCacheError: a weight is infinite or not a number, or the file cannot be written.
     """
+    path = Path(path)
+    if not torch.stack([each.detach().isfinite().all() for each in trainer.policy.parameters()]).all():
+        raise RoboCacheError(
+            f"{printable(path)}: not written, weights at step {trainer.step} are not finite; lower the learning rate"
+        )
     state = trainer.state_dict()  # from all processes
     if not first:
         return
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     config = {**asdict(trainer.policy.config), "cameras": dict(trainer.policy.config.cameras)}
-    with partial.open("wb") as file:
-        torch.save({"training": state, "policy": config, "data": asdict(info)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            torch.save({"training": state, "policy": config, "data": asdict(info)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:  # torch raises the latter, after the former, if a disk is full
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        reason = printable(_os_error(error) or error)
+        raise RoboCacheError(
+            f"{printable(path)}: cannot be written ({reason}); free some space, an earlier one is kept"
+        ) from error
 
 
-def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return the contents of a checkpoint: `training`, `policy` and `data`. No code in it can run.
+def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Return the contents of a checkpoint. No code in it can run.
 
     Errors:
         RoboCacheError: the file is missing, damaged, or not a checkpoint.
     """
     try:
         found = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise RoboCacheError(f"{printable(path)}: {error.strerror}; give a checkpoint of train_policy") from None
     except Exception as error:  # of many types, by what is damaged
-        raise RoboCacheError(f"{printable(path)}: {printable(error)}; give a checkpoint of train_policy") from None
-    if not isinstance(found, dict) or not {"training", "policy", "data"} <= found.keys():
-        raise RoboCacheError(f"{printable(path)}: not a checkpoint of train_policy; give one")
-    return found
+        reason = f"{type(error).__name__}: {error}"
+        raise RoboCacheError(
+            f"{printable(path)}: damaged, or not a checkpoint ({printable(reason)}); give another one"
+        ) from None
+    try:
+        return Checkpoint(found["training"], PolicyConfig(**found["policy"]), DataInfo(**found["data"]))
+    except (KeyError, TypeError):
+        raise RoboCacheError(f"{printable(path)}: not a checkpoint of train_policy; give one") from None
 
 
-def resume(path: str | Path, trainer: Trainer) -> None:
+def resume(path: str | Path, trainer: Trainer, info: DataInfo) -> None:
     """Continue where a checkpoint was written.
+
+    Args:
+        path: the file.
+        trainer: a new one.
+        info: of the data.
 
     Errors:
         RoboCacheError: the checkpoint is of another policy, dataset or number of processes.
     """
     found = read_checkpoint(path, trainer.device)
-    if PolicyConfig(**found["policy"]) != trainer.policy.config:
-        raise RoboCacheError(f"{printable(path)}: of another policy, {found['policy']}; use the same options")
-    trainer.load_state_dict(found["training"])
+    for what, before, here in (("dataset", found.data, info), ("policy", found.policy, trainer.policy.config)):
+        for field in fields(here):
+            old, new = getattr(before, field.name), getattr(here, field.name)
+            if not _alike(old, new):
+                change = "differ" if isinstance(old, dict) else f"was {printable(old, 20)}, is {printable(new, 20)}"
+                raise RoboCacheError(
+                    f"{printable(path)}: of another {what}: {field.name} {change}; use the same arguments"
+                )
+    trainer.load_state_dict(found.training)
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Whether two values are equal; statistics that are computed again may differ by rounding."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return list(old) == list(new) and all(_alike(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_alike, old, new))
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(old == new)
+
+
+def _os_error(error: BaseException | None) -> str | None:
+    """What the system said, if an error comes from there."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return None if error is None else error.strerror

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from robocache_ros.engine.fused_frame import FusedFrame
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ops import normalize_image
 from robocache_ros.training.checkpoints import read_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy import Policy
-from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.training_data import DataInfo
 
 
@@ -46,12 +45,16 @@ class TrainedPolicy:
         Errors:
             RoboCacheError: the file is not a checkpoint, or is damaged.
         """
-        found = read_checkpoint(path, device)
-        policy = make_policy(PolicyConfig(**found["policy"])).to(device)
-        policy.load_state_dict(found["training"]["policy"])
-        for parameter, average in zip(policy.parameters(), found["training"]["average"] or (), strict=False):
-            parameter.data.copy_(average)
-        return cls(policy, DataInfo(**found["data"]))
+        training, config, data = read_checkpoint(path, device)
+        policy = make_policy(config).to(device)
+        try:
+            policy.load_state_dict(training["policy"])
+            if training["average"] is not None:
+                for parameter, average in zip(policy.parameters(), training["average"], strict=True):
+                    parameter.data.copy_(average)
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            raise RoboCacheError(f"{printable(path)}: weights are not those of its policy; give another one") from None
+        return cls(policy, data)
 
     def observation(self, frame: FusedFrame) -> tuple[Tensor, Tensor]:
         """Return (1, n_obs, P) float32 proprio and (1, n_obs, N) uint8 valid of a frame of the node or the engine.

@@ -17,6 +17,18 @@ from robocache_ros.datasets import (
 )
 from robocache_ros.errors import RoboCacheError, printable
 
+# Files by which a format is known.
+SIGNS = {
+    "lerobot": ("meta/info.json",),
+    "rlds": ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json"),
+    "calvin": ("ep_start_end_ids.npy", "*/ep_start_end_ids.npy"),
+    "robomimic": ("*.hdf5",),
+    "diffusion_policy": ("replay_buffer.zarr", "meta/episode_ends"),
+    "webdataset": ("*.tar",),
+    "mcap": ("episode_000000/*.mcap",),
+    "delta": ("ticks/_delta_log",),
+}
+SPLITS = {"rlds": "split", "calvin": "split", "robomimic": "mask"}  # the option that chooses a part of the episodes
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
 Statistics = dict[str, dict[str, list[float]]]
 
@@ -52,16 +64,18 @@ def open_for_training(
     rate_hz: float = 50.0,
     window: Window,
     vision: bool = False,
+    split: str | None = None,
     **options: Any,
 ) -> TimelineDataset:
     """Open a dataset as windows.
 
     Args:
         path: the dataset.
-        file_format: a name that `open_dataset` knows; auto: lerobot, rlds, calvin or robomimic, by the files.
+        file_format: a name that `open_dataset` knows; auto: one of `SIGNS`, by the files.
         rate_hz: of the ticks.
         window: the ticks of a sample.
         vision: read the images too.
+        split: of rlds and calvin, or the mask of robomimic; None: the default of the format.
         options: of the format, such as `cameras` of LeRobot; see the class of the dataset.
 
     Errors:
@@ -69,6 +83,10 @@ def open_for_training(
     """
     path = Path(path)
     kind = format_of(path) if file_format == "auto" else file_format
+    if split is not None:
+        if kind not in SPLITS:
+            raise RoboCacheError(f"split: {kind} has none, only {', '.join(SPLITS)}; leave it out")
+        options[SPLITS[kind]] = split
     if kind == "robomimic":
         path = _only_file(path)
         options.setdefault("obs_modality", "image" if vision else "low_dim")
@@ -84,18 +102,16 @@ def format_of(path: Path) -> str:
     Errors:
         RoboCacheError: none is found.
     """
-    signs = {
-        "lerobot": ("meta/info.json",),
-        "rlds": ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json"),
-        "calvin": ("ep_start_end_ids.npy", "*/ep_start_end_ids.npy"),
-        "robomimic": ("*.hdf5",),
-    }
-    if path.suffix == ".hdf5":
+    if path.suffix == ".hdf5" and path.is_file():
         return "robomimic"
-    for name, patterns in signs.items():
+    for name, patterns in SIGNS.items():
         if any(next(path.glob(pattern), None) for pattern in patterns):
             return name
-    raise RoboCacheError(f"{printable(path)}: not a dataset of {', '.join(signs)}; give its folder, or the format")
+    if not path.exists():
+        raise RoboCacheError(f"{printable(path)}: does not exist; give the folder of a dataset")
+    raise RoboCacheError(
+        f"{printable(path)}: not a dataset of {', '.join(SIGNS)}; give its folder, export a recording first"
+    )
 
 
 def data_info(dataset: TimelineDataset) -> DataInfo:

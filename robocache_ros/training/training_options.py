@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
+
+MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,16 @@ class TrainingOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and self.steps >= 1 and self.warmup >= 0 and self.accumulate >= 1):
-            raise RoboCacheError(f"training: {self}: learning_rate, steps and accumulate are above 0; change them")
-        if not (0 <= self.average < 1 and self.clip_norm >= 0 and self.weight_decay >= 0):
-            raise RoboCacheError(f"training: {self}: average is in [0, 1), clip_norm and weight_decay are at least 0")
+        for name in ("steps", "accumulate", "warmup", "weight_decay", "clip_norm"):
+            value, least = getattr(self, name), 1 if name in ("steps", "accumulate") else 0
+            if not least <= value < math.inf:
+                raise RoboCacheError(f"training: {name} is {value}; give a number of at least {least}")
+        if not 0 < self.learning_rate < math.inf:
+            raise RoboCacheError(f"training: learning_rate is {self.learning_rate}; give a number above 0")
+        if not 0 <= self.average < 1:
+            raise RoboCacheError(f"training: average is {self.average}; give a number from 0 to below 1")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise RoboCacheError(f"training: seed is {printable(self.seed, 30)}; give a number from 0 to {MAX_SEED}")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, from 0 on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class TrainingProgress:
         write: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if every < 1:
+            raise RoboCacheError(f"report_every: {every} is less than 1; give a number of steps")
         self._trainer, self._every, self._folder, self._clock = trainer, every, tensorboard, clock
         self._write = write
         self._bar: Any = None
@@ -67,6 +70,9 @@ class TrainingProgress:
 
         Args:
             loss: of the step, a tensor of one number.
+
+        Errors:
+            RoboCacheError: the loss is infinite or not a number.
         """
         step = self._trainer.step
         if self._bar is not None:
@@ -74,6 +80,10 @@ class TrainingProgress:
         if step % self._every:
             return
         value = float(loss)  # waits for the device
+        if not math.isfinite(value):
+            raise RoboCacheError(
+                f"loss: {value} at step {step}; lower the learning rate, or look for wrong values in the data"
+            )
         before, since = self._since
         now = self._clock()
         self._since = step, now

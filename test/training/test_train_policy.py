@@ -57,7 +57,9 @@ def test_a_run_that_is_resumed_has_the_losses_of_one_that_is_not(
         patched.setattr("robocache_ros.training.trainer.Trainer.train_step", stop_after(4))
         with pytest.raises(KeyboardInterrupt):
             train([*common, f"--out={resumed}", "--steps=6", "--save-every=4"])
-    before = losses(capsys.readouterr().out)
+    stopped = capsys.readouterr()
+    before = losses(stopped.out)
+    assert stopped.err == f"interrupted at step 4: {resumed / 'checkpoint.pt'} continues with --resume\n"
     train([*common, f"--out={resumed}", "--steps=6", "--resume"])
 
     assert before + losses(capsys.readouterr().out) == expected
@@ -79,13 +81,29 @@ def stop_after(steps: int) -> Any:
     return stopped
 
 
-def test_a_run_is_not_overwritten(train: Any, panda: Path, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.pt").touch()
+def test_a_run_that_is_resumed_at_its_end_makes_no_step(
+    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (str(panda), f"--out={tmp_path}", *SMALL, "--steps=1")
+    train(arguments)
+    before = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
 
-    with pytest.raises(RoboCacheError, match="exists; continue it with --resume, or give another --out"):
-        train([str(panda), f"--out={tmp_path}"])
-    with pytest.raises(RoboCacheError, match="does not exist; train without --resume"):
-        train([str(panda), f"--out={tmp_path / 'new'}", "--resume"])
+    train([*arguments, "--resume"])
+
+    assert capsys.readouterr().out.count(f"{tmp_path / 'checkpoint.pt'}: step 1 of 1\n") == 2
+    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == before
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_its_checkpoint(
+    train: Any, panda: Path, tmp_path: Path
+) -> None:
+    diverging = ("--learning-rate=1e20", "--warmup=0", "--clip-norm=0", "--save-every=1", "--report-every=9")
+
+    with pytest.raises(RoboCacheError, match=r"are not finite; lower the learning rate|loss: nan at step 9; "):
+        train([str(panda), f"--out={tmp_path}", *SMALL, *diverging, "--steps=9"])
+
+    found = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["training"]["policy"]
+    assert all(value.isfinite().all() for value in found.values())
 
 
 @pytest.mark.timeout(300)
@@ -104,11 +122,16 @@ def test_two_processes_train_one_policy(panda: Path, tmp_path: Path) -> None:
     assert [each["loader"]["rank"] for each in ranks] == [0, 1]
 
 
-def test_a_users_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_mistake_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path), f"--out={tmp_path / 'run'}"])
 
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 
-    assert str(ended.value).endswith("; give its folder, or the format")
-    assert "\n" not in str(ended.value)
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told.startswith("train_policy: ")
+    assert told.endswith("export a recording first\n")
+    assert told.count("\n") == 1

@@ -120,8 +120,11 @@ def test_the_learning_rate_rises_and_falls() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "learning_rate, steps and accumulate are above 0"),
-        ({"average": 1.0}, "average is in"),
+        ({"steps": 0}, "steps is 0; give a number of at least 1"),
+        ({"clip_norm": float("nan")}, "clip_norm is nan; give a number of at least 0"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf; give a number above 0"),
+        ({"average": 1.0}, "average is 1.0; give a number from 0 to below 1"),
+        ({"seed": -1}, "seed is -1; give a number from 0 to 4294967295"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -65,7 +65,7 @@ def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path
     from robocache_ros.bags.write import write_bag
 
     bag = write_bag(tmp_path / "reach", TYPES, demonstration(9, reaches=1))
-    formats = ("lerobot", "lerobot21", "rlds", "robomimic")
+    formats = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
     export([bag], reach.spec, tmp_path / "out", ExportOptions(formats, task="reach", media="none"))
 
     opened = [open_for_training(tmp_path / "out" / name, window=Window(2, 4)) for name in formats]
@@ -84,6 +84,11 @@ def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path
         ("bridge/1.0.0/dataset_info.json", "rlds"),
         ("training/ep_start_end_ids.npy", "calvin"),
         ("low_dim.hdf5", "robomimic"),
+        ("replay_buffer.zarr/.zgroup", "diffusion_policy"),
+        ("meta/episode_ends/.zarray", "diffusion_policy"),
+        ("train-000000.tar", "webdataset"),
+        ("episode_000000/episode_000000_0.mcap", "mcap"),
+        ("ticks/_delta_log/0.json", "delta"),
     ],
 )
 def test_a_format_is_found_by_its_files(file: str, kind: str, tmp_path: Path) -> None:
@@ -96,6 +101,20 @@ def test_a_format_is_found_by_its_files(file: str, kind: str, tmp_path: Path) ->
 def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match="not a dataset of lerobot, rlds, calvin, robomimic"):
         open_for_training(tmp_path, window=Window())
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for name in ("lift", "lift.hdf5"):
+        with pytest.raises(RoboCacheError, match=f"{name}: does not exist; give the folder of a dataset"):
+            open_for_training(tmp_path / name, window=Window())
+
+
+def test_a_split_is_that_of_the_format(tmp_path: Path, reach: Reach) -> None:
+    write_calvin(tmp_path / "validation", annotations=None)
+
+    assert len(open_for_training(tmp_path, window=Window(1, 2), split="validation"))
+    with pytest.raises(RoboCacheError, match="split: lerobot has none, only rlds, calvin, robomimic; leave it out"):
+        open_for_training(reach.dataset, window=Window(1, 2), split="val")
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

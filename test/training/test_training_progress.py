@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
@@ -36,6 +37,18 @@ def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
     assert ", 0.5 steps/s, " in lines[0]
     assert ", 2 steps/s, " in lines[1]
     assert lines[1].endswith("% waiting for data")
+
+
+def test_a_loss_that_is_not_finite_is_an_error(trainer: Trainer) -> None:
+    progress = TrainingProgress(trainer, 1, write=lambda _: None)
+
+    with pytest.raises(RoboCacheError, match="loss: nan at step 0; lower the learning rate"):
+        progress.update(torch.tensor(torch.nan))
+
+
+def test_reports_are_at_least_a_step_apart(trainer: Trainer) -> None:
+    with pytest.raises(RoboCacheError, match="report_every: 0 is less than 1"):
+        TrainingProgress(trainer, 0)
 
 
 def test_without_a_terminal_lines_go_to_stdout(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
