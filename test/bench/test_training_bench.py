@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from robocache_ros.bench.training import __main__ as bench
-from robocache_ros.bench.training import plot_rows, training_parts
+from robocache_ros.bench.training import training_parts
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset
 from robocache_ros.bench.training.measured import Row, Size
 from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset, write_episodes
 from robocache_ros.bench.training.training_parts import PARTS
 from robocache_ros.datasets import Window
-from robocache_ros.errors import RoboCacheError
 
 pytest.importorskip("h5py")
 
@@ -66,18 +65,6 @@ def test_a_quick_run_writes_every_part(tmp_path: Path) -> None:
     assert "| 1.56 ms | 0.22 ms |" in text
     assert "not reached in" in text or "1 steps, 64 samples" in text
     assert "no figure means anything" in text
-
-
-def test_rows_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rows = [asdict(Row("step", "a", 1.0, "ms")), asdict(Row("step", "b", None, "ms")), asdict(Row("x", "c", 9, "%"))]
-    with pytest.raises(RoboCacheError, match=r"no training\.json or formats\.json; measure first"):
-        plot_rows.main(["--results", str(tmp_path), "--out", str(tmp_path)])
-    (tmp_path / "training.json").write_text(json.dumps({"rows": rows}))
-
-    plot_rows.main(["--results", str(tmp_path), "--out", str(tmp_path)])
-
-    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
 ROW = {"part": "step", "what": "a", "value": 1.0, "unit": "ms"}

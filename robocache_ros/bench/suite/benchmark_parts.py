@@ -81,13 +81,14 @@ PARTS: Mapping[str, Part] = {
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
         ("GPU", "datasets"),
         ("--seconds", "2"),
-        plot="robocache_ros.bench.training.plot_rows",
+        plot="robocache_ros.bench.plots.plot_rows",
         limit_s=330.0,
     ),
     "scaling": Part(
         ("robocache_ros.bench.scaling",),
         "loading, alignment and training on 1, 2, 4 and 8 GPUs, weak and strong",
         ("GPUs", "datasets"),
+        plot="robocache_ros.bench.plots.plot_scaling",
         limit_s=300.0,
     ),
     "formats": Part(
@@ -95,7 +96,7 @@ PARTS: Mapping[str, Part] = {
         "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
         ("recordings", "datasets"),
         ("--limit-s", "75"),
-        plot="robocache_ros.bench.training.plot_rows",
+        plot="robocache_ros.bench.plots.plot_rows",
         limit_s=100.0,
     ),
     "loading-gpu": Part(
@@ -103,6 +104,7 @@ PARTS: Mapping[str, Part] = {
         "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
         ("GPU", "datasets"),
         ("--seconds", "1"),
+        plot="robocache_ros.bench.plots.plot_loading",
         limit_s=90.0,
     ),
     "vectors": Part(
@@ -162,6 +164,7 @@ PARTS: Mapping[str, Part] = {
         "datasets of each format through the loader, beside the loaders that others use",
         ("recordings", "datasets", "jpeg"),
         ("--rounds", "1"),
+        plot="robocache_ros.bench.plots.plot_loading",
         limit_s=80.0,
     ),
     "export": Part(

@@ -14,11 +14,26 @@ NOISE = 0.05  # relative difference of two runs of the same code that is usual o
 MAX_BYTES = 64 << 20
 # Figures of which more is better; of all others, which are times, sizes and losses, less is better.
 MORE_IS_BETTER = re.compile(
-    r"per_s\b|/s\b|rate\b|mb_s\b|real_time|psnr|times_forge|speedup|utili[sz]ation|received|share|of copy rate"
+    r"per_s\b|/s\b|rates?\b|mb_s|real_time|psnr|times_(forge|rosbags|faster)|(peer|nested loop) times|speedup"
+    r"|utili[sz]ation|received|share|of copy rate|/ first"
 )
 # What describes a run and does not measure it: whole tables, and figures in them.
-DESCRIPTIONS = ("machine", "options", "curves", "torch")
-SIZES = re.compile(r".*\b(size|bytes|MB|counts?|rows|frames|points|width|goal|floor|seed)|.*wanted")
+DESCRIPTIONS = (
+    "machine",
+    "options",
+    "curves",
+    "torch",
+    "rounds",
+    "size",
+    "data_bytes",
+    "took_s",
+    "parts",
+    "budget_s",
+    "seconds",
+)
+SIZES = re.compile(r".*\b(size|bytes|MB|counts?|rows|frames|points|width|goal|floor|seed|batch|processes)|.*wanted")
+IDENTITY = ("part", "mode", "what", "policy", "device", "operation", "size", "processes")  # which row of a table it is
+FIGURES = ("value", "measured")  # of rows that name its unit
 
 
 class Difference(NamedTuple):
@@ -93,9 +108,11 @@ def _loaded(file: Path) -> Any:
 
 def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
+        unit = value.get("unit")
         for key, each in value.items():
             if path or key not in DESCRIPTIONS:
-                yield from _numbers(each, (*path, str(key)))
+                name = unit if key in FIGURES and isinstance(unit, str) else str(key)
+                yield from _numbers(each, (*path, name))
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _numbers(each, (*path, _label(each, index)))
@@ -104,6 +121,9 @@ def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _label(row: Any, index: int) -> str:
-    """Name a row of a table by its texts."""
-    texts = [each for each in row.values() if isinstance(each, str)] if isinstance(row, Mapping) else []
-    return texts[0] if texts else str(index)
+    """Name a row of a table by what it is about, else by its first text."""
+    if not isinstance(row, Mapping):
+        return str(index)
+    about = [str(row[key]) for key in IDENTITY if key in row]
+    texts = [each for each in row.values() if isinstance(each, str)]
+    return ", ".join(about) or (texts[0] if texts else str(index))

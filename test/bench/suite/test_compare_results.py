@@ -46,6 +46,62 @@ def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
     assert compare(old, new) == ([], [])
 
 
+def formats(file: Path, **rates: float) -> Path:
+    """Rows as `robocache bench formats` writes them: each run has another note."""
+    rows = [
+        {"part": "rlds", "what": what, "value": rate, "unit": "samples/s", "note": f"{1 / rate:g} ms a batch"}
+        for what, rate in rates.items()
+    ]
+    return written(file, {"machine": {"cores": 2}, "size": {"seconds": rates["read"]}, "rows": rows})
+
+
+def test_rows_of_one_part_are_compared_by_their_units(tmp_path: Path) -> None:
+    old, new = formats(tmp_path / "a.json", read=100, cached=900), formats(tmp_path / "b.json", read=50, cached=910)
+    better, worse = compare(old, new)
+    assert [(each.name, each.change) for each in worse] == [("rows rlds, read samples/s", -0.5)]
+    assert better == []
+
+
+def test_a_row_that_was_left_out_is_not_compared(tmp_path: Path) -> None:
+    old = formats(tmp_path / "a.json", read=100, cached=900)
+    rows = [{"part": "rlds", "what": "cached", "value": None, "unit": "samples/s"}]
+    new = written(tmp_path / "b.json", {"rows": [*json.loads(old.read_text())["rows"][:1], *rows]})
+    assert compare(old, new) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        ({"part": "act", "what": "step from disk", "unit": "ms"}, -0.5),
+        ({"part": "act", "what": "GPU utilisation, from disk", "unit": "%"}, 1.0),
+        ({"part": "act", "what": "waiting for data, from disk", "unit": "%"}, -0.5),
+        ({"part": "act", "what": "step from disk / on ready tensors", "unit": "x"}, -0.5),
+        ({"part": "small", "what": "TimelineLoader, from disk / first", "unit": "x"}, 1.0),
+    ],
+)
+def test_each_figure_of_a_training_has_its_direction(tmp_path: Path, row: dict[str, str], change: float) -> None:
+    old, new = (written(tmp_path / f"{value}.json", {"rows": [{**row, "value": value}]}) for value in (1.0, 2.0))
+    better, worse = compare(old, new)
+    assert [each.change for each in better + worse] == [change]
+
+
+def test_rates_of_different_numbers_of_gpus_are_different_figures(tmp_path: Path) -> None:
+    rows = [{"mode": "weak", "what": "training", "processes": n, "batch": 64, "samples_per_s": n * 9.0} for n in (1, 2)]
+    assert figures(written(tmp_path / "a.json", {"rows": rows})) == {
+        "rows weak, training, 1 samples_per_s": 9.0,
+        "rows weak, training, 2 samples_per_s": 18.0,
+    }
+
+
+def test_the_rates_of_loaders_are_better_if_they_are_higher(tmp_path: Path) -> None:
+    old, new = (
+        written(tmp_path / f"{rate}.json", {"cases": {"rlds": {"rates": {"ours": rate}, "peer": {"times": rate}}}})
+        for rate in (1.0, 2.0)
+    )
+    better, worse = compare(old, new)
+    assert ([each.change for each in better], worse) == ([1.0, 1.0], [])
+
+
 def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     result(tmp_path / "old" / "tick.json", tick=1.0)
     result(tmp_path / "new" / "tick.json", tick=2.0)
@@ -56,7 +112,7 @@ def test_the_machine_is_not_a_figure(tmp_path: Path) -> None:
     assert list(figures(result(tmp_path / "a.json", fuse=1.0))) == ["rows fuse ours"]
 
 
-@pytest.mark.parametrize("name", ["vectors", "spatial", "tick"])
+@pytest.mark.parametrize("name", ["vectors", "spatial", "tick", "roofline", "loading_on_gpu"])
 def test_recorded_results_have_figures_and_equal_themselves(name: str) -> None:
     file = ROOT / "benchmarks" / "results" / f"{name}.json"
     assert len(figures(file)) > 5

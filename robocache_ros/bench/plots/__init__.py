@@ -1,0 +1,1 @@
+"""Plots of results that are compared: bars beside published and wanted figures, and rates over GPUs."""
