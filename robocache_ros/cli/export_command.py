@@ -92,7 +92,7 @@ def export(
         return
     kept_in = out
     if append and not pieces:
-        kept_in, pieces = append_folders(recordings, outputs[0].spec, out, outputs[0].options)
+        kept_in, pieces = append_folders(recordings, outputs[0].spec, out, outputs[0].options, remote=engine.remote)
     continued = export_outcome.continued(kept_in, pieces, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
         run: Callable[..., Any] = partial(export_shard, shard=part) if part else export_together

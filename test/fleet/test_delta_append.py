@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,19 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.bucket.bucket_pieces import BucketPieces
+from robocache_ros.export.engines.local_processes import LocalProcesses
+from robocache_ros.export.fleet.fleet_target import FleetTarget, State
 from robocache_ros.export.formats.delta.append_dataset import append_dataset
 from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
+from robocache_ros.export.job import export
 from robocache_ros.export.outputs.append_export import append_export
+from robocache_ros.export.pieces.make_pieces import RecordingTask
+from robocache_ros.export.pieces.progress import Converted, Event
 
 from ..export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from ..export.readers.sensor_recording import sensor_recording, sensor_spec
+from .bucket.conftest import hidden, objects
 from .fault_proxy import Faults
 from .s3_server import Bucket
 
@@ -57,6 +66,77 @@ def test_recordings_are_appended_to_a_bucket_by_an_export(s3: Bucket, tmp_path: 
 
     assert [result.notes[-1].partition(" were")[0] for result in results] == ["episodes 0 to 0", "episodes 1 to 1"]
     assert_complete(rows(f"{s3.url}/lift", "ticks"), rows(f"{s3.url}/lift", "episodes"), recordings)
+
+
+class OtherMachines(LocalProcesses):
+    """An engine whose machines reach the bucket, and no folder of this one."""
+
+    remote = True
+
+    def run(self, work: Any, tasks: Any, *more: Any) -> None:
+        assert all(isinstance(task, RecordingTask) for task in tasks)
+        assert isinstance(work.store, BucketPieces)
+        super().run(work, tasks, *more)
+
+
+def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_one(s3: Bucket, tmp_path: Path) -> None:
+    recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(3)]
+
+    for out, engine in ((f"{s3.url}/here", LocalProcesses(1)), (f"{s3.url}/there", OtherMachines(1))):
+        append_export(recordings[:1], sensor_spec(), out, OPTIONS, engine=engine)
+        append_export(recordings[1:], sensor_spec(), out, OPTIONS, engine=engine)
+
+    here, there = objects(s3, "here/"), objects(s3, "there/")
+    reports = ("report.html", "report.json", "_delta_log/00000000000000000001.json")  # which name folders and times
+    logs = {name for name in here if "_delta_log" in name or name.endswith(reports)}
+    assert {name: data for name, data in there.items() if name not in logs} == {
+        name: data for name, data in here.items() if name not in logs
+    }
+    assert hidden(s3, "there/") == []  # the pieces were removed
+
+
+def test_an_append_of_other_machines_tries_recordings_again_that_failed(s3: Bucket, tmp_path: Path) -> None:
+    recording = sensor_recording(tmp_path / "recording", 0, 0.3)
+    engine = OtherMachines(1)
+    with pytest.raises(RoboCacheError, match="no 70 ticks in a row"):
+        append_export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), engine=engine)
+
+    with pytest.raises(RoboCacheError) as again:
+        append_export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), engine=engine)
+
+    assert "fleet retry" not in str(again.value)
+
+
+def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_path: Path) -> None:
+    recording = sensor_recording(tmp_path / "recording", 0, 0.3)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Converted):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        append_export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, engine=OtherMachines(1), progress=stop)
+
+    assert FleetTarget(f"{s3.url}/a").collect(timedelta(0)).pieces == 1
+    assert s3.keys("a/") == []
+
+
+def test_tables_of_appends_alone_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
+    recording = sensor_recording(tmp_path / "recording", 0, 0.3)
+    append_export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS)
+
+    assert FleetTarget(f"{s3.url}/a").status().state is State.complete
+    export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, overwrite=True)
+    assert len(rows(f"{s3.url}/a", "episodes")) == 1
+
+
+def test_a_dataset_of_another_format_in_a_bucket_is_not_appended_to(s3: Bucket, tmp_path: Path) -> None:
+    s3.put("a/meta/info.json", b"{}")
+
+    with pytest.raises(RoboCacheError, match="a: is not a Delta Lake dataset; choose another folder"):
+        append_export([sensor_recording(tmp_path / "recording", 0, 0.3)], sensor_spec(), f"{s3.url}/a", OPTIONS)
+
+    assert s3.keys("a/") == ["a/meta/info.json"]
 
 
 def test_a_bucket_that_is_not_there_is_one_line(s3: Bucket, tmp_path: Path) -> None:

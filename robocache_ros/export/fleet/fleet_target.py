@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,11 +19,12 @@ from robocache_ros.export.fleet.pieces_state import (
     pieces_state,
     remove_attempts,
 )
-from robocache_ros.export.outputs.new_dataset import piece_store
+from robocache_ros.export.outputs.new_dataset import BUCKET_APPENDS, piece_store
 from robocache_ros.export.pieces.any_pieces import PieceFailure
-from robocache_ros.export.publish import listed_entries
+from robocache_ros.export.pieces.store import DONE
+from robocache_ros.export.publish import LISTING, listed_entries
 from robocache_ros.remote.any_path import is_url
-from robocache_ros.remote.object_store import ObjectStore
+from robocache_ros.remote.object_store import Listed, ObjectStore
 
 
 class State(Enum):
@@ -125,7 +126,18 @@ class FleetTarget:
             unneeded = [piece for piece in found.done.values() if piece.age > older_than]
         removed = [*attempts, *unneeded]
         remove_attempts(self._pieces, [each.name for each in removed])
-        return Removed(len(attempts), len(unneeded), sum(each.size for each in removed))
+        appends = self._removed_appends(older_than)
+        size = sum(each.size for each in removed) + sum(each.size for each in appends.values())
+        return Removed(len(attempts), len(unneeded) + sum(name.endswith(f"/{DONE}") for name in appends), size)
+
+    def _removed_appends(self, older_than: timedelta) -> dict[str, Listed]:
+        """Remove the pieces in the bucket of appends that were stopped; return their objects."""
+        if self._plans is None or self._pieces.shared:
+            return {}
+        store, until = ObjectStore(f"{self._out}/{BUCKET_APPENDS}"), datetime.now(timezone.utc) - older_than
+        found = {name: each for name, each in store.listed().items() if each.modified < until}
+        store.delete(found)
+        return found
 
     def _current(self) -> TargetPlan | None:
         return self._plans.current() if self._plans else None
@@ -133,8 +145,9 @@ class FleetTarget:
     def _is_complete(self, plan: TargetPlan | None) -> bool:
         if self._plans is None:
             return bool(listed_entries(Path(self._out)))
-        completed = self._plans.completed()
-        return bool(completed) and (plan is None or completed.get("token") == plan.token)
+        if completed := self._plans.completed():
+            return plan is None or completed.get("token") == plan.token
+        return plan is None and LISTING in ObjectStore(str(self._out)).entries()  # made by appends alone
 
 
 def _matches(recording: str, patterns: Sequence[str]) -> bool:

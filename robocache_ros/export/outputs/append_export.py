@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.bucket.bucket_pieces import FAILED
+from robocache_ros.export.engines.merged_here import MergedHere
+from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.file_errors import file_errors
 from robocache_ros.export.job import export
 from robocache_ros.export.outputs.export_result import ExportResult
+from robocache_ros.export.outputs.new_dataset import BUCKET_APPENDS
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.export.target import APPEND
 from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.remote.file_cache import cache_folder
+from robocache_ros.remote.object_store import ObjectStore
 from robocache_ros.spec import FusionSpec
 
 
@@ -35,7 +40,7 @@ def append_export(
 
     The recordings become a dataset of their own in a hidden folder of `out`, and then a version of the tables. Any
     number of processes may append at the same time. A stopped append is continued by the same call. Recordings that
-    are in the dataset are left out.
+    are in the dataset are left out. An engine of other machines converts the recordings; the tables are written here.
 
     Args:
         bags: the recordings, as for `export`.
@@ -50,15 +55,24 @@ def append_export(
     options = options or ExportOptions(("delta",))
     if options.formats != ("delta",):
         raise RoboCacheError(f"append: not for the format {printable(options.formats[0], 30)}; use --format delta")
-    dataset, pieces = append_folders(bags, spec, out, options)
-    pieces = arguments.pop("pieces", None) or pieces
-    result = export(bags, spec, dataset, options, overwrite=True, pieces=pieces, **arguments)
+    engine: Engine | None = arguments.pop("engine", None)
+    remote = engine is not None and engine.remote
+    dataset, own_pieces = append_folders(bags, spec, out, options, remote=remote)
+    pieces = arguments.pop("pieces", None) or own_pieces
+    if engine is not None and remote:
+        engine = MergedHere(engine)
+    store = ObjectStore(str(own_pieces)) if is_url(own_pieces) else None
+    if store is not None:  # recordings that failed are tried again, as by other appends
+        store.delete(name for name in store.listed() if name.endswith(f"/{FAILED}"))
+    result = export(bags, spec, dataset, options, overwrite=True, pieces=pieces, engine=engine, **arguments)
     from robocache_ros.export.formats.delta.append_dataset import append_dataset
 
     where = any_path(out, "datasets")
     with file_errors(where):
         appended = append_dataset(dataset, out)
         shutil.rmtree(dataset.parent, ignore_errors=True)
+        if store is not None:
+            store.delete(store.listed())
     notes = [f"recordings that are in the dataset, and were not appended: {appended.known}"] if appended.known else []
     if appended.episodes:
         last = appended.first + appended.episodes - 1
@@ -88,21 +102,34 @@ def append_outputs(
 
 
 def append_folders(
-    bags: Sequence[str | Path | PlannedRecording], spec: FusionSpec, out: str | Path, options: ExportOptions
+    bags: Sequence[str | Path | PlannedRecording],
+    spec: FusionSpec,
+    out: str | Path,
+    options: ExportOptions,
+    *,
+    remote: bool = False,
 ) -> tuple[Path, Path]:
     """Return the folders of an append that is not complete: of its dataset, and of its pieces.
 
-    They are those of another call with the same recordings, spec and options.
+    They are those of another call with the same recordings, spec and options. That of the dataset is on this machine;
+    that of the pieces is in the bucket, if `out` is in one and other machines (`remote`) convert the recordings.
+
+    Errors:
+        RoboCacheError: `out` has something else than a Delta Lake dataset.
     """
     decides = [[str(each) for each in planned(bags)], spec.to_dict(), asdict(options), str(out)]
     name = f"{APPEND}{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
     if is_url(out):
-        folder = cache_folder("appends")
+        folder, store = cache_folder("appends"), ObjectStore(str(out))
+        others = any(entry[0] != "." for entry in store.entries())
+        is_delta = not others or "_delta_log" in store.below("episodes").entries()
     else:
         folder = Path(os.path.abspath(out))
         if folder.exists() and not folder.is_dir():
             raise RoboCacheError(f"{printable(folder)}: is a file; give a new folder, or that of a Delta Lake dataset")
-        others = [entry for entry in folder.iterdir() if entry.name[0] != "."] if folder.exists() else []
-        if others and not (folder / "episodes" / "_delta_log").is_dir():
-            raise RoboCacheError(f"{printable(folder)}: is not a Delta Lake dataset; choose another folder")
-    return folder / name / "dataset", folder / name / "pieces"
+        others = folder.exists() and any(entry.name[0] != "." for entry in folder.iterdir())
+        is_delta = not others or (folder / "episodes" / "_delta_log").is_dir()
+    if not is_delta:
+        raise RoboCacheError(f"{printable(out)}: is not a Delta Lake dataset; choose another folder")
+    pieces = any_path(f"{out}/{BUCKET_APPENDS}/{name}", "pieces") if is_url(out) and remote else None
+    return folder / name / "dataset", pieces or folder / name / "pieces"

@@ -16,6 +16,7 @@ from robocache_ros.remote.object_store import ObjectStore
 
 OWN_PIECES = ".robocache-pieces"  # of an export to a local folder, in it
 BUCKET_PIECES = f"{HIDDEN}/pieces"  # of an export to a bucket, below its target
+BUCKET_APPENDS = f"{HIDDEN}/appends"  # the pieces of appends to a bucket that other machines make, in a folder each
 
 
 @dataclass

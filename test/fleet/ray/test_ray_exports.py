@@ -18,7 +18,9 @@ from robocache_ros.export.engines.chosen_engine import chosen_engine
 from robocache_ros.export.engines.ray_session import _check
 from robocache_ros.export.engines.ray_tasks import RayTasks
 from robocache_ros.export.engines.task_engine import Resources
+from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.export.outputs.append_export import append_export
 from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
 from robocache_ros.export.pieces import make_pieces
 from robocache_ros.export.pieces.progress import Converted, Event, Started
@@ -90,6 +92,18 @@ def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert objects(s3, "set/") == undisturbed
+
+
+def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake (the fleet extra)")
+    options, found = ExportOptions(("delta",), media="none"), []
+    for name, on in (("one", "here"), ("ray", "ray")):
+        for some in (recordings[:1], recordings[1:]):
+            append_export(some, sensor_spec(), tmp_path / name, options, engine=chosen_engine(on))
+        files = contents(tmp_path / name)
+        found.append({file: files[file] for file in files if file.endswith((".parquet", "robocache.json"))})
+    assert len(found[0]) > 4
+    assert found[1] == found[0]
 
 
 def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.formats.delta.new_episodes import APPENDS, EPISODES, TICKS
 from robocache_ros.export.publish import LISTING, sync, sync_files
 from robocache_ros.export.target import LOCK
 from robocache_ros.remote.any_path import is_url
@@ -80,11 +81,13 @@ class DatasetPlace:
                 sync(each)
 
     def list_entries(self) -> None:
-        """List what a dataset in a folder consists of, so that an export may replace it, if nothing lists it."""
-        path = Path(self.out) / LISTING
-        if self._store is None and not path.exists():
+        """List what a dataset consists of, so that an export may replace it, if nothing lists it."""
+        path, listing = Path(self.out) / LISTING, json.dumps([APPENDS, EPISODES, TICKS])
+        if self._store is not None:
+            self._store.create(LISTING, listing.encode())
+        elif not path.exists():
             draft = path.with_name(f"{LISTING}-{os.getpid()}")
-            draft.write_text(json.dumps(["appends", "episodes", "ticks"]), encoding="utf-8")
+            draft.write_text(listing, encoding="utf-8")
             draft.replace(path)
 
     @contextmanager
