@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from robocache_ros.cli.dataset_options import with_export_options
 from robocache_ros.cli.stop_signals import StopSignals
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.remote.cache_limit import VARIABLE, cache_bytes_of
 
 if TYPE_CHECKING:
     from robocache_ros.export.outputs.output import Output
@@ -57,6 +59,7 @@ def export(
     address: given.RayAddress = None,
     per_task: given.PerTask = None,
     device: given.Device = "cpu",
+    cache_bytes: given.CacheBytes = None,
     json: given.AsJson = False,
     log_json: given.LogJson = False,
 ) -> None:
@@ -77,6 +80,10 @@ def export(
     from robocache_ros.remote.any_path import any_path
     from robocache_ros.spec import load_spec
 
+    if cache_bytes is not None:
+        os.environ[VARIABLE] = str(
+            cache_bytes_of(cache_bytes, "--cache-bytes")
+        )  # of the processes that are started too
     engine = chosen_engine(on.value, jobs=jobs, address=address, per_task=per_task)
     part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
     out = any_path(out, "datasets")

@@ -11,6 +11,7 @@ import typer
 
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import is_url
+from robocache_ros.remote.cache_limit import VARIABLE
 
 
 def place(text: str) -> Path:
@@ -193,6 +194,15 @@ Pieces = Annotated[
         parser=place,
         metavar="DIR",
         help="Keep the converted recordings in this folder or URL, for other exports with the same options.",
+    ),
+]
+CacheBytes = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(
+        "--cache-bytes",
+        envvar=VARIABLE,
+        metavar="SIZE",
+        help="Of downloaded recordings to keep for later exports, such as 16GB; 64 GiB by default.",
     ),
 ]
 ShardOf = Annotated[

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from robocache_ros.remote.cache_limit import default_cache_bytes
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath
-
-CACHE_BYTES = 64 << 30
 
 
 def is_url(path: object) -> bool:
@@ -24,7 +23,7 @@ def any_path(
     kind: str,
     *,
     cache_dir: str | Path | None = None,
-    cache_bytes: int = CACHE_BYTES,
+    cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Return a local path as it is, and for a URL a path whose files are downloaded when they are used.
@@ -34,17 +33,19 @@ def any_path(
         kind: of the files, such as `datasets`: the name of the folder of their cache.
         cache_dir: folder of the downloaded files; None: robocache_ros/<kind> in $XDG_CACHE_HOME or ~/.cache. Any
             number of processes may share it.
-        cache_bytes: limit of its size. Files that are open are kept, also if they exceed it.
+        cache_bytes: limit of its size; None: that of ROBOCACHE_CACHE_BYTES, or 64 GiB. Files that are open are kept,
+            also if they exceed it.
         storage_options: of the file system.
 
     Errors:
-        RoboCacheError: fsspec, or what it needs for this kind of URL, is not installed, or `cache_bytes` is wrong.
+        RoboCacheError: fsspec, or what it needs for this kind of URL, is not installed, or the limit is wrong.
     """
     if not isinstance(path, str) or not is_url(path):
         return as_path(path)
-    if not 0 < cache_bytes < 1 << 63:
-        raise RemoteError(f"cache_bytes: {cache_bytes!r} is not a number of bytes; give one")
-    cache = FileCache(Path(cache_dir) if cache_dir else None, int(cache_bytes), kind)
+    limit = default_cache_bytes() if cache_bytes is None else cache_bytes
+    if not 0 <= limit < 1 << 63:
+        raise RemoteError(f"cache_bytes: {limit!r} is not a number of bytes; give one")
+    cache = FileCache(Path(cache_dir) if cache_dir else None, int(limit), kind)
     remote = RemotePath(path, storage_options or {}, cache)
     remote.check()
     return as_path(remote)

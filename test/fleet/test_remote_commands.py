@@ -10,6 +10,8 @@ import yaml
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.cli.commands import main
+from robocache_ros.remote.cache_limit import VARIABLE
+from robocache_ros.remote.file_cache import cache_folder
 
 from .s3_server import Bucket
 from .test_remote_recordings import SPEC, TYPES, messages
@@ -73,6 +75,18 @@ def test_export_takes_a_glob_and_a_spec_at_a_url(raw: str, tmp_path: Path) -> No
     assert run("export", f"{raw}/**", *arguments) == 0
 
     assert json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["total_episodes"] == 2
+
+
+@pytest.mark.parametrize(("size", "kept"), [("1GB", 2), ("0", 1)])
+def test_export_keeps_as_many_recordings_as_its_cache_holds(
+    size: str, kept: int, raw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # which the command sets for its processes
+    arguments = ("--spec", f"{raw}/specs/arm.yaml", "--task", "lift", "--out", str(tmp_path / "out"), "--jobs", "1")
+
+    assert run("export", f"{raw}/**", *arguments, "--cache-bytes", size) == 0
+
+    assert len(list(cache_folder("recordings").glob("*.mcap"))) == kept
 
 
 def test_export_takes_a_manifest_at_a_url(raw: str, tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_a_file_is_downloaded_once(tmp_path: Path) -> None:
     assert log.read_text() == "1\n"
 
 
+def test_a_limit_of_0_keeps_files_in_use_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = FileCache(None, 0, "recordings")
+    with cache.open(key(1), "a.npz", SIZE, writes(1)):
+        use(cache, 2)
+        assert stored(cache) == {1, 2}
+    use(cache, 3)
+    assert stored(cache) == {3}
+
+
 def test_the_files_used_least_recently_are_removed(tmp_path: Path) -> None:
     cache = FileCache(tmp_path, 3 * SIZE + SIZE // 2)
     for number in (1, 2, 3):

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.remote.any_path import CACHE_BYTES, any_path
+from robocache_ros.remote.any_path import any_path
 
 
 def dataset_path(
     path: str | Path,
     *,
     cache_dir: str | Path | None = None,
-    cache_bytes: int = CACHE_BYTES,
+    cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Return the path of a dataset; see `any_path`. Downloaded files are in robocache_ros/datasets by default."""

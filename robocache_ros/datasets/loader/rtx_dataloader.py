@@ -11,7 +11,6 @@ from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
 from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
 from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
 from robocache_ros.datasets.sample_window import Window
-from robocache_ros.remote.any_path import CACHE_BYTES
 
 
 def create_rtx_dataloader(
@@ -26,7 +25,7 @@ def create_rtx_dataloader(
     window: Window | None = None,
     image_size: Sequence[int] | None = None,
     cache_dir: str | Path | None = None,
-    cache_bytes: int = CACHE_BYTES,
+    cache_bytes: int | None = None,
     shuffle: bool | ShuffledRuns = True,
     workers: int = 2,
     **options: Any,
@@ -44,7 +43,7 @@ def create_rtx_dataloader(
         window: the ticks of a sample.
         image_size: height and width of all images, which the datasets of a folder need in one batch.
         cache_dir: folder of downloaded files, if `data_dir` is a URL.
-        cache_bytes: limit of its size.
+        cache_bytes: limit of its size; None: that of ROBOCACHE_CACHE_BYTES, or 64 GiB.
         shuffle: in a random order; see `TimelineLoader`.
         workers: processes that read.
         options: of `TimelineLoader`.

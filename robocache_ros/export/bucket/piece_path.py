@@ -13,7 +13,7 @@ from typing import BinaryIO, TypeAlias
 
 from robocache_ros.errors import printable
 from robocache_ros.export.validate.checksum_list import sha256
-from robocache_ros.remote.any_path import CACHE_BYTES
+from robocache_ros.remote.cache_limit import default_cache_bytes
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.object_store import ObjectStore
 from robocache_ros.remote.recent_files import let_go
@@ -42,7 +42,7 @@ class PiecePath(RemotePath):
     @classmethod
     def of(cls, piece: ObjectStore, files: PieceFiles) -> PiecePath:
         """Return the path of a piece, whose files are downloaded into the cache of pieces."""
-        return cls(piece, files, FileCache(None, CACHE_BYTES, "pieces"))
+        return cls(piece, files, FileCache(None, default_cache_bytes(), "pieces"))
 
     def __truediv__(self, name: str | Path) -> PiecePath:
         return PiecePath(self._piece, self._files, self.cache, f"{self._below}/{name}".strip("/"))

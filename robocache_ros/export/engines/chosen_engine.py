@@ -9,9 +9,9 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.engines.ray_tasks import RayTasks
 from robocache_ros.export.engines.task_engine import Engine, Resources
+from robocache_ros.remote.cache_limit import UNITS
 
 ENGINES = ("here", "ray")
-_BYTES = {"": 1, "MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
 _MAXIMUM = {"cpus": 1024, "gpus": 64, "memory": 1 << 44}
 _NEED = re.compile(r"(cpus|gpus|memory)=(\d{1,15}(?:\.\d{1,6})?)(MB|GB|MiB|GiB|)")
 
@@ -52,7 +52,7 @@ def stated_needs(per_task: str) -> Callable[[Resources], Resources]:
             raise RoboCacheError(
                 f"per-task: {printable(per_task, 60)!r}; write for example cpus=2,gpus=0.25,memory=4GB"
             )
-        stated[name] = float(found[2]) * _BYTES[found[3]]
+        stated[name] = float(found[2]) * UNITS[found[3]]
         if stated[name] > _MAXIMUM[name] or (name == "cpus" and not stated[name]):
             raise RoboCacheError(f"per-task: {name} is not in the range up to {_MAXIMUM[name]:,}; correct it")
 
