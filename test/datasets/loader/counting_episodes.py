@@ -58,6 +58,14 @@ class KillsItsWorker(Counting):
         return super().__getitem__(index)
 
 
+class Surroundings(Counting):
+    """Items with what a worker has of its own."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = super().__getitem__(index)
+        return {**item, "random": np.random.rand(1), "environment": os.environ.get("COUNTED", "")}  # noqa: NPY002
+
+
 def same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
     """Whether two sequences of batches are the same, bit for bit."""
     return len(first) == len(second) and all(

@@ -16,7 +16,6 @@ class FastPool:
     """A `WorkerPool` whose workers are in this process, and so fast that a batch is read as soon as it is requested."""
 
     replaced = 0
-    pids = (1, 2)
 
     def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot]) -> None:
         self.requested: list[tuple[int, list[int]]] = []  # the epoch and the samples of each batch

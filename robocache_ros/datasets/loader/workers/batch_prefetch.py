@@ -50,7 +50,7 @@ class Prefetcher:
         self, reader: BatchReader, workers: int, prefetch: int, device: torch.device, max_batch_bytes: int
     ) -> None:
         self._cuda, self._skip = device.type == "cuda", reader.skip
-        self._device, self._prefetch = device, prefetch if workers else 1
+        self._device, self._workers, self._prefetch = device, workers, prefetch if workers else 1
         ahead = self._prefetch + (COPIES if self._cuda else LENT)
         self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
         self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
@@ -96,7 +96,7 @@ class Prefetcher:
             RoboCacheError: a batch cannot be read.
         """
         # Without workers, a batch is read when it is asked for, and nothing is known of the next call.
-        requests = self._following(requests if self.pids else islice(requests, wanted))
+        requests = self._following(requests if self._workers else islice(requests, wanted))
         ready: deque[OnDevice] = deque()
         while True:
             while len(self._reading) < self._prefetch and (request := next(requests, None)) is not None:

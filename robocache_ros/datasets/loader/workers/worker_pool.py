@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import pickle
 import selectors
-import signal
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -27,6 +24,7 @@ from robocache_ros.datasets.loader.workers.worker_process import (
     TooSmall,
     run,
 )
+from robocache_ros.datasets.loader.workers.worker_start import blocked_interrupt, worker_context
 from robocache_ros.errors import RoboCacheError, printable
 
 MAX_DEATHS = 3  # of workers over one batch: then its data is the reason
@@ -35,12 +33,10 @@ MAX_DEATHS = 3  # of workers over one batch: then its data is the reason
 class _Worker:
     """A process, its connection, and the batches that it has to read."""
 
-    def __init__(self, reader: bytes, threads: int) -> None:
-        context: Any = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
-        resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
+    def __init__(self, context: Any, reader: bytes, threads: int) -> None:
         self.connection, there = context.Pipe()
-        self.process = context.Process(target=run, args=(there, reader, threads), daemon=True)
-        with _blocked_interrupt():
+        self.process = context.Process(target=run, args=(there, reader, threads, dict(os.environ)), daemon=True)
+        with blocked_interrupt():
             self.process.start()
         there.close()
         self.jobs: OrderedDict[int, Job] = OrderedDict()
@@ -67,7 +63,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Reads batches in worker processes."""
+    """Reads batches in worker processes, which start when they are needed."""
 
     def __init__(self, reader: BatchReader, workers: int, slots: Sequence[Slot], threads: int = 1) -> None:
         try:
@@ -77,11 +73,13 @@ class WorkerPool:
                 f"dataset: cannot be sent to a worker ({printable(error)}); make it picklable, or use workers=0"
             ) from error
         self.replaced = 0  # workers that died
-        self._threads = threads
+        self._count, self._threads = workers, threads
+        self._context = worker_context()
         self._slots = {slot.number: slot for slot in slots}
         self._free = deque(slots)
         self._selector = selectors.DefaultSelector()
-        self._workers = [self._started() for _ in range(workers)]
+        self._workers: list[_Worker] = []
+        self._closed = False
         self._done: dict[int, tuple[Description, Slot] | RoboCacheError] = {}
         self._broken: RoboCacheError | None = None  # why no worker can read anything
         self._deaths: dict[int, int] = {}
@@ -95,6 +93,7 @@ class WorkerPool:
             epoch: that the batch is of.
         """
         self._check_open()
+        self._start()
         slot = self._free.popleft()
         worker = min(self._workers, key=lambda each: len(each.jobs))
         job = Job(number, tuple(samples), epoch, _place(slot))
@@ -200,23 +199,30 @@ class WorkerPool:
             job = job._replace(place=_place(slot))
             fresh.send(job, slot, job)
 
+    def _start(self) -> None:
+        """Start the workers: as late as possible, because this waits for the process that forks them."""
+        if not self._workers and not self._closed:
+            self._workers = [self._started() for _ in range(self._count)]
+
     def _started(self) -> _Worker:
-        worker = _Worker(self._reader, self._threads)
+        worker = _Worker(self._context, self._reader, self._threads)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
         return worker
 
     def _check_open(self) -> None:
         """Refuse to read: a training may end while an iterator of its loader still exists."""
-        if not self._workers:
+        if self._closed:
             raise RoboCacheError("loader: it is closed; create another one")
 
     @property
     def pids(self) -> list[int]:
-        """The processes."""
+        """The processes; none once it is closed."""
+        self._start()
         return [worker.process.pid for worker in self._workers]
 
     def close(self) -> None:
         """End the processes."""
+        self._closed = True
         for worker in self._workers:
             worker.end()
         self._workers = []
@@ -225,13 +231,3 @@ class WorkerPool:
 
 def _place(slot: Slot) -> Place:
     return Place(slot.number, slot.generation, slot.nbytes)
-
-
-@contextmanager
-def _blocked_interrupt() -> Any:
-    """Ctrl-C reaches the whole process group. A process that starts here ignores it; the loader ends that process."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
@@ -74,14 +75,19 @@ class Failed(NamedTuple):
     reason: str
 
 
-def run(connection: Connection, reader: bytes, threads: int) -> None:
+def run(connection: Connection, reader: bytes, threads: int, environment: Mapping[str, str]) -> None:
     """Serve jobs until the loader closes the connection.
 
     Args:
         connection: to the loader.
         reader: the pickled `BatchReader`, with its dataset.
         threads: of torch in this process.
+        environment: of the loader's process, which the one that forked this process may not have.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ.clear()
+    os.environ.update(environment)
+    np.random.seed()  # noqa: NPY002 - of datasets that use it; workers are forked with one state
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         try:
@@ -90,7 +96,7 @@ def run(connection: Connection, reader: bytes, threads: int) -> None:
             reason = printable(f"{type(error).__name__}: {error}", 100)
             connection.send(Failed(NO_JOB, f"dataset: a worker cannot load it ({reason}); use workers=0"))
             return
-        if "torch" in sys.modules:  # imported by the dataset; a worker without it starts much faster
+        if "torch" in sys.modules:  # else the dataset does not need it
             sys.modules["torch"].set_num_threads(threads)
         _serve(connection, loaded)
     except (EOFError, ConnectionResetError, BrokenPipeError):
