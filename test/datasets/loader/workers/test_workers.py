@@ -147,7 +147,7 @@ if __name__ == "__main__":
 def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> None:
     script = tmp_path / "training.py"
     script.write_text(FIRST_WORKER)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
 
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
 
