@@ -6,7 +6,9 @@
 <out>/…                        the dataset
 
 The files of the dataset are put one by one, and those by which readers recognize a dataset last. Where a dataset is
-replaced, these are deleted first, and the files that the new dataset does not have after the others are put.
+replaced, the new files are put beside it first. Then the files by which readers recognize the old dataset are deleted,
+the new files are copied to their names, and the other old files are deleted: readers find no dataset for as long as the
+bucket takes to copy.
 """
 
 from __future__ import annotations
@@ -102,29 +104,33 @@ class BucketTarget:
         Errors:
             RoboCacheError: another export has other results, or has taken the place of this one.
         """
-        store = self.dataset.store
+        store, staging, staged = self.dataset.store, self.plans.staging(plan), staged or {}
         local = {name_below(folder, file): sha256(file) for file in folder.rglob("*") if file.is_file()}
-        files = {**(staged or {}), **local}
+        files = {**staged, **local}
         self.plans.record_files(plan, files)
+        there = staging.listed() if staged else {}
+        size = sum((folder / name).stat().st_size for name in local)
+        size += sum(each.size for name, each in there.items() if name in staged)
         old = [name for top in plan.replaces for name in (top, *(f"{top}/{n}" for n in store.listed(f"{top}/") if n))]
         if old:
+            staging.put_files(folder, local)
+            self.plans.check(plan)
             entries = [*self.plans.completed().get("entries", ()), INFO.as_posix(), *self.dataset.entries]
             for group in reversed(BucketDataset(store, tuple(map(str, entries))).ordered(old)[1:]):
                 store.delete(group)
+        here = () if old else local
         first, *entries_of = self.dataset.ordered(files)
-        self._put(plan, first, folder, local)
+        self._put(plan, first, folder, here)
         store.delete(name for name in old if name not in files)
         self.plans.check(plan)
         for group in entries_of:
-            self._put(plan, group, folder, local)
-        size = sum((folder / name).stat().st_size for name in local)
-        size += sum(each.size for each in self.plans.staging(plan).listed().values()) if staged else 0
+            self._put(plan, group, folder, here)
         self.plans.complete(plan, {"entries": self.dataset.entries, "files": len(files), "bytes": size})
 
-    def _put(self, plan: TargetPlan, names: Sequence[str], folder: Path, local: Container[str]) -> None:
-        """Put files that are local, and copy the others, which are in the bucket."""
-        self.dataset.store.put_files(folder, (name for name in names if name in local))
-        self.dataset.store.copy_files((name for name in names if name not in local), self.plans.staging(plan))
+    def _put(self, plan: TargetPlan, names: Sequence[str], folder: Path, here: Container[str]) -> None:
+        """Put files of the folder, and copy the others, which are in the bucket."""
+        self.dataset.store.put_files(folder, (name for name in names if name in here))
+        self.dataset.store.copy_files((name for name in names if name not in here), self.plans.staging(plan))
 
     def is_done(self, plan: TargetPlan) -> bool:
         """Whether an export of this plan has completed the dataset."""
