@@ -6,7 +6,7 @@ python -m robocache_ros.bench.formats --out /tmp/bench --quick     # tiny, to se
 The data is that of `robocache bench make-data`. The streams of the HDF5 file are also loaded by torch's DataLoader:
 with np.interp in 8 workers, as it is commonly written, and with whole arrays in a worker a core. Batches of 64 of every
 format come first, so that a limit of time leaves out what matters least. Rates are means over the time, with all
-waiting; workers run already, and have read nothing ahead.
+waiting, after a batch of each worker.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -114,6 +115,7 @@ def measured(
     end = started + load.limit_s
     tell("the workers start")
     loaders.start()
+    left = Counter((case.name, case.form) for case in order)
     for case in sorted(order, key=lambda case: (case.batch_size != FIRST, case.form in PEERS)):
         if time.monotonic() > end:
             yield case, Row(case.part, case.what, None, "samples/s", note=f"left out after {load.limit_s:g} s")
@@ -123,7 +125,9 @@ def measured(
             batches = loaders.batches(case.name, case.form, case.batch_size)
             seconds = load.seconds / 2 if case.form == CACHED else load.seconds
             found = measure(batches, seconds, loaders.workers[case.form], device)
-            del batches  # what was read ahead is waited for, before the next case begins
+            del batches  # ends the workers of a peer
+            left[case.name, case.form] -= 1
+            loaders.rest(case.name, case.form, last=not left[case.name, case.form])
             rate = found.batches_per_s * case.batch_size
             yield case, Row(case.part, case.what, rate, "samples/s", note=str(found))
         except Exception as error:  # the other cases are measured

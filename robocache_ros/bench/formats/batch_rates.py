@@ -32,21 +32,21 @@ class Rate(NamedTuple):
         return f"{middle:,.2f} ms a batch, 95 % within {late:,.2f} ms, {self.busy_cores:.1f} cores busy"
 
 
-def warm_up(batches: Iterator[Any], workers: int) -> Iterator[Any]:
-    """Wait until each worker has read two batches, and return the rest of the batches."""
-    for _ in islice(batches, 2 * max(1, workers)):
+def warm_up(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Take some batches, and return the rest of them."""
+    for _ in islice(batches, count):
         pass
     return batches
 
 
 def measure(batches: Iterator[Any], seconds: float, workers: int, device: torch.device) -> Rate:
-    """Measure a source whose workers run: from its first batch, or after those by which they were warmed up.
+    """Measure a source each of whose workers has just read a batch, so that nothing that was read before is counted.
 
     A batch counts when it is on the device. Workers begin together, so that their batches arrive in waves: only whole
     waves are counted, since the part of a wave that has not arrived has taken time as well.
 
     Args:
-        batches: without an end; they are asked for without a pause, so that none waits for being asked for.
+        batches: without an end. They are taken without a pause, so that none waits for being taken.
         seconds: at least so long.
         workers: that read at the same time; 0: this process reads.
         device: of the batches.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from robocache_ros.bench.scaling.rates import endless
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
 from robocache_ros.bench.training.mixed_rate_episodes import mixed_rate_dataset
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets.loader.epochs import Epochs
 from robocache_ros.datasets.loader.runs.run_order import make_order
 from robocache_ros.training.training_data import open_for_training
 
@@ -28,12 +29,18 @@ class ResizableLoader(TimelineLoader):
     """A `TimelineLoader` that keeps its workers and its cache when the size of its batches changes."""
 
     def resize(self, batch_size: int) -> None:
-        """Make the batches of the following epochs of another size."""
+        """Make the batches of the following epochs of another size. What was read ahead is discarded."""
         order = self._order
         self.batch_size = batch_size
         self._order = make_order(
             self._shuffle, self._samples, batch_size, order.seed, order.drop_last, order.rank, order.world_size
         )
+        self._epochs = Epochs(self._order, self._samples)
+
+    def rest(self) -> None:
+        """Wait for what workers are reading ahead, and discard it."""
+        for _ in self._prefetcher.batches(iter(()), 0, self._widths, self._finish):
+            pass
 
 
 class MeasuredLoaders:
@@ -58,22 +65,32 @@ class MeasuredLoaders:
                 self.loader(name, READ)
         for name in self._sets:
             with suppress(Exception):
-                warm_up(endless(self.loader(name, READ)), self.workers[READ])
+                warm_up(endless(self.loader(name, READ)), 2 * self.workers[READ])
+                self.rest(name, READ, last=False)
 
     def batches(self, name: str, form: str, batch_size: int) -> Iterator[Any]:
-        """Return the batches of a set in one of the forms, epoch after epoch; workers run, and a cache is filled.
+        """Return the batches of a set in one of the forms, epoch after epoch, after a batch of each of its workers.
 
         Errors:
             RoboCacheError: the set cannot be read.
         """
+        batches = endless(self._source(name, form, batch_size))
+        return warm_up(batches, max(1, self.workers[form]) * (2 if form in PEERS else 1))  # those of peers start
+
+    def rest(self, name: str, form: str, *, last: bool) -> None:
+        """Make the workers of a loader rest while others are measured; end them if it is not used again."""
+        if last and (name, form) in self._loaders:
+            self._loaders.pop((name, form)).close()
+        elif (name, form) in self._loaders:
+            self._loaders[name, form].rest()
+
+    def _source(self, name: str, form: str, batch_size: int) -> Iterable[Any]:
         if form in PEERS:
             dataset = InterpolatingDataset(self._sets[name], WINDOW, keep_open=PEERS[form])
-            peer = data_loader(dataset, batch_size, self.workers[form], self._device)
-            # The same epoch goes on: at the begin of another one, a DataLoader waits for what it has read ahead.
-            return warm_up(endless(peer), self.workers[form])
+            return data_loader(dataset, batch_size, self.workers[form], self._device)
         loader = self.loader(name, form)
         loader.resize(batch_size)
-        return warm_up(endless(loader), 0) if form == CACHED else endless(loader)
+        return loader
 
     def loader(self, name: str, form: str) -> ResizableLoader:
         """Return the loader of a set, which is made once."""

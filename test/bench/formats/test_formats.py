@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import count, repeat
+from itertools import count, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,13 @@ class Loaders:
     def __init__(self) -> None:
         self.workers: dict[str, int] = defaultdict(int)
         self.asked: list[tuple[str, str, int]] = []
+        self.ended = 0
 
     def start(self) -> None:
         pass
+
+    def rest(self, *case: Any, last: bool) -> None:
+        self.ended += last
 
     def batches(self, *case: Any) -> Iterator[None]:
         self.asked.append(case)
@@ -148,6 +152,7 @@ def test_batches_of_64_come_first_and_peers_after_the_formats() -> None:
     assert first[:4] == [(name, form, 64) for name in ("hdf5", "rlds") for form in ("read", "cached")]
     assert [form in PEERS for _, form, _ in loaders.asked] == [False] * 4 + [True] * 2 + [False] * 8 + [True] * 4
     assert {size for *_, size in rest} == {16, 256}
+    assert loaders.ended == 6  # each loader after its last size
 
 
 def test_the_tables_have_the_order_of_the_sizes() -> None:
@@ -183,3 +188,10 @@ def test_a_loader_keeps_its_workers_when_the_size_of_its_batches_changes(sets: d
 
         assert sizes == [8, 4]
         assert loaders.loader("hdf5", READ).worker_pids == pids
+
+
+def test_batches_of_another_size_follow_at_once(sets: dict[str, Path]) -> None:
+    with closing(MeasuredLoaders({"hdf5": sets["hdf5"]}, 1, torch.device("cpu"))) as loaders:
+        for size in (8, 4):
+            assert {len(batch["index"]) for batch in islice(loaders.batches("hdf5", READ, size), 5)} == {size}
+            loaders.rest("hdf5", READ, last=size == 4)
