@@ -77,14 +77,12 @@ def compare(
     new: Annotated[Path, typer.Argument(help="The same of the other run.")],
     noise: Annotated[float, typer.Option(help="Relative difference that means nothing.")] = 0.05,
 ) -> None:
-    """Compare two results; exit with 1 if a figure is worse by more than the noise."""
+    """Compare two results; exit with 1 if a figure is worse by more than the noise, with 2 if they cannot be read."""
     from robocache_ros.bench.suite import compare_results
 
-    better, worse = compare_results.compare(old, new, noise)
-    if better or worse:
-        typer.echo(compare_results.as_table(better, worse))
-    typer.echo(f"{len(worse)} figures are worse and {len(better)} better by more than {noise:.0%}")
-    if worse:
+    found = compare_results.compare(old, new, noise)
+    typer.echo(compare_results.as_text(found, noise))
+    if found.worse:
         raise typer.Exit(1)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ from robocache_ros.errors import RoboCacheError, printable
 
 NOISE = 0.05  # relative difference of two runs of the same code that is usual on a quiet machine
 MAX_BYTES = 64 << 20
+SHOWN = 5  # names of figures that are not compared
 # Figures of which more is better; of all others, which are times, sizes and losses, less is better.
 MORE_IS_BETTER = re.compile(
     r"per_s\b|/s\b|rates?\b|mb_s|real_time|psnr|times_(forge|rosbags|faster)|(peer|nested loop) times|speedup"
@@ -51,8 +54,17 @@ class Difference(NamedTuple):
         return ratio - 1
 
 
-def compare(old: Path, new: Path, noise: float = NOISE) -> tuple[list[Difference], list[Difference]]:
-    """Return the figures of two results files, or of two folders of results, that differ by more than the noise.
+class Comparison(NamedTuple):
+    """Figures of two results: the better and the worse ones, the largest change first, and those without a ratio."""
+
+    better: list[Difference]
+    worse: list[Difference]
+    missing: list[str]  # only the old results have them
+    zero: list[str]  # in one of the results, or below
+
+
+def compare(old: Path, new: Path, noise: float = NOISE) -> Comparison:
+    """Compare the figures of two results files, or of two folders of results.
 
     Rows of tables are paired by their texts, so that an added row moves no other.
 
@@ -61,14 +73,14 @@ def compare(old: Path, new: Path, noise: float = NOISE) -> tuple[list[Difference
         new: the same of another run; files are paired by their names.
         noise: relative difference that means nothing.
 
-    Returns:
-        The figures that are better, and those that are worse, the largest change first.
-
     Errors:
-        RoboCacheError: a file cannot be read, or the two have no figure in common.
+        RoboCacheError: a file cannot be read, the two have no figure in common, or the noise is not from 0 to 1.
     """
+    if not 0 <= noise <= 1:
+        raise RoboCacheError(f"noise: {noise:g} is not in 0..1; give a relative difference, such as {NOISE:g}")
     before, after = figures(old), figures(new)
-    common = [name for name in before if name in after and before[name] > 0 and after[name] > 0]
+    both = [name for name in before if name in after]
+    common = [name for name in both if before[name] > 0 and after[name] > 0]
     if not common:
         raise RoboCacheError(
             f"{printable(new, 60)}: has no figure that {printable(old, 60)} has; compare one benchmark"
@@ -76,7 +88,12 @@ def compare(old: Path, new: Path, noise: float = NOISE) -> tuple[list[Difference
     found = [Difference(name, before[name], after[name], bool(MORE_IS_BETTER.search(name))) for name in common]
     better = [each for each in found if each.change > noise]
     worse = [each for each in found if 1 / (1 + each.change) - 1 > noise]
-    return sorted(better, key=lambda each: -each.change), sorted(worse, key=lambda each: each.change)
+    return Comparison(
+        sorted(better, key=lambda each: -each.change),
+        sorted(worse, key=lambda each: each.change),
+        [name for name in before if name not in after],
+        [name for name in both if name not in common and before[name] != after[name]],
+    )
 
 
 def figures(path: Path) -> dict[str, float]:
@@ -90,14 +107,24 @@ def figures(path: Path) -> dict[str, float]:
     return found
 
 
-def as_table(better: Sequence[Difference], worse: Sequence[Difference]) -> str:
-    """Return the differences as text, worse figures first."""
-    lines = [f"{'change':>8}  {'old':>12}  {'new':>12}  figure"]
-    lines += [f"{each.change:>+8.1%}  {each.old:>12.5g}  {each.new:>12.5g}  {each.name}" for each in (*worse, *better)]
-    return "\n".join(lines)
+def as_text(found: Comparison, noise: float) -> str:
+    """Return the differences as text, worse figures first, and what could not be compared."""
+    lines = [f"{'change':>8}  {'old':>12}  {'new':>12}  figure"] if found.better or found.worse else []
+    differences = (*found.worse, *found.better)
+    lines += [f"{each.change:>+8.1%}  {each.old:>12.5g}  {each.new:>12.5g}  {each.name}" for each in differences]
+    lines += _listed("not in the new results", found.missing) + _listed("from or to 0, so without a ratio", found.zero)
+    count = f"{len(found.worse)} figures are worse and {len(found.better)} better by more than {noise:.0%}"
+    return "\n".join([*lines, count])
+
+
+def _listed(why: str, names: Sequence[str]) -> list[str]:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"{why}: {'; '.join(names[:SHOWN])}{more}"] if names else []
 
 
 def _loaded(file: Path) -> Any:
+    if not file.exists():
+        raise RoboCacheError(f"{printable(file, 60)}: does not exist; give a results file, or a folder of them")
     try:
         if file.stat().st_size > MAX_BYTES:
             raise RoboCacheError(f"{printable(file, 60)}: is larger than {MAX_BYTES >> 20} MiB; give a results file")
@@ -117,7 +144,9 @@ def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
         for index, each in enumerate(value):
             yield from _numbers(each, (*path, _label(each, index)))
     elif isinstance(value, int | float) and not isinstance(value, bool) and not SIZES.fullmatch(path[-1]):
-        yield " ".join(path), float(value)
+        with suppress(OverflowError):  # an integer of hundreds of digits
+            if math.isfinite(value):
+                yield " ".join(path), float(value)
 
 
 def _label(row: Any, index: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.bench.suite.compare_results import compare, figures
+from robocache_ros.bench.suite.compare_results import as_text, compare, figures
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 
@@ -30,7 +30,7 @@ def written(file: Path, content: Any) -> Path:
 def test_a_longer_time_is_worse_and_noise_is_neither(tmp_path: Path) -> None:
     old = result(tmp_path / "old.json", fuse=10.0, resample=10.0, voxels=10.0)
     new = result(tmp_path / "new.json", fuse=12.0, resample=10.4, voxels=5.0)
-    better, worse = compare(old, new)
+    better, worse, *_ = compare(old, new)
     assert [each.name for each in worse] == ["rows fuse ours"]
     assert [each.name for each in better] == ["rows voxels ours"]
 
@@ -43,7 +43,7 @@ def test_a_lower_rate_is_worse(tmp_path: Path) -> None:
 def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
     old = result(tmp_path / "old.json", fuse=1.0)
     new = result(tmp_path / "new.json", added=7.0, fuse=1.0)
-    assert compare(old, new) == ([], [])
+    assert compare(old, new) == ([], [], [], [])
 
 
 def formats(file: Path, **rates: float) -> Path:
@@ -57,7 +57,7 @@ def formats(file: Path, **rates: float) -> Path:
 
 def test_rows_of_one_part_are_compared_by_their_units(tmp_path: Path) -> None:
     old, new = formats(tmp_path / "a.json", read=100, cached=900), formats(tmp_path / "b.json", read=50, cached=910)
-    better, worse = compare(old, new)
+    better, worse, *_ = compare(old, new)
     assert [(each.name, each.change) for each in worse] == [("rows rlds, read samples/s", -0.5)]
     assert better == []
 
@@ -66,7 +66,7 @@ def test_a_row_that_was_left_out_is_not_compared(tmp_path: Path) -> None:
     old = formats(tmp_path / "a.json", read=100, cached=900)
     rows = [{"part": "rlds", "what": "cached", "value": None, "unit": "samples/s"}]
     new = written(tmp_path / "b.json", {"rows": [*json.loads(old.read_text())["rows"][:1], *rows]})
-    assert compare(old, new) == ([], [])
+    assert compare(old, new) == ([], [], ["rows rlds, cached samples/s"], [])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_row_that_was_left_out_is_not_compared(tmp_path: Path) -> None:
 )
 def test_each_figure_of_a_training_has_its_direction(tmp_path: Path, row: dict[str, str], change: float) -> None:
     old, new = (written(tmp_path / f"{value}.json", {"rows": [{**row, "value": value}]}) for value in (1.0, 2.0))
-    better, worse = compare(old, new)
+    better, worse, *_ = compare(old, new)
     assert [each.change for each in better + worse] == [change]
 
 
@@ -98,7 +98,7 @@ def test_the_rates_of_loaders_are_better_if_they_are_higher(tmp_path: Path) -> N
         written(tmp_path / f"{rate}.json", {"cases": {"rlds": {"rates": {"ours": rate}, "peer": {"times": rate}}}})
         for rate in (1.0, 2.0)
     )
-    better, worse = compare(old, new)
+    better, worse, *_ = compare(old, new)
     assert ([each.change for each in better], worse) == ([1.0, 1.0], [])
 
 
@@ -116,7 +116,37 @@ def test_the_machine_is_not_a_figure(tmp_path: Path) -> None:
 def test_recorded_results_have_figures_and_equal_themselves(name: str) -> None:
     file = ROOT / "benchmarks" / "results" / f"{name}.json"
     assert len(figures(file)) > 5
-    assert compare(file, file) == ([], [])
+    assert compare(file, file) == ([], [], [], [])
+
+
+def test_figures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
+    old = written(tmp_path / "a.json", {"ms": 2, "lost": 0, "gone": 3, "late": 0, **{f"x{k}": 1 for k in range(7)}})
+    new = written(tmp_path / "b.json", {"ms": 2, "lost": 9, "added": 1, "late": 0})
+    found = compare(old, new)
+    assert found == ([], [], ["gone", *(f"x{k}" for k in range(7))], ["lost"])
+    assert as_text(found, 0.05).splitlines() == [
+        "not in the new results: gone; x0; x1; x2; x3 and 3 more",
+        "from or to 0, so without a ratio: lost",
+        "0 figures are worse and 0 better by more than 5%",
+    ]
+
+
+def test_values_that_are_not_finite_are_not_figures(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"a": NaN, "b": 1e999, "c": 1' + "0" * 400 + ', "d": 2}', encoding="utf-8")
+    assert figures(file) == {"d": 2.0}
+
+
+@pytest.mark.parametrize("noise", [-0.1, 1.1, float("nan")])
+def test_a_noise_that_is_not_a_share_is_refused(tmp_path: Path, noise: float) -> None:
+    file = result(tmp_path / "a.json", fuse=1.0)
+    with pytest.raises(RoboCacheError, match=r"noise: .* is not in 0\.\.1; give a relative difference"):
+        compare(file, file, noise)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="does not exist; give a results file, or a folder of them"):
+        figures(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("content", ["", "[", "{}"])
