@@ -124,7 +124,8 @@ def _register_part(app: Any, name: str) -> None:
     def run(context: typer.Context) -> None:
         if "--help" not in context.args and (missing := part.missing()) is not None:
             raise RoboCacheError(f"bench {name}: needs {missing}")
-        raise typer.Exit(subprocess.run([sys.executable, "-m", *part.command, *context.args]).returncode)
+        program = (sys.executable, "-m", "robocache_ros.bench.suite.part_program", name)
+        raise typer.Exit(subprocess.run([*program, *part.command, *context.args]).returncode)
 
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     words = f"{part.measures[0].upper()}{part.measures[1:]} (--help lists the options)."

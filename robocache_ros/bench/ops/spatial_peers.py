@@ -13,7 +13,6 @@ from robocache_ros.extras import need
 
 LOW, SIZE, SIDE = -16.0, 0.25, 128
 CELLS = SIDE**3
-cupy: Any = need("cupy", "cuda13")
 
 
 def cell_of(points: Tensor) -> Tensor:
@@ -63,11 +62,12 @@ class Naive:
 
     def __init__(self) -> None:
         source = (Path(__file__).parent / "naive_spatial.cu").read_text()
-        self._module = cupy.RawModule(code=source)
+        self._cupy: Any = need("cupy", "cuda13")
+        self._module = self._cupy.RawModule(code=source)
 
     def launch(self, name: str, threads: int, *arguments: Any) -> None:
         """One thread for each of `threads` items."""
-        kernel = self._module.get_function(name)
+        cupy, kernel = self._cupy, self._module.get_function(name)
         packed = [
             cupy.int32(a) if isinstance(a, int) else cupy.float32(a) if isinstance(a, float) else a for a in arguments
         ]

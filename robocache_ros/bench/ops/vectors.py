@@ -87,7 +87,7 @@ class Case:
     def naive(self) -> None:
         """A launch of the naive kernel for each stream, values only."""
         batches, count, pitch = self.out.shape
-        column = 0
+        column, cupy = 0, need("cupy", "cuda13")
         for source, times in zip(self.sources, self.times, strict=True):
             size, width = source.shape[1:]
             pointers = [tensor.data_ptr() for tensor in (source, times, self.targets, self.out)]
@@ -116,7 +116,6 @@ def compiled_lerps(sources: list[Tensor], times: list[Tensor], targets: Tensor) 
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-cupy: Any = need("cupy", "cuda13")
 _naive: list[Any] = []
 
 
@@ -124,7 +123,7 @@ def naive_kernel() -> Any:
     """naive_vectors.cu, compiled once."""
     if not _naive:
         text = (Path(__file__).parent / "naive_vectors.cu").read_text()
-        _naive.append(cupy.RawKernel(text, "naive_resample"))
+        _naive.append(need("cupy", "cuda13").RawKernel(text, "naive_resample"))
     return _naive[0]
 
 

@@ -19,6 +19,10 @@ def _has_gpus() -> bool:
     return torch.cuda.device_count() > 1
 
 
+def _has_cupy() -> bool:
+    return importlib.util.find_spec("cupy") is not None
+
+
 def _has_rclpy() -> bool:
     return importlib.util.find_spec("rclpy") is not None
 
@@ -39,6 +43,7 @@ def _has_recordings() -> bool:
 NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "GPU": (_has_gpu, "a CUDA device that torch finds"),
     "GPUs": (_has_gpus, "two CUDA devices that torch finds"),
+    "CuPy": (_has_cupy, "CuPy: pip install 'robocache_ros[cuda13]', or [cuda12] for an older driver"),
     "ROS": (_has_rclpy, "rclpy: source a ROS 2 installation, or pip install 'robocache_ros[ros]'"),
     "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
     "jpeg": (_has_jpeg, "pip install 'robocache_ros[datasets]', for simplejpeg"),
@@ -110,7 +115,7 @@ PARTS: Mapping[str, Part] = {
     "vectors": Part(
         ("robocache_ros.bench.ops.vectors",),
         "resample and fuse on the GPU, against torch.compile and eager torch",
-        ("GPU",),
+        ("GPU", "CuPy"),
         ("--quick",),
         plot="robocache_ros.bench.ops.plot_vectors",
         limit_s=90.0,
@@ -118,32 +123,35 @@ PARTS: Mapping[str, Part] = {
     "spatial": Part(
         ("robocache_ros.bench.ops.spatial",),
         "voxels, clouds and images on the GPU, against torch.compile and eager torch",
-        ("GPU",),
+        ("GPU", "CuPy"),
         plot="robocache_ros.bench.ops.plot_spatial",
         limit_s=90.0,
     ),
     "tick": Part(
         ("robocache_ros.bench.ops.tick",),
         "a whole tick of the engine, on the GPU and the host",
-        ("GPU",),
+        ("GPU", "CuPy"),
         ("--ticks", "300"),
         limit_s=45.0,
     ),
     "roofline": Part(
         ("robocache_ros.bench.ops.roofline",),
         "each operation's bytes per second against the measured ceilings of the GPU",
-        ("GPU",),
+        ("GPU", "CuPy"),
         limit_s=40.0,
     ),
     "windows": Part(
         ("robocache_ros.bench.ops.windows",),
         "streams with windows beside linear ones",
-        ("GPU",),
+        ("GPU", "CuPy"),
         ("--ticks", "500"),
         limit_s=40.0,
     ),
     "profile": Part(
-        ("robocache_ros.bench.ops.traces",), "traces of a tick, with the time of each kernel", ("GPU",), limit_s=30.0
+        ("robocache_ros.bench.ops.traces",),
+        "traces of a tick, with the time of each kernel",
+        ("GPU", "CuPy"),
+        limit_s=30.0,
     ),
     "live": Part(
         ("robocache_ros", "bench", "live"),

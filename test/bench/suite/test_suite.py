@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from robocache_ros.bench.suite.run_parts import run_suite
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 
+ROOT = Path(__file__).parents[3]
 WORKS, FAILS = Part(("this",), "nothing"), Part(("json.tool", "--no-such-option"), "nothing")
 
 
@@ -133,3 +138,39 @@ def test_other_work_on_the_machine_is_a_disturbance(
     own: float, everything: float, apps: list[str], told: list[str]
 ) -> None:
     assert system_state.disturbances({"gpu_processes": apps}, 10.0, own, everything) == told
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
+@pytest.mark.parametrize("name", ["vectors", "spatial", "roofline"])
+def test_parts_with_kernels_have_help_without_cupy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module(f"robocache_ros.bench.ops.{name}", run_name="__main__")
+
+
+@pytest.mark.parametrize("name", ["vectors", "spatial", "roofline", "tick", "windows", "profile"])
+def test_without_cupy_parts_with_kernels_name_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEEDS, "GPU", (lambda: True, "a GPU"))
+    monkeypatch.setattr(benchmark_parts.importlib.util, "find_spec", lambda _name: None)
+    assert str(PARTS[name].missing()).startswith("CuPy: pip install ")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "from robocache_ros.errors import RoboCacheError; raise RoboCacheError('part: wrong; stop')",
+            "part: wrong; stop",
+        ),
+        ("open('/proc/none/results.json', 'w')", "/proc/none/results.json: No such file or directory; check --out"),
+    ],
+)
+def test_a_mistake_in_a_part_is_one_line(code: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mistaken_part.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "robocache_ros.bench.suite.part_program", "works", "mistaken_part"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"robocache: bench works: {told}")
+    assert done.stderr.count("\n") == 1
