@@ -98,11 +98,12 @@ def make_data(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Also convert so many episodes of this TFDS dataset, such as Bridge, to HDF5."),
     ] = None,
+    bridge_split: Annotated[str, typer.Option(help="The split of it, such as val.")] = "train",
 ) -> None:
     """Write one synthetic dataset of streams from 30 to 333 Hz in several formats."""
     from robocache_ros.bench.formats.make_sets import DEFAULT, make_sets
 
-    for name, path in make_sets(out, file_format or DEFAULT, episodes, seed, bridge).items():
+    for name, path in make_sets(out, file_format or DEFAULT, episodes, seed, bridge, bridge_split).items():
         typer.echo(f"{name}: {path}")
 
 

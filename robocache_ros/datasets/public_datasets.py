@@ -159,8 +159,8 @@ def open_dataset(
     """Open a dataset of any format.
 
     Args:
-        name: rlds, calvin, robomimic, lerobot, lerobot21, webdataset, diffusion_policy, mcap or delta; or an entry
-            point of the group `robocache_ros.datasets`, which is called with `path` and `options` and returns an
+        name: rlds, calvin, robomimic, lerobot, lerobot21, hdf5, webdataset, diffusion_policy, mcap or delta; or an
+            entry point of the group `robocache_ros.datasets`, which is called with `path` and `options` and returns an
             `EpisodeSource`.
         path: the dataset.
         target_hz: see `TimelineDataset`, as the others up to `options`.

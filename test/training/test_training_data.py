@@ -117,6 +117,18 @@ def test_a_split_is_that_of_the_format(tmp_path: Path, reach: Reach) -> None:
         open_for_training(reach.dataset, window=Window(1, 2), split="val")
 
 
+def test_trajectories_of_ones_own_are_trained_on(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "own.hdf5", "w") as file:
+        for name, columns in (("joints", 3), ("actions", 2)):
+            file[f"lift/{name}/values"] = np.random.default_rng(0).random((50, columns), np.float32)
+            file[f"lift/{name}/stamps_s"] = np.arange(50) / 25
+
+    info = data_info(open_for_training(tmp_path / "own.hdf5", file_format="hdf5", window=Window(1, 2)))
+
+    assert (info.streams, info.actions) == ({"joints": 3}, 2)
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match="format: 'zarr' is not one of"):
         open_for_training(tmp_path, file_format="zarr", window=Window())

@@ -28,11 +28,16 @@ EXPORTED = tuple(name for name in FORMATS if name not in ("mcap", "delta"))
 SETS = ("hdf5", "calvin", *EXPORTED)
 DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")
 CALVIN_HZ, CALVIN_COLUMNS, CALVIN_STEPS = 30, 15, 64
-MAX_EPISODES = 100_000
+MAX_EPISODES, MAX_SEED = 100_000, 2**32 - 1
 
 
 def make_sets(
-    out: Path, formats: Sequence[str] = DEFAULT, episodes: int = 20, seed: int = 0, bridge: Path | None = None
+    out: Path,
+    formats: Sequence[str] = DEFAULT,
+    episodes: int = 20,
+    seed: int = 0,
+    bridge: Path | None = None,
+    bridge_split: str = "train",
 ) -> dict[str, Path]:
     """Write the datasets, and return the path of each.
 
@@ -42,18 +47,20 @@ def make_sets(
         episodes: their number.
         seed: of the lengths and the values.
         bridge: folder of a TFDS dataset, of which so many episodes are converted.
+        bridge_split: the split of it.
 
     Errors:
-        RoboCacheError: the folder exists, a format is not known, or the TFDS dataset cannot be read.
+        RoboCacheError: the folder exists or cannot be created, a format is not known, or the TFDS dataset cannot be
+            read: no folder is left then.
     """
-    unknown = [name for name in formats if name not in SETS]
-    if unknown:
-        raise RoboCacheError(f"format: {printable(unknown[0], 40)!r} is not one of {', '.join(SETS)}; choose one")
-    if not 1 <= episodes <= MAX_EPISODES:
-        raise RoboCacheError(f"episodes: {episodes} is not in 1..{MAX_EPISODES:,}; give their number")
-    if out.exists():
-        raise RoboCacheError(f"{printable(out, 80)}: exists; give a new folder")
-    out.mkdir(parents=True)
+    _check(out, formats, episodes, seed)
+    converted = None  # opened first: what cannot be read leaves no folder
+    if bridge is not None:
+        converted = open_dataset("rlds", bridge, target_hz=5, rate_hz=5, split=bridge_split).source
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise RoboCacheError(f"{printable(out, 80)}: {error.strerror}; give another folder") from None
     paths = {}
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
         raw = (out if "hdf5" in formats else Path(folder)) / "trajectories.hdf5"
@@ -67,10 +74,21 @@ def make_sets(
             paths.update({name: out / "exports" / name for name in exported})
         if "calvin" in formats:
             paths["calvin"] = write_calvin(source, out / "calvin")
-        if bridge is not None:
-            dataset = open_dataset("rlds", bridge, target_hz=5, rate_hz=5)
-            paths["bridge"] = write_trajectories(dataset.source, out / "bridge.hdf5", episodes)
+        if converted is not None:
+            paths["bridge"] = write_trajectories(converted, out / "bridge.hdf5", episodes)
     return paths
+
+
+def _check(out: Path, formats: Sequence[str], episodes: int, seed: int) -> None:
+    unknown = [name for name in formats if name not in SETS]
+    if unknown:
+        raise RoboCacheError(f"format: {printable(unknown[0], 40)!r} is not one of {', '.join(SETS)}; choose one")
+    if not 1 <= episodes <= MAX_EPISODES:
+        raise RoboCacheError(f"episodes: {episodes} is not in 1..{MAX_EPISODES:,}; give their number")
+    if out.exists():
+        raise RoboCacheError(f"{printable(out, 80)}: exists; give a new folder")
+    if not 0 <= seed <= MAX_SEED:
+        raise RoboCacheError(f"seed: {seed} is not in 0..{MAX_SEED}; give another")
 
 
 def write_calvin(source: EpisodeSource, folder: Path) -> Path:

@@ -18,6 +18,7 @@ FORMATS = {
     "robomimic": f"{_SOURCES}.robomimic_demos:RobomimicDemos",
     "lerobot": f"{_SOURCES}.lerobot_episodes:LeRobotEpisodes",
     "lerobot21": f"{_SOURCES}.lerobot_episodes:LeRobotEpisodes",
+    "hdf5": f"{_SOURCES}.hdf5.hdf5_trajectories:Hdf5Trajectories",
     "webdataset": f"{_SOURCES}.exports.webdataset_episodes:WebDatasetEpisodes",
     "diffusion_policy": f"{_SOURCES}.exports.replay_buffer:ReplayBufferEpisodes",
     "mcap": f"{_SOURCES}.exports.mcap_episodes:McapEpisodes",

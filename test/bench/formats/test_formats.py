@@ -88,13 +88,18 @@ def test_a_tfds_dataset_is_converted_with_its_images(tmp_path: Path, monkeypatch
     [
         ({"formats": ("parquet",)}, "format: 'parquet' is not one of hdf5, calvin, lerobot"),
         ({"episodes": 0}, "episodes: 0 is not in 1..100,000"),
+        ({"seed": -1}, "seed: -1 is not in 0"),
+        ({"bridge": Path("/nowhere")}, "/nowhere: not a folder; give the folder of a dataset"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match=message):
         make_sets(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(RoboCacheError, match="exists; give a new folder"):
         make_sets(tmp_path)
+    with pytest.raises(RoboCacheError, match="No such file or directory; give another folder"):
+        make_sets(Path("/proc/none/new"))
 
 
 def test_the_command_lists_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
