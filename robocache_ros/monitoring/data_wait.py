@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from robocache_ros.errors import RoboCacheError
+
 Batch = TypeVar("Batch")
 MAX_OPEN = 1024  # waits whose events are not read yet
 
@@ -107,10 +109,15 @@ class DataWaitMeter:
         device: of the training.
         skip: first waits that are left out: workers start and caches fill.
         marks: how time is measured; None: by the device.
+
+    Errors:
+        RoboCacheError: the device is a GPU, and torch finds none.
     """
 
     def __init__(self, device: str | torch.device = "cpu", *, skip: int = 1, marks: Marks | None = None) -> None:
         device = torch.device(device)
+        if marks is None and device.type == "cuda" and not torch.cuda.is_available():
+            raise RoboCacheError(f"device: {device} is not there, torch finds no CUDA device; use cpu")
         self._marks: Marks = marks or (CudaMarks(device) if device.type == "cuda" else HostMarks())
         self._skip = skip
         self._open: deque[tuple[Any, Any]] = deque()  # waits that the device has not reached

@@ -95,8 +95,12 @@ class GPUUtilizationMonitor:
     def __enter__(self) -> GPUUtilizationMonitor:
         return self.start()
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.stop()
+        except RoboCacheError:
+            if kind is None:  # else the error of the body is the one to see
+                raise
 
     @property
     def result(self) -> GPUUtilization:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
@@ -61,5 +62,7 @@ class TrainingMonitor(_Callback):  # type: ignore[misc]
         self._stop()
 
     def _stop(self) -> None:
-        if self._monitor is not None:
-            self.gpu_utilization, self._monitor = self._monitor.stop(), None
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            with suppress(RoboCacheError):  # NVML has failed meanwhile: the training has not
+                self.gpu_utilization = monitor.stop()

@@ -29,6 +29,10 @@ SIGNS = {
     "delta": ("ticks/_delta_log",),
 }
 SPLITS = {"rlds": "split", "calvin": "split", "robomimic": "mask"}  # the option that chooses a part of the episodes
+WITHOUT = {
+    "proprio": "use a dataset with vectors of observations",
+    "actions": "give commands `role: action` in the spec, or export with --action next-observation",
+}
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
 Statistics = dict[str, dict[str, list[float]]]
 
@@ -125,7 +129,7 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     sample = dataset[0]
     for key in ("proprio", "actions"):
         if key not in sample:
-            raise RoboCacheError(f"{dataset!r}: has no {key}; use a dataset that has them")
+            raise RoboCacheError(f"dataset: has no {key}; {WITHOUT[key]}")
     streams = dataset.streams_of(dataset.place(0)[0]).streams.values()
     cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
     statistics = dataset_statistics(dataset)

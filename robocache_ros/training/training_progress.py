@@ -54,7 +54,8 @@ class TrainingProgress:
             self._stack.callback(self._board.close)
         if self._trainer.device.type == "cuda":
             try:
-                self._gpu = self._stack.enter_context(GPUUtilizationMonitor(self._trainer.device.index or 0))
+                self._gpu = GPUUtilizationMonitor(self._trainer.device.index or 0).start()
+                self._stack.callback(self._stop_gpu)
             except RoboCacheError as error:
                 sys.stderr.write(f"GPU utilisation is not shown: {error}\n")
         if self._write is None:
@@ -98,6 +99,13 @@ class TrainingProgress:
         self._write(self._text(values))
         for name, number in values.items() if self._board is not None else ():
             self._board.add_scalar(name, number, step)
+
+    def _stop_gpu(self) -> None:
+        assert self._gpu is not None
+        try:
+            self._gpu.stop()
+        except RoboCacheError as error:  # the training has not failed
+            sys.stderr.write(f"GPU utilisation is of a part of the run: {error}\n")
 
     def _text(self, values: dict[str, float]) -> str:
         gpu = f", GPU {values['gpu_utilization']:.0f} %" if "gpu_utilization" in values else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.monitoring.data_wait import MAX_OPEN
 
@@ -115,3 +116,10 @@ def test_a_gpu_without_work_waits() -> None:
         sum(range(300_000))  # the loader is slow
 
     assert meter.result().total_s > meter.result().waited_s > 0
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    with pytest.raises(RoboCacheError, match="device: cuda:1 is not there, torch finds no CUDA device; use cpu"):
+        DataWaitMeter("cuda:1")

@@ -109,6 +109,19 @@ def test_an_error_while_sampling_is_raised_by_stop() -> None:
     assert nvml.open == 0
 
 
+def test_an_error_of_the_body_of_a_context_is_not_replaced_by_one_of_nvml() -> None:
+    nvml = FakeNvml([60, -1])  # the second one is an error
+
+    def body() -> None:
+        with GPUUtilizationMonitor(interval_s=1e-4, nvml=nvml):
+            assert nvml.taken.wait(10)
+            raise KeyError("of the body")
+
+    with pytest.raises(KeyError, match="of the body"):
+        body()
+    assert nvml.open == 0
+
+
 @pytest.mark.parametrize(("visible", "handle"), [("", 1), ("1,0", 0), ("GPU-aa11,GPU-bb", 1)])
 def test_gpus_are_numbered_as_cuda_sees_them(visible: str, handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from robocache_ros.errors import RoboCacheError
+
 with warnings.catch_warnings():  # of what Lightning imports
     warnings.simplefilter("ignore")
     lightning: Any = pytest.importorskip("lightning.pytorch")
@@ -40,4 +42,19 @@ def test_the_callback_measures_and_logs(tmp_path) -> None:
     assert monitor.data_wait is not None
     assert monitor.data_wait.steps == 14  # between 16 batches, without the first
     assert 0 <= float(trainer.callback_metrics["data_wait_share"]) < 1
+    assert monitor.gpu_utilization is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning
+def test_a_driver_that_fails_does_not_fail_the_training() -> None:
+    from robocache_ros.monitoring.lightning_callback import TrainingMonitor
+
+    class Failing:
+        def stop(self) -> None:
+            raise RoboCacheError("GPU 0: lost; check nvidia-smi")
+
+    monitor = TrainingMonitor()
+    monitor._monitor = Failing()  # type: ignore[assignment]
+    monitor.on_train_end()
+
     assert monitor.gpu_utilization is None

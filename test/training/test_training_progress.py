@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.monitoring import GPUUtilization
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
@@ -37,6 +38,30 @@ def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
     assert ", 0.5 steps/s, " in lines[0]
     assert ", 2 steps/s, " in lines[1]
     assert lines[1].endswith("% waiting for data")
+
+
+def test_a_driver_that_fails_does_not_fail_the_training(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def __init__(self, _device: int) -> None:
+            self.result = GPUUtilization(50.0, 40.0, 60.0, 3)
+
+        def start(self) -> Failing:
+            return self
+
+        def stop(self) -> None:
+            raise RoboCacheError("GPU 0: lost; check nvidia-smi")
+
+    monkeypatch.setattr("robocache_ros.training.training_progress.GPUUtilizationMonitor", Failing)
+    loss = trainer.train_step()
+    trainer.device = torch.device("cuda")
+    lines: list[str] = []
+    with TrainingProgress(trainer, 1, write=lines.append) as progress:
+        progress.update(loss)
+
+    assert lines[0].endswith("waiting for data, GPU 50 %")
+    assert capsys.readouterr().err == "GPU utilisation is of a part of the run: GPU 0: lost; check nvidia-smi\n"
 
 
 def test_a_loss_that_is_not_finite_is_an_error(trainer: Trainer) -> None:
