@@ -99,17 +99,40 @@ def group_tasks(
             sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
             partial(write, group=group),
         )
-        for group in _groups(dataset, bytes_of_row)
+        for group in _groups(dataset, bytes_of_row, GROUP_BYTES)
     ]
 
 
-def _groups(dataset: ExportedDataset, bytes_of_row: int) -> list[range]:
-    """Divide the episodes into groups of consecutive ones, which have about `GROUP_BYTES`, or are a longer episode."""
+def shard_tasks(
+    dataset: ExportedDataset, bytes_of_row: int, shard_bytes: int, write: Callable[..., Any]
+) -> list[FileTask]:
+    """Return a task for each shard of a dataset, a file of complete episodes.
+
+    Args:
+        dataset: the contents.
+        bytes_of_row: that are written, about.
+        shard_bytes: a shard that has about this size is followed by another.
+        write: as of a `FileTask`; called with its episodes as `group`, its number as `shard`, and that of all as
+            `shards` too.
+    """
+    groups = _groups(dataset, bytes_of_row, shard_bytes)
+    return [
+        FileTask(
+            f"shard {shard} of {len(groups)}",
+            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
+            partial(write, group=group, shard=shard, shards=len(groups)),
+        )
+        for shard, group in enumerate(groups)
+    ]
+
+
+def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[range]:
+    """Divide the episodes into groups of consecutive ones, which have about these bytes, or are a longer episode."""
     ends = list(accumulate(length * bytes_of_row for length in dataset.episodes.lengths))
     found, start = [], 0
     for index, end in enumerate(ends):
         before = ends[start - 1] if start else 0
-        if end - before >= GROUP_BYTES or index == len(ends) - 1:
+        if end - before >= nbytes or index == len(ends) - 1:
             found.append(range(start, index + 1))
             start = index + 1
     return found

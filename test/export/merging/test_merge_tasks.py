@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +13,8 @@ from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.engines.task_engine import Resources, Task
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats import FORMATS, file_tasks
+from robocache_ros.export.formats.rlds import rlds_dataset
+from robocache_ros.export.formats.webdataset import webdataset_shards
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.spec import FusionSpec
@@ -43,6 +46,38 @@ def test_several_jobs_give_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(LocalProcesses, "parallel", lambda _self, tasks: 1 if tasks[0].is_long else 3)  # in threads
     assert contents(export(bags, spec, tmp_path / "set", OPTIONS, jobs=3).out) == alone
+
+
+def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (rlds_dataset, webdataset_shards):
+        monkeypatch.setattr(module, "SHARD_BYTES", 1)
+    options, engine = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
+    one = contents(export(bags, spec, tmp_path / "one" / "set", options).out)
+    assert contents(export(bags, spec, tmp_path / "other" / "set", options, engine=engine).out) == one
+    for name in options.formats:
+        tasks = sorted(task for task in engine.tasks if task.startswith(f"{name}: shard"))
+        assert tasks == [f"{name}: shard {index} of {len(tasks)}" for index in range(len(tasks))]
+        assert len(tasks) > 2
+
+
+@pytest.mark.parametrize("module", [rlds_dataset, webdataset_shards], ids=["rlds", "webdataset"])
+def test_shards_have_about_the_stated_size(
+    module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    format_ = "rlds" if module is rlds_dataset else "webdataset"
+    options = replace(OPTIONS, formats=(format_,), media="image", split_s=0.1)
+
+    def sizes(name: str) -> list[int]:
+        out = export(bags, spec, tmp_path / name, options, report=False).out
+        return [file.stat().st_size for file in sorted(out.rglob("*train*"))]
+
+    (whole,) = sizes("whole")
+    monkeypatch.setattr(module, "SHARD_BYTES", whole // 4)
+    shards = sizes("shards")
+    assert 3 <= len(shards) <= 5
+    assert all(whole // 8 < size < whole // 2 for size in shards[:-1])
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -22,7 +22,7 @@ from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_json, write_provenance
-from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, shard_tasks
 from robocache_ros.export.formats.held_values import HeldBytes, array_or_zeros
 from robocache_ros.export.formats.rlds.tfds_metadata import dataset_info, episode_features
 from robocache_ros.extras import need
@@ -31,7 +31,7 @@ from robocache_ros.tfrecord.example import BytesList, Feature, encode_example
 from robocache_ros.tfrecord.framing import RECORD_BYTES, RecordWriter
 
 NAME, VERSION = "robocache", "1.0.0"  # tfds.builder("robocache", data_dir=...) finds the dataset by them
-SHARD_BYTES = 256 << 20  # a file that has reached this size is followed by another
+SHARD_BYTES = 256 << 20  # a file that has about this size is followed by another
 ZLIB_LEVEL = 1  # higher levels take several times as long for depth images that are a tenth smaller
 
 
@@ -58,13 +58,12 @@ class RldsFormat(WrittenByTasks):
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return the task that writes the records."""
-        of_row = row_bytes(dataset, _Contents(dataset).encodings) + arrays_bytes(dataset)
-        return [FileTask("records", dataset.frames * of_row, _write_shards)]
+        """Return a task for each file of records."""
+        return shard_tasks(dataset, _Contents(dataset).step_bytes(), SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata. dataset_info.json, by which TFDS recognizes the dataset, is written last."""
-        ((shards, nbytes),) = results
+        shards, nbytes = [len(group) for group, _ in results], sum(size for _, size in results)
         folder, contents = folder / NAME / VERSION, _Contents(dataset)
         folder.mkdir(parents=True, exist_ok=True)
         features = episode_features(dataset, contents.encodings, contents.windows)
@@ -85,6 +84,25 @@ class _Contents:
 
     def features(self, episode: Episode) -> dict[str, Feature]:
         """Return the features of an episode. Images and arrays are read when they are encoded."""
+        found = self._numbers(episode)
+        for name, encoding in self.encodings.items():
+            images = episode.images(name, encoding)
+            held = HeldBytes(images.samples, images.__getitem__)
+            found[f"steps/observation/{name}"] = BytesList(held, images.sizes.tolist())
+        for name in self.dataset.arrays:
+            found[f"steps/observation/{name}"] = BytesList(_compressed(episode.arrays(name)))
+        return found
+
+    def step_bytes(self) -> int:
+        """Return about how many bytes a step takes: in the first episode, with the array in the middle of it."""
+        episode = self.dataset.episodes[0]
+        nbytes, _ = encode_example(self._numbers(episode))
+        nbytes += sum(int(episode.images(name, encoding).sizes.sum()) for name, encoding in self.encodings.items())
+        arrays = (len(_compressed(episode.arrays(name))[episode.length // 2]) for name in self.dataset.arrays)
+        return nbytes // int(episode.length) + sum(arrays)
+
+    def _numbers(self, episode: Episode) -> dict[str, Feature]:
+        """Return the features without images and arrays."""
         length = episode.length
         steps = np.arange(length)
         found: dict[str, Any] = {
@@ -106,12 +124,6 @@ class _Contents:
         for stream in self.windows:
             found[f"observation/{stream.name}"] = episode.vector(stream.name)
             found[f"robocache/sample_age_ms/{stream.name}"] = episode.window_ages_ms(stream.name)
-        for name, encoding in self.encodings.items():
-            images = episode.images(name, encoding)
-            held = HeldBytes(images.samples, images.__getitem__)
-            found[f"observation/{name}"] = BytesList(held, images.sizes.tolist())
-        for name in self.dataset.arrays:
-            found[f"observation/{name}"] = BytesList(_compressed(episode.arrays(name)))
         success = -1 if episode.success is None else int(episode.success)
         return {
             **{f"steps/{name}": values for name, values in found.items()},
@@ -121,22 +133,15 @@ class _Contents:
         }
 
 
-def _write_shards(dataset: ExportedDataset, folder: Path) -> tuple[list[int], int]:
-    """Write the episodes; return the number of episodes in each file, and the bytes of all episodes."""
+def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> tuple[range, int]:
+    """Write the records of some episodes; return the episodes, and the bytes of the records."""
     folder, contents = folder / NAME / VERSION, _Contents(dataset)
     folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    lengths: list[int] = []
     total = 0
-    writer: RecordWriter | None = None
+    writer = RecordWriter(folder / f"{NAME}-train.tfrecord-{shard:05d}-of-{shards:05d}")
     try:
-        for episode in dataset.episodes:
-            if writer is None or writer.nbytes >= SHARD_BYTES:
-                if writer:
-                    writer.close()
-                paths.append(folder / f"shard-{len(paths):05d}")
-                lengths.append(0)
-                writer = RecordWriter(paths[-1])
+        for index in group:
+            episode = dataset.episodes[index]
             nbytes, chunks = encode_example(contents.features(episode))
             if nbytes > RECORD_BYTES:
                 raise RoboCacheError(
@@ -144,14 +149,10 @@ def _write_shards(dataset: ExportedDataset, folder: Path) -> tuple[list[int], in
                     "bytes, and rlds holds 2 GiB at most; use smaller images or shorter episodes"
                 )
             writer.write(nbytes, chunks)
-            lengths[-1] += 1
             total += nbytes
     finally:
-        if writer:
-            writer.close()
-    for index, path in enumerate(paths):  # the names contain the number of files
-        path.rename(folder / f"{NAME}-train.tfrecord-{index:05d}-of-{len(paths):05d}")
-    return lengths, total
+        writer.close()
+    return group, total
 
 
 def _compressed(arrays: StoredArrays) -> HeldBytes:

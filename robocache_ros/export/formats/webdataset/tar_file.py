@@ -6,6 +6,11 @@ import tarfile
 from pathlib import Path
 
 
+def member_bytes(nbytes: int) -> int:
+    """Return the bytes of a member of a tar file, given those of its data."""
+    return tarfile.BLOCKSIZE * (1 - -nbytes // tarfile.BLOCKSIZE)
+
+
 class TarWriter:
     """Writes a tar file. Unlike that of Python's tarfile, its memory does not grow with the number of members."""
 

@@ -27,12 +27,12 @@ from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDatase
 from robocache_ros.export.dataset.features import ACTION, STATE, WINDOW
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.dataset_json import write_json, write_provenance
-from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, arrays_bytes, row_bytes
+from robocache_ros.export.formats.file_tasks import FileTask, WrittenByTasks, shard_tasks
 from robocache_ros.export.formats.held_values import HeldBytes, array_or_zeros
-from robocache_ros.export.formats.webdataset.tar_file import TarWriter
+from robocache_ros.export.formats.webdataset.tar_file import TarWriter, member_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 
-SHARD_BYTES = 64 << 20  # a shard that has reached this size is followed by another, at the next episode
+SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
 EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
@@ -58,13 +58,11 @@ class WebDatasetFormat(WrittenByTasks):
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
-        """Return the task that writes the samples. Memory: one sample."""
-        of_row = row_bytes(dataset, dataset.encodings(WEBDATASET.encoding)) + arrays_bytes(dataset)
-        return [FileTask("samples", dataset.frames * of_row, _write_shards)]
+        """Return a task for each shard. Memory: one sample."""
+        return shard_tasks(dataset, _sample_bytes(dataset), SHARD_BYTES, _write_shard)
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
-        (shards,) = results
         write_provenance(folder / "robocache.json", dataset, dataset.encodings(WEBDATASET.encoding))
         write_json(folder / "stats.json", _stats(dataset))
         episodes = [
@@ -80,34 +78,32 @@ class WebDatasetFormat(WrittenByTasks):
         columns = {field: dataset.features[name].names for name, field in names.items() if name in dataset.features}
         write_json(
             folder / "dataset.json",
-            {"rate_hz": dataset.rate_hz, "shards": shards, "episodes": episodes, "columns": columns},
+            {"rate_hz": dataset.rate_hz, "shards": list(results), "episodes": episodes, "columns": columns},
         )
 
 
-def _write_shards(dataset: ExportedDataset, folder: Path) -> list[dict[str, Any]]:
-    """Write the samples; return the name, and the number of episodes, samples and bytes of each shard."""
-    shards: list[dict[str, Any]] = []
-    tar: TarWriter | None = None
+def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: int, shards: int) -> dict[str, Any]:
+    """Write the samples of some episodes; return the name of the file, and its episodes, samples and bytes."""
+    path, samples, complete = folder / f"train-{shard:06d}.tar", 0, False
+    tar = TarWriter(path)
     try:
-        for episode in dataset.episodes:
-            if tar is None or tar.nbytes >= SHARD_BYTES:
-                if tar:
-                    tar.close()
-                tar = TarWriter(folder / f"train-{len(shards):06d}.tar")
-                shards.append({"name": tar.path.name, "episodes": 0, "samples": 0})
+        for index in group:
+            episode = dataset.episodes[index]
             fields = _fields(dataset, episode)
             for tick in range(episode.length):
                 for name, data_of in fields.items():
                     tar.write(f"{episode.index:06d}_{tick:06d}.{name}", data_of(tick))
-            shards[-1]["episodes"] += 1
-            shards[-1]["samples"] += episode.length
-        if tar:
-            tar.close()
-    except BaseException:
-        if tar:
-            tar.close(complete=False)
-        raise
-    return [{**shard, "bytes": (folder / shard["name"]).stat().st_size} for shard in shards]
+            samples += episode.length
+        complete = True
+    finally:
+        tar.close(complete=complete)
+    return {"name": path.name, "episodes": len(group), "samples": samples, "bytes": path.stat().st_size}
+
+
+def _sample_bytes(dataset: ExportedDataset) -> int:
+    """Return about how many bytes a sample takes: those of the one in the middle of the first episode."""
+    episode = dataset.episodes[0]
+    return sum(member_bytes(len(data_of(episode.length // 2))) for data_of in _fields(dataset, episode).values())
 
 
 def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
