@@ -27,6 +27,8 @@ from test.training.conftest import Reach
 from test.training.reach.reach_trials import final_distances
 
 SUCCESS_M = 0.05
+# 12 to 20 mm with other seeds of the weights and the order; 31 and 50 mm if the actions are those of 200 ms later.
+MEAN_M = 0.025
 SEEDS = range(1000, 1020)  # of 20 starts; the demonstrations have others
 STEPS = {"tiny": 200, "diffusion-tiny": 300}
 
@@ -77,4 +79,4 @@ def test_a_trained_policy_reaches_the_goal_and_an_untrained_one_does_not(
 
     assert (untrained < SUCCESS_M).mean() <= 0.1
     assert (trained < SUCCESS_M).mean() >= 0.9
-    assert trained.mean() < untrained.mean() / 10
+    assert trained.mean() < MEAN_M < untrained.mean() / 10
