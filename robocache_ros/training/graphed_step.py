@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -29,6 +30,7 @@ class GraphedStep:
         self._loss: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._calls = 0
+        _STEPS.add(self)
 
     def __call__(self, batches: StepBatches) -> Tensor:
         """Run a step and return its loss."""
@@ -43,13 +45,29 @@ class GraphedStep:
         if self._graph is None:
             self._batches = [{key: value.clone() for key, value in batch.items()} for batch in batches]
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # Threads of a loader, which pin memory, go on meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batches)
         for own, batch in zip(self._batches, batches, strict=True):
             fill(own, batch)
         self._graph.replay()
         assert self._loss is not None
         return self._loss.clone()
+
+    def release(self) -> None:
+        """Free the graph; the next step captures another one."""
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._loss, self._batches = None, None, []
+
+
+_STEPS: weakref.WeakSet[GraphedStep] = weakref.WeakSet()
+
+
+def release_graphs() -> None:
+    """Free the graphs of all steps of this process. A process group that they use can be destroyed only then."""
+    for step in list(_STEPS):
+        step.release()
 
 
 def fill(own: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:

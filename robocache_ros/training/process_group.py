@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.graphed_step import release_graphs
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ def process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield ProcessGroup(here)
         return
+    os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # gradients are exchanged beside other operations
     distributed.init_process_group("nccl" if gpu else "gloo")
     try:
         yield ProcessGroup(here, distributed.get_rank(), distributed.get_world_size())
     finally:
+        release_graphs()
         distributed.destroy_process_group()

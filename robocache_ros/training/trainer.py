@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.monitoring import DataWaitMeter
+from robocache_ros.training.gradient_exchange import GradientExchange
 from robocache_ros.training.graphed_step import GraphedStep
 from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
-VERSION = 1
+VERSION = 2
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,17 +66,17 @@ class Trainer:
         self.step = 0
         self.data_wait = DataWaitMeter(self.device)
         self._parameters = list(policy.parameters())
-        self.average = [p.detach().clone() for p in self._parameters] if options.average else None
-        self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
         self._parallel = distributed.is_available() and distributed.is_initialized()
         self._graph = self._uses_graph()
-        self._optimizer = self._make_optimizer()
-        self._model: Any = policy
+        self._exchange: GradientExchange | None = None
         if self._parallel:
-            devices = [self.device] if self.device.type == "cuda" else None
-            self._model = DistributedDataParallel(policy, devices, gradient_as_bucket_view=True)
-        if options.compile:
-            self._model = torch.compile(self._model)
+            dtype = torch.bfloat16 if options.bf16_gradients else torch.float32
+            self._exchange = GradientExchange(self._parameters, list(policy.buffers()), dtype=dtype)
+        self.average = [p.detach().clone() for p in self._parameters] if options.average else None
+        self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
+        groups = self._exchange.groups if self._exchange is not None else [self._parameters]
+        self._optimizers = [self._make_optimizer(group) for group in groups]
+        self._model: Any = torch.compile(policy, dynamic=False) if options.compile else policy
         self._step_on: Any = GraphedStep(self._plain_step) if self._graph else self._plain_step
         self._batches: Iterator[Mapping[str, Any]] | None = None
         torch.manual_seed(options.seed + (distributed.get_rank() if self._parallel else 0))
@@ -85,11 +84,12 @@ class Trainer:
     def train_step(self) -> Tensor:
         """Run a step and return its loss, a scalar on the device: reading it waits for the device."""
         rate = self.options.rate_at(self.step)
-        for group in self._optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
         # A graph reads all batches of its step; without one, a step takes them one by one.
         batches: Any = (self._next() for _ in range(self.options.accumulate))
         loss: Tensor = self._step_on(list(batches) if self._graph else batches)
@@ -110,7 +110,7 @@ class Trainer:
             "step": self.step,
             "policy": self.policy.state_dict(),
             "average": self.average,
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "ranks": ranks,
         }
 
@@ -131,10 +131,12 @@ class Trainer:
         mine = ranks[rank]
         self.loader.load_state_dict(mine["loader"])
         self.policy.load_state_dict(state["policy"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        if self._graph:
-            for group in self._optimizer.param_groups:
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+            for group in optimizer.param_groups if self._graph else ():
                 group["lr"] = torch.tensor(0.0, device=self.device)  # set by each step
+        if self._graph:
+            self._step_on = GraphedStep(self._plain_step)  # the old graph has the old state of the optimizer
         for value, saved in zip(self.average or (), state["average"] or (), strict=True):
             value.copy_(saved)
         torch.set_rng_state(mine["random"].cpu())
@@ -146,19 +148,16 @@ class Trainer:
     def _uses_graph(self) -> bool:
         if not self.options.cuda_graph:
             return False
-        if self._parallel:
-            _LOG.warning("cuda_graph: steps run without a graph, because several processes exchange gradients")
-            return False
         if self.device.type != "cuda":
             raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
         return True
 
-    def _make_optimizer(self) -> torch.optim.AdamW:
+    def _make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.AdamW:
         options = self.options
         # A graph reads the learning rate from memory, so that it can change.
         rate: Any = torch.tensor(options.learning_rate, device=self.device) if self._graph else 0.0
         return torch.optim.AdamW(
-            self._parameters,
+            parameters,
             rate,
             weight_decay=options.weight_decay,
             fused=self.device.type == "cuda",
@@ -168,21 +167,30 @@ class Trainer:
     def _plain_step(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
         """A step on `accumulate` batches, which a CUDA graph can capture."""
         count = self.options.accumulate
-        self._optimizer.zero_grad(set_to_none=True)
+        for each in self._parameters:
+            each.grad = None
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
-            # Gradients are exchanged once per step.
-            with nullcontext() if number == count or not self._parallel else self._unsynchronised():
-                loss = self._loss(batch) / count
+            loss = self._loss(batch) / count
+            if self._exchange is not None and number == count:  # once per step
+                self._exchange.arm()
+            # Not in a thread of its own, which a small step would spend more time on than on its operations.
+            with torch.autograd.set_multithreading_enabled(False):
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         self._apply_gradients()
         return total
 
     def _apply_gradients(self) -> None:
+        if self._exchange is not None:
+            self._exchange.finish()
         if self.options.clip_norm:
+            for number in range(len(self._optimizers)):
+                self._await(number)
             torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
-        self._optimizer.step()
+        for number, optimizer in enumerate(self._optimizers):
+            self._await(number)
+            optimizer.step()
         if self.average is not None:
             self._update_average(self.average, self._parameters, 0)
 
@@ -192,8 +200,10 @@ class Trainer:
             loss: Tensor = self._model(batch)
         return loss
 
-    def _unsynchronised(self) -> Any:
-        return self._model.no_sync()
+    def _await(self, number: int) -> None:
+        """Wait for the gradients of an optimizer."""
+        if self._exchange is not None:
+            self._exchange.wait(number)
 
     def _next(self) -> dict[str, Tensor]:
         """The next batch, of the next epoch if one is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Iterator
 from itertools import pairwise
@@ -146,12 +147,14 @@ def process_group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("process_group")
-def test_with_several_processes_steps_run_without_a_graph(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING"):
-        seen = losses(trainer(cuda_graph=True, accumulate=2), 3)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"clip_norm": 0.0}], ids=str)
+def test_a_group_of_one_process_has_the_losses_of_one_alone(options: dict[str, Any]) -> None:
+    exchanged = losses(trainer(**options), 4)
+    torch.distributed.destroy_process_group()
+    alone = losses(trainer(**options), 4)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
-    assert "cuda_graph: steps run without a graph, because several processes exchange gradients" in caplog.text
-    assert seen == losses(trainer(accumulate=2), 3)
+    assert exchanged == alone
 
 
 def test_a_graph_refuses_a_batch_of_another_shape() -> None:
@@ -172,7 +175,7 @@ def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 0}, "of version 0, here 1"),
+        ({"version": 0}, "of version 0, here 2"),
         ({"ranks": [{}, {}]}, "of 2 processes, here 1; start as many"),
         ({"average": None}, "with another option `average`"),
     ],
@@ -185,6 +188,7 @@ def test_a_state_of_another_training_is_refused(change: dict[str, Any], message:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:TensorFloat32")  # of torch's compiler
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"compile": True}], ids=str)
 def test_a_cuda_graph_has_the_losses_of_the_steps_it_replays(options: dict[str, Any]) -> None:
     CONFIGS["plain"] = PolicyConfig(**{**vars(CONFIGS["transformer"]), "dropout": 0.0})
@@ -224,3 +228,16 @@ def test_on_a_gpu_a_resumed_run_has_the_very_same_losses(cuda_graph: bool) -> No
 
     # Random numbers of a graph come from the same generator as those of plain steps.
     assert before + after == pytest.approx(expected, rel=1e-5 if cuda_graph else 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("deterministic")
+def test_a_graph_is_captured_anew_for_a_state_that_is_loaded() -> None:
+    used = trainer("diffusion", device="cuda", cuda_graph=True, deterministic=True)
+    losses(used, 5)
+    state = copy.deepcopy(used.state_dict())
+    expected = losses(used, 7)
+
+    used.load_state_dict(state)
+
+    assert losses(used, 7) == pytest.approx(expected, rel=1e-5)
