@@ -63,7 +63,6 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         self._shares = np.array([weights[name] for name in self.names], np.float64)
         self._shares /= self._shares.sum()
         self._count, self._seed = count, seed
-        self._epoch: int | None = None
         self.set_epoch(0)
 
     def __len__(self) -> int:
@@ -89,10 +88,7 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         return replace(found, texts={**found.texts, "dataset": self.names[dataset]})
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of an epoch, unless it is the one that was drawn last."""
-        if epoch == self._epoch:
-            return
-        self._epoch = epoch
+        """Draw the order of an epoch."""
         random = np.random.default_rng((self._seed, epoch))
         self._dataset = random.choice(len(self.datasets), self._count, p=self._shares).astype(np.int32)
         self._sample = np.empty(self._count, np.int64)

@@ -177,18 +177,6 @@ def test_the_order_of_a_mixture_follows_from_seed_and_epoch() -> None:
     assert orders[0] != orders[2] != orders[3] != orders[0]
 
 
-def test_an_epoch_of_a_mixture_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    mixture = WeightedMixture({"a": TimelineDataset(Source(*[2] * 40))}, {"a": 1.0})
-    mixture.set_epoch(1)
-    order = [mixture.place(k) for k in range(40)]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np.random, "default_rng", None)
-        mixture.set_epoch(1)
-
-    assert [mixture.place(k) for k in range(40)] == order
-
-
 def test_a_mixture_without_a_weight_is_refused() -> None:
     with pytest.raises(RoboCacheError, match=r"b: weight 0.0, 1 samples"):
         WeightedMixture({"b": TimelineDataset(Source(3))}, {"a": 1.0})

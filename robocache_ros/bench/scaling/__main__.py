@@ -25,7 +25,7 @@ from robocache_ros.bench.training.row_process import ProcessEndedError, lines_of
 from robocache_ros.bench.training.training_report import machine, replace
 
 COUNTS = (1, 2, 4, 8)
-FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 5.0, "device": "cuda"}
+FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 4.0, "device": "cuda"}
 QUICK: dict[str, Any] = {"policy": "tiny", "batch": 4, "n_obs": 4, "seconds": 0.01, "device": "cpu"}
 # Not as a module: the workers of a loader would import it, and torch with it.
 PROCESS = "from robocache_ros.bench.scaling.scaling_process import main; main()"

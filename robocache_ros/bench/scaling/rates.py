@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from robocache_ros.training.graphed_step import WARM_UP
 from robocache_ros.training.process_group import ProcessGroup
 
 
@@ -21,7 +22,7 @@ def rate(step: Callable[[], Any], seconds: float, samples: int, group: ProcessGr
         samples: of a step of one process.
         group: the processes.
     """
-    for _ in range(3):
+    for _ in range(WARM_UP + 5):  # a step is compiled and captured
         step()
     steps = max(1, round(seconds / _timed(step, 2, group) * 2))
     return steps * samples * group.size / _timed(step, steps, group)

@@ -7,24 +7,37 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from robocache_ros import Stream, fuse
 from robocache_ros.bench.scaling.rates import endless, rate
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from robocache_ros.datasets import TimelineLoader, Window
+from robocache_ros.training.graphed_step import release_graphs
 from robocache_ros.training.policies.make_policy import make_policy
+from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import ProcessGroup, process_group
 from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_options import TrainingOptions
 
 MODES = ("weak", "strong")
-WHAT = ("loading", "preprocessing", "training")
+TRAINING = "training"
+GRAPH: dict[str, Any] = {"cuda_graph": True}
+# By the name of the row: the options of our trainer. Of one process, which exchanges nothing, two of them are one.
+OURS: dict[str, dict[str, Any]] = {
+    TRAINING: {},
+    "training, CUDA graph": GRAPH,
+    "training, CUDA graph, bfloat16 gradients": {**GRAPH, "bf16_gradients": True},
+}
+PEER, APART = "training, DistributedDataParallel", "training, nothing exchanged"
 SAMPLES, TICKS, WIDTH = 500, 250, 256  # of the streams that are preprocessed
+TOGETHER = 8  # batches that are preprocessed at once: one takes the GPU no longer than the CPU takes to launch it
 
 
 def main() -> None:
@@ -32,6 +45,8 @@ def main() -> None:
     wanted: dict[str, Any] = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(wanted["limit_s"] * 0.8)
     with process_group(wanted["device"]) as group:
+        if group.device.type == "cuda":
+            keep_to_share(group.rank, torch.cuda.device_count())
         for row in measured(wanted, group):
             if group.first:
                 sys.stdout.write(json.dumps(row) + "\n")
@@ -44,30 +59,39 @@ def measured(wanted: dict[str, Any], group: ProcessGroup) -> Iterator[dict[str, 
     about = {"policy": wanted["policy"], "device": group.device.type, "processes": group.size}
     for mode in MODES[: 1 if group.size == 1 else 2]:  # they are the same for one process
         batch = max(1, wanted["batch"] // (group.size if mode == "strong" else 1))
-        window = Window(wanted["n_obs"], 16, 1)
-        with _Steps(wanted, batch, window, group) as steps:
-            for what, step in steps.all().items():
-                found = rate(step, wanted["seconds"], batch, group)
-                for name in MODES if group.size == 1 else (mode,):
-                    yield {"mode": name, "what": what, **about, "batch": batch, "samples_per_s": found}
+        with _Steps(wanted, batch, group) as steps:
+            for names, make in steps.all(mode).items():
+                step, samples = make()
+                found = rate(step, wanted["seconds"], samples, group)
+                for row_mode in MODES if group.size == 1 else (mode,):
+                    for what in names:
+                        yield {"mode": row_mode, "what": what, **about, "batch": batch, "samples_per_s": found}
+                del step
+                release_graphs()
+
+
+class Step(NamedTuple):
+    """A step of a process, and its samples."""
+
+    run: Callable[[], Any]
+    samples: int
+
+
+Maker = Callable[[], Step]
 
 
 class _Steps:
-    """What is measured, by its name."""
+    """What is measured."""
 
-    def __init__(self, wanted: dict[str, Any], batch: int, window: Window, group: ProcessGroup) -> None:
-        gpu, self._batch = group.device.type == "cuda", batch
-        self._device = group.device
-        dataset = mixed_rate_dataset(Path(wanted["episodes"]), window)
-        workers = max(1, (os.cpu_count() or 2) // group.size - 1) if gpu else 0
+    def __init__(self, wanted: dict[str, Any], batch: int, group: ProcessGroup) -> None:
+        self._wanted, self._batch, self._group = wanted, batch, group
+        self._gpu, self._device = group.device.type == "cuda", group.device
+        self._window = Window(wanted["n_obs"], 16, 1)
+        dataset = mixed_rate_dataset(Path(wanted["episodes"]), self._window)
+        workers = max(1, len(os.sched_getaffinity(0)) - 2) if self._gpu else 0
         self._loader = TimelineLoader(
             dataset, batch, shuffle=True, drop_last=True, workers=workers, device=group.device
         )
-        torch.manual_seed(0)
-        shape = {"proprio": COLUMNS, "actions": ACTIONS, "n_obs": window.n_obs, "horizon": window.horizon}
-        policy = make_policy(PolicyConfig(**{**PRESETS[wanted["policy"]], **shape}))
-        options = TrainingOptions(bf16=gpu, compile=gpu, average=0.0, clip_norm=0.0)
-        self._trainer = Trainer(policy, self._loader, options, group.device)
 
     def __enter__(self) -> _Steps:
         return self
@@ -75,19 +99,91 @@ class _Steps:
     def __exit__(self, *_: object) -> None:
         self._loader.close()
 
-    def all(self) -> dict[str, Callable[[], Any]]:
-        """Return a function for each step."""
-        batches = endless(self._loader)
-        loading = dict.fromkeys(WHAT[:1], lambda: next(batches))
-        return {**loading, WHAT[1]: self._preprocessing(), WHAT[2]: self._trainer.train_step}
+    def all(self, mode: str) -> dict[tuple[str, ...], Maker]:
+        """Return what makes each step, by the names of its rows."""
+        found: dict[tuple[str, ...], Maker] = {
+            ("loading",): self._loading,
+            ("preprocessing",): self._preprocessing,
+        }
+        if self._group.size == 1:
+            found[TRAINING, PEER, APART] = lambda: self._ours({})
+            if self._gpu:
+                found[tuple(name for name in OURS if name != TRAINING)] = lambda: self._ours(GRAPH)
+            return found
+        for name, options in OURS.items():
+            if self._gpu or not options:
+                found[(name,)] = partial(self._ours, options)
+        if mode == "weak":
+            found[(PEER,)] = lambda: self._plain(parallel=True)
+            found[(APART,)] = lambda: self._plain(parallel=False)
+        return found
 
-    def _preprocessing(self) -> Callable[[], Any]:
+    def _policy(self) -> Policy:
+        torch.manual_seed(0)
+        shape = {
+            "proprio": COLUMNS,
+            "actions": ACTIONS,
+            "n_obs": self._window.n_obs,
+            "horizon": self._window.horizon,
+        }
+        return make_policy(PolicyConfig(**{**PRESETS[self._wanted["policy"]], **shape}))
+
+    def _ours(self, options: dict[str, Any]) -> Step:
+        """A step of our trainer."""
+        chosen = TrainingOptions(bf16=self._gpu, compile=self._gpu, average=0.0, clip_norm=0.0, **options)
+        return Step(Trainer(self._policy(), self._loader, chosen, self._device).train_step, self._batch)
+
+    def _plain(self, *, parallel: bool) -> Step:
+        """The same step with DistributedDataParallel, or of processes that exchange nothing."""
+        policy: Any = self._policy().to(self._device)
+        keys = policy.config.keys
+        optimizer = torch.optim.AdamW(policy.parameters(), fused=self._gpu)
+        if self._gpu:
+            policy = torch.compile(policy, dynamic=False)
+        if parallel:
+            devices = [self._device] if self._gpu else None
+            policy = DistributedDataParallel(policy, devices, gradient_as_bucket_view=True)
+        batches = endless(self._loader)
+
+        def step() -> None:
+            batch = next(batches)
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(self._device.type, torch.bfloat16, self._gpu):
+                loss = policy({key: batch[key] for key in keys})
+            loss.backward()
+            optimizer.step()
+
+        return Step(step, self._batch)
+
+    def _loading(self) -> Step:
+        batches = endless(self._loader)
+        return Step(lambda: next(batches), self._batch)
+
+    def _preprocessing(self) -> Step:
         """Fuse streams that are on the device."""
-        stamps = torch.arange(SAMPLES, device=self._device).expand(self._batch, -1).contiguous() * 10_000_000
+        samples = self._batch * TOGETHER
+        stamps = torch.arange(SAMPLES, device=self._device).expand(samples, -1).contiguous() * 10_000_000
         ticks = torch.arange(TICKS, device=self._device) * 20_000_000
-        values = torch.randn(self._batch, SAMPLES, WIDTH, device=self._device).bfloat16()
+        values = torch.randn(samples, SAMPLES, WIDTH, device=self._device).bfloat16()
         streams = [Stream(values, stamps)]
-        return lambda: fuse(streams, ticks)
+        return Step(lambda: fuse(streams, ticks), samples)
+
+
+def keep_to_share(rank: int, shares: int) -> None:
+    """Run this process, and those that it starts, on its share of the cores: as many whether it runs alone or not."""
+    cpus = sorted(os.sched_getaffinity(0), key=_core)  # the threads of a core belong to one share
+    size = max(1, len(cpus) // shares)
+    os.sched_setaffinity(0, cpus[rank * size : (rank + 1) * size])
+
+
+def _core(cpu: int) -> tuple[int, int, int]:
+    """The processor and the core of a CPU of Linux, and its own number."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        package, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        return 0, cpu, cpu
+    return package, core, cpu
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from robocache_ros.bench.scaling import __main__ as bench
 from robocache_ros.bench.scaling.rates import table
+from robocache_ros.bench.scaling.scaling_process import APART, PEER, keep_to_share
 
 pytest.importorskip("h5py")
 
@@ -18,15 +20,16 @@ def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 
     rows = json.loads((tmp_path / "scaling.json").read_text())["rows"]
-    assert {(row["mode"], row["what"], row["processes"]) for row in rows} == {
-        (mode, what, count)
+    ours, peers = {"loading", "preprocessing", "training"}, {PEER, APART}
+    assert {(row["mode"], row["processes"], row["what"]) for row in rows} == {
+        (mode, count, what)
         for mode in ("weak", "strong")
-        for what in ("loading", "preprocessing", "training")
         for count in (1, 2)
+        for what in (ours | peers if mode == "weak" or count == 1 else ours)
     }
     assert {(row["mode"], row["batch"]) for row in rows if row["processes"] == 2} == {("weak", 4), ("strong", 2)}
     text = (tmp_path / "scaling.md").read_text()
-    assert text.count("100.0%") == 6
+    assert text.count("100.0%") == 10
     assert "8 processes: not measured, needs 8 GPUs." in text
 
 
@@ -51,3 +54,18 @@ def test_the_efficiency_is_that_of_the_last_rows() -> None:
         "| weak, loading, tiny, cuda | 2 | 19 | 95.0% |",
     ]
     assert "needs a run with 1 process" in table(rows[2:])
+
+
+def test_processes_share_the_cores_without_overlap() -> None:
+    cpus = os.sched_getaffinity(0)
+    try:
+        shares = []
+        for rank in range(2):
+            keep_to_share(rank, 2)
+            shares.append(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cpus)
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+    assert len(shares[0]) == len(shares[1]) == max(1, len(cpus) // 2)
+    assert not shares[0] & shares[1]

@@ -156,14 +156,6 @@ def test_a_batch_over_the_limit_is_refused(counting: Counting) -> None:
         list(TimelineLoader(counting, 4, max_batch_bytes=1000))
 
 
-def test_errors_do_not_use_up_the_memory_of_batches(counting: Counting) -> None:
-    loader = TimelineLoader(counting, 4, max_batch_bytes=1000)
-
-    for _ in range(5):
-        with pytest.raises(RoboCacheError, match="use a smaller batch_size"):
-            list(loader)
-
-
 def test_batches_that_are_kept_do_not_change_while_others_are_read() -> None:
     kept = list(TimelineLoader(Counting(), 2))
 

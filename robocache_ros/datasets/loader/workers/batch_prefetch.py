@@ -140,20 +140,16 @@ class Prefetcher:
         if self._stream is None:
             lent = description.layout is None and self._lent < LENT
             block = self._lend(slot, description.nbytes) if lent else host[: description.copied].clone()
-            try:
-                item = self._aligned(description, host, block, widths)
-            finally:
-                if not lent:
-                    self._pool.release(slot)
+            item = self._aligned(description, host, block, widths)
+            if not lent:
+                self._pool.release(slot)
             return item if item.batch is None else item._replace(batch=finish(item.batch))
         with torch.cuda.stream(self._stream):
             block = host[: description.copied].to(self._device, non_blocking=True)
-            try:
-                item = self._aligned(description, host, block, widths)
-            finally:
-                copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                copied.record(self._stream)
-                self._copying.append((copied, slot))
+            item = self._aligned(description, host, block, widths)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+            self._copying.append((copied, slot))
             batch = item.batch and finish(item.batch)
             finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
             finished.record(self._stream)

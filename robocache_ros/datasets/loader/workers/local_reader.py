@@ -28,11 +28,10 @@ class LocalReader:
     def result(self, number: int) -> tuple[Description, Slot]:
         """As of a `WorkerPool`."""
         loaded = self._reader.load(*self._jobs.pop(number))
-        slot = self._free[0]
+        slot = self._free.popleft()
         if loaded.description.nbytes > slot.nbytes:
             slot.grow(loaded.description.nbytes)
-        description = self._reader.write(loaded, slot.memory.numpy())
-        return description, self._free.popleft()  # not before: an error leaves the slot free
+        return self._reader.write(loaded, slot.memory.numpy()), slot
 
     def ready(self, number: int) -> bool:
         """As of a `WorkerPool`."""
