@@ -57,7 +57,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--bf16", action="store_true", help="autocast to bfloat16")
     add("--compile", action="store_true", help="torch.compile")
     add("--cuda-graph", action="store_true", help="replay whole steps as a CUDA graph")
-    add("--bf16-gradients", action="store_true", help="processes exchange gradients in bfloat16")
     add("--deterministic", action="store_true", help="on a GPU, the same bits in each run; slower")
     add("--seed", type=int, default=default.seed)
     add("--report-every", type=positive, default=50, help="steps")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 128 << 20
 ALIGNED = 64  # elements: the vectorised kernels of the optimizer want each gradient at such a place
 
 
@@ -24,7 +24,6 @@ class GradientExchange:
         parameters: of this process; they are set to those of the first process.
         buffers: of this process, likewise.
         group_bytes: of the gradients of a group.
-        dtype: in which they are exchanged: float32, or bfloat16, which is half as much. They are float32 afterwards.
 
     Attributes:
         groups: the parameters of each group, in the order of the exchange.
@@ -36,12 +35,11 @@ class GradientExchange:
         buffers: Sequence[Tensor] = (),
         *,
         group_bytes: int = GROUP_BYTES,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         for each in (*parameters, *buffers):
             distributed.broadcast(each.data, 0)
         self.groups = _grouped([each for each in parameters if each.requires_grad], group_bytes)
-        self._flat = [_Flat(group, dtype) for group in self.groups]
+        self._flat = [_Flat(group) for group in self.groups]
         self._works: list[Any] = []
         self._mean = distributed.ReduceOp.AVG if distributed.get_backend() == "nccl" else distributed.ReduceOp.SUM
         self._armed = False
@@ -68,11 +66,8 @@ class GradientExchange:
         if work is None:
             return
         work.wait()
-        flat = self._flat[number]
-        if flat.sent is not flat.memory:
-            flat.memory.copy_(flat.sent)
         if self._mean is distributed.ReduceOp.SUM:
-            flat.memory.div_(distributed.get_world_size())
+            self._flat[number].memory.div_(distributed.get_world_size())
 
     def _completed(self, number: int, _: Tensor) -> None:
         if not self._armed:
@@ -85,24 +80,22 @@ class GradientExchange:
         """Exchange the next group."""
         flat = self._flat[len(self._works)]
         flat.fill()
-        self._works.append(distributed.all_reduce(flat.sent, self._mean, async_op=True))
+        self._works.append(distributed.all_reduce(flat.memory, self._mean, async_op=True))
 
 
 class _Flat:
-    """The gradients of a group in one block of memory, and the block that is sent: the same one if it is float32."""
+    """The gradients of a group in one block of memory."""
 
-    def __init__(self, group: Sequence[Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, group: Sequence[Tensor]) -> None:
         places, end = [], 0
         for each in group:
             places.append(end)
             end += -(-each.numel() // ALIGNED) * ALIGNED
         self._group = group
         self.memory = torch.zeros(end, dtype=torch.float32, device=group[0].device)
-        self.sent = self.memory if dtype is torch.float32 else self.memory.to(dtype)
-        self._filled, self._views = (
-            [block[at : at + each.numel()].view(each.shape) for at, each in zip(places, group, strict=True)]
-            for block in (self.sent, self.memory)
-        )
+        self._views = [
+            self.memory[at : at + each.numel()].view(each.shape) for at, each in zip(places, group, strict=True)
+        ]
 
     def fill(self) -> None:
         """Copy the gradients into the block, and let the parameters have them there."""

@@ -51,6 +51,7 @@ def process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     distributed.init_process_group("nccl" if gpu else "gloo")
     try:
         yield ProcessGroup(here, distributed.get_rank(), distributed.get_world_size())
+        distributed.barrier()  # none closes its connections while another one uses them
     finally:
         release_graphs()
         distributed.destroy_process_group()

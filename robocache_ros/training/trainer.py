@@ -70,8 +70,7 @@ class Trainer:
         self._graph = self._uses_graph()
         self._exchange: GradientExchange | None = None
         if self._parallel:
-            dtype = torch.bfloat16 if options.bf16_gradients else torch.float32
-            self._exchange = GradientExchange(self._parameters, list(policy.buffers()), dtype=dtype)
+            self._exchange = GradientExchange(self._parameters, list(policy.buffers()))
         self.average = [p.detach().clone() for p in self._parameters] if options.average else None
         self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
         groups = self._exchange.groups if self._exchange is not None else [self._parameters]

@@ -26,7 +26,6 @@ class TrainingOptions:
         compile: torch.compile.
         cuda_graph: replay the whole step as a CUDA graph, which saves launches where a step is small; with `compile`,
             that of the compiled policy; with several processes, with their exchange of gradients.
-        bf16_gradients: with several processes, exchange gradients in bfloat16, which is half as much.
         deterministic: use operations that give the same bits each time, in the whole process. On a GPU, the gradient of
             attention is otherwise a sum whose order varies, and a run repeats another one only up to rounding.
         seed: of the weights, the noise and the dropout.
@@ -42,7 +41,6 @@ class TrainingOptions:
     bf16: bool = False
     compile: bool = False
     cuda_graph: bool = False
-    bf16_gradients: bool = False
     deterministic: bool = False
     seed: int = 0
 

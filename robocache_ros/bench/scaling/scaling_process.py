@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -29,12 +30,7 @@ from robocache_ros.training.training_options import TrainingOptions
 MODES = ("weak", "strong")
 TRAINING = "training"
 GRAPH: dict[str, Any] = {"cuda_graph": True}
-# By the name of the row: the options of our trainer. Of one process, which exchanges nothing, two of them are one.
-OURS: dict[str, dict[str, Any]] = {
-    TRAINING: {},
-    "training, CUDA graph": GRAPH,
-    "training, CUDA graph, bfloat16 gradients": {**GRAPH, "bf16_gradients": True},
-}
+OURS = {TRAINING: {}, "training, CUDA graph": GRAPH}  # the options of our trainer by the name of the row
 PEER, APART = "training, DistributedDataParallel", "training, nothing exchanged"
 SAMPLES, TICKS, WIDTH = 500, 250, 256  # of the streams that are preprocessed
 TOGETHER = 8  # batches that are preprocessed at once: one takes the GPU no longer than the CPU takes to launch it
@@ -68,6 +64,7 @@ def measured(wanted: dict[str, Any], group: ProcessGroup) -> Iterator[dict[str, 
                         yield {"mode": row_mode, "what": what, **about, "batch": batch, "samples_per_s": found}
                 del step
                 release_graphs()
+                gc.collect()  # the trainer, which refers to itself
 
 
 class Step(NamedTuple):
@@ -105,15 +102,11 @@ class _Steps:
             ("loading",): self._loading,
             ("preprocessing",): self._preprocessing,
         }
-        if self._group.size == 1:
-            found[TRAINING, PEER, APART] = lambda: self._ours({})
-            if self._gpu:
-                found[tuple(name for name in OURS if name != TRAINING)] = lambda: self._ours(GRAPH)
-            return found
+        names = {TRAINING: (TRAINING, PEER, APART)} if self._group.size == 1 else {}  # alone they are the same
         for name, options in OURS.items():
             if self._gpu or not options:
-                found[(name,)] = partial(self._ours, options)
-        if mode == "weak":
+                found[names.get(name, (name,))] = partial(self._ours, options)
+        if mode == "weak" and self._group.size > 1:
             found[(PEER,)] = lambda: self._plain(parallel=True)
             found[(APART,)] = lambda: self._plain(parallel=False)
         return found
