@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.bench.plots.bar_panels import MARKS, arguments, results
+from robocache_ros.bench.published import SCALING
 from robocache_ros.extras import need
 
 WHAT = ("loading", "preprocessing", "training")
 # Efficiency in % with weak scaling, by the number of GPUs.
 WANTED = {"loading": {2: 99.0}, "preprocessing": {2: 99.0}, "training": {2: 96.0}}
-PUBLISHED = {"training": {2: 97.0, 8: 90.8}}
+PUBLISHED = {"preprocessing": SCALING}
 Lines = dict[str, dict[int, float]]  # label -> number of GPUs -> samples per second
 
 

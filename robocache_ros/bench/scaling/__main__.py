@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from robocache_ros.bench.published import SCALING_NOTE
 from robocache_ros.bench.scaling.rates import table
 from robocache_ros.bench.training.measured import tell
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
@@ -29,7 +30,7 @@ FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "second
 QUICK: dict[str, Any] = {"policy": "tiny", "batch": 4, "n_obs": 4, "seconds": 0.01, "device": "cpu"}
 # Not as a module: the workers of a loader would import it, and torch with it.
 PROCESS = "from robocache_ros.bench.scaling.scaling_process import main; main()"
-WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing, 96 % of training (published 97.0 %; at 8: 90.8 %)."
+WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing, 96 % of training."
 
 
 def main(given: list[str] | None = None) -> int:
@@ -70,6 +71,7 @@ def _write(folder: Path, record: dict[str, Any], there: int) -> None:
     about = record["machine"]
     lines = ["# Scaling over GPUs", ""]
     lines.append(f"{there} x {about['gpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}. {WANTED}")
+    lines += ["", SCALING_NOTE]
     if record["quick"]:
         lines += ["", "A quick run on the CPU, whose cores the processes share: no figure means anything."]
     lines += ["", table(record["rows"]), ""]
