@@ -99,7 +99,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     except Exception as error:  # of many types, by what is damaged
         reason = f"{type(error).__name__}: {error}"
         raise RoboCacheError(
-            f"{printable(path)}: damaged, or not a checkpoint ({printable(reason)}); give another one"
+            f"{printable(path, 80)}: damaged, or not a checkpoint ({printable(reason, 60)}); give another one"
         ) from None
     try:
         return Checkpoint(found["training"], PolicyConfig(**found["policy"]), DataInfo(**found["data"]))

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("buffer_pool", "errors", "extras", "formats_by_name", "resources", "text_file", "units"),
-    ("alignments", "monitoring", "reductions", "remote", "tfrecord"),
+    ("alignments", "monitoring", "programs", "reductions", "remote", "tfrecord"),
     ("spec",),
     ("ops",),
     ("decode",),
@@ -31,7 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("bench",),
     ("cli",),
     ("demo",),
-    ("__init__", "__main__", "programs"),
+    ("__init__", "__main__"),
 )
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 ROS = {

@@ -18,7 +18,7 @@ from robocache_ros.training.graphed_step import GraphedStep
 
 BATCH, SAMPLES, TICKS, TICK_NS = 32, 500, 250, 20_000_000
 WIDTHS = {"vision": 256, "proprio": 14}
-PART = "published training step: bfloat16 streams of 500 samples, 256 and 14 wide; MLP 270-512-256-7 at 250 ticks"
+PART = "published training step: two bfloat16 streams to 250 ticks, MLP 270-512-256-7, Adam"
 
 PUBLISHED = "1.56 ms"
 SOURCE = f"{REPOSITORY}, robocache/profiling/NSIGHT_SYSTEMS_H100.md"
