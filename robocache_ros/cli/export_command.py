@@ -80,10 +80,8 @@ def export(
     from robocache_ros.remote.any_path import any_path
     from robocache_ros.spec import load_spec
 
-    if cache_bytes is not None:
-        os.environ[VARIABLE] = str(
-            cache_bytes_of(cache_bytes, "--cache-bytes")
-        )  # of the processes that are started too
+    if cache_bytes is not None:  # of the processes that are started too
+        os.environ[VARIABLE] = str(cache_bytes_of(cache_bytes, "--cache-bytes"))
     engine = chosen_engine(on.value, jobs=jobs, address=address, per_task=per_task)
     part = shard_outcome.shard_of(shard, pieces, dry_run=dry_run)
     out = any_path(out, "datasets")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,7 +18,6 @@ from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
 VERSION = 2
-_LOG = logging.getLogger(__name__)
 
 
 class Batches(Protocol):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -101,3 +104,24 @@ def test_the_process_of_a_part_prints_its_rows(
     training_parts.main()
 
     assert json.loads(capfd.readouterr().out) == asdict(Row("step", "a", 1.0, "ms"))
+
+
+PARENT = """
+import sys
+from robocache_ros.bench.training.row_process import end_on_sigterm, lines_of
+end_on_sigterm()
+for line in lines_of([sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"], 60):
+    print(line, end="", flush=True)
+"""
+
+
+def test_sigterm_ends_the_process_of_the_lines_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.terminate()
+
+        assert parent.wait(30) == 128 + signal.SIGTERM
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -22,7 +22,7 @@ from robocache_ros.bench.published import SCALING_NOTE
 from robocache_ros.bench.scaling.rates import table
 from robocache_ros.bench.training.measured import tell
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
-from robocache_ros.bench.training.row_process import ProcessEndedError, lines_of
+from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
 from robocache_ros.bench.training.training_report import machine, replace
 
 COUNTS = (1, 2, 4, 8)
@@ -82,4 +82,5 @@ def _write(folder: Path, record: dict[str, Any], there: int) -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())

@@ -21,6 +21,7 @@ BUDGET_S = 1200.0
 LEAST_S = 5.0  # with less time left, no part is begun
 OUTPUT = "output.txt"
 PLOT_S = 60.0
+GRACE_S = 5.0
 LAST_CHARACTERS = 200  # of the output of a part that failed
 
 Tell = Callable[[str], None]
@@ -36,7 +37,7 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
         budget_s: for all parts. One that does not end in time is ended, and the following ones are not run.
 
     Returns:
-        The number of parts that failed. Parts for which the machine lacks something do not count.
+        The number of parts that failed. Those that lack something of the machine, or time of the budget, do not count.
 
     Errors:
         RoboCacheError: a part is unknown.
@@ -69,7 +70,10 @@ def _not_run(name: str, left_s: float, budget_s: float) -> str | None:
 
 
 def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[str, Any]:
-    """Run a part in a process; return its state (measured, failed, not run), the reason, times and disturbances."""
+    """Run a part in a process; return its state, the reason, times and disturbances.
+
+    The state is measured, failed, not run, or cut short: by the time that is left, which is less than its own limit.
+    """
     part = PARTS[name]
     if not_run is not None:
         return {"state": "not run", "reason": not_run, "seconds": 0.0, "limit_s": part.limit_s, "disturbed": []}
@@ -77,19 +81,19 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
     log.unlink(missing_ok=True)
-    reason = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
+    reason, late = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
     if part.plot and (reason is None or any(out.glob("*.json"))):  # also of what a part has measured before it ended
-        drawn = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
-        reason = reason or drawn
+        drawn, _ = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
+        reason, late = reason or drawn, late and not drawn
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
-    state = "failed" if reason else "measured"
+    state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
     told = {"state": state, "reason": reason, "seconds": round(seconds, 1), "limit_s": round(limit_s, 1)}
     return {**told, "disturbed": disturbed}
 
 
-def _failure(command: Sequence[str], log: Path, limit_s: float) -> str | None:
-    """Run a command with its output in a file; return why it failed, None if it did not."""
+def _failure(command: Sequence[str], log: Path, limit_s: float) -> tuple[str | None, bool]:
+    """Run a command with its output in a file; return why it failed or None, and whether it took too long."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -97,15 +101,25 @@ def _failure(command: Sequence[str], log: Path, limit_s: float) -> str | None:
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return f"ended after {limit_s:.0f} s; see {log}"
+            return f"ended after {limit_s:.0f} s; see {log}", True
         finally:  # also the processes that it has started, and after Ctrl-C
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _end(process)
     if status == 0:
-        return None
+        return None, False
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-    return f"exit status {status}: {lines[-1][-LAST_CHARACTERS:]}; see {log}"
+    return f"exit status {status}: {lines[-1][-LAST_CHARACTERS:]}; see {log}", False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that still runs, and what it has started: it has some seconds to end that itself."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _children_s() -> float:

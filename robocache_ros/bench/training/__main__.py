@@ -22,7 +22,7 @@ from typing import Any
 
 from robocache_ros.bench.training.measured import Row, Size, tell
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
-from robocache_ros.bench.training.row_process import ProcessEndedError, lines_of
+from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
 from robocache_ros.bench.training.training_parts import PARTS
 from robocache_ros.bench.training.training_report import machine, write
 
@@ -72,4 +72,5 @@ def rows_of(wanted: dict[str, Any]) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())

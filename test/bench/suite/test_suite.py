@@ -101,6 +101,20 @@ def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
     assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
 
 
+def test_a_part_that_the_budget_cuts_short_has_not_failed(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=100.0)
+    monkeypatch.setattr(run_parts, "LEAST_S", 0.1)
+    failure = run_parts._failure
+    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
+
+    assert run_suite(["waits"], tmp_path, lambda _line: None, budget_s=0.5) == 0
+
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
+    assert (found["state"], found["limit_s"]) == ("cut short", 0.5)
+
+
 def test_without_time_left_parts_are_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
     told: list[str] = []
     assert run_suite(["works", "lacks"], tmp_path, told.append, budget_s=1.0) == 0
