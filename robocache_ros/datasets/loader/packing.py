@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.datasets.loader.device.raw_layout import RawLayout
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from robocache_ros.datasets.loader.device.raw_samples import RawLayout
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick

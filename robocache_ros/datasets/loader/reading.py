@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import all_finite
+from robocache_ros.datasets.loader.device.raw_layout import RawLayout
 from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, place_arrays, plan, view, write
 from robocache_ros.datasets.loader.runs.window_runs import read_windows
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
-
-if TYPE_CHECKING:
-    from robocache_ros.datasets.loader.device.raw_samples import RawLayout
 
 MAX_REASON = 200  # characters kept of the reason why a sample was skipped
 NOT_PER_TICK = frozenset({"measured"})  # a flag per stream, also where there are as many streams as ticks

@@ -11,7 +11,7 @@ from torch import Tensor
 from robocache_ros import ops
 from robocache_ros.datasets.episode_source import modality_of
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.device.raw_samples import RawLayout, RawStream, key_of
+from robocache_ros.datasets.loader.device.raw_layout import RawLayout, RawStream, key_of
 from robocache_ros.ops.resample.selection import HELD
 from robocache_ros.ops.resample.times import NEVER
 from robocache_ros.units import NS_PER_MS

@@ -11,7 +11,8 @@ from torch import Tensor
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.datasets.image_decoding import decode_image
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.device.raw_samples import RGB, key_of
+from robocache_ros.datasets.loader.device.raw_layout import key_of
+from robocache_ros.datasets.loader.device.raw_samples import RGB
 from robocache_ros.datasets.loader.packing import Description, view
 from robocache_ros.errors import printable
 from robocache_ros.ops.image.nvjpeg_batch import JpegBatchDecoder

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.aligned import align_rows
 from robocache_ros.datasets.episode_source import DatasetError, Stream, check_image_bytes
 from robocache_ros.datasets.image_decoding import decode_image, images_at
+from robocache_ros.datasets.loader.device.raw_layout import RawLayout, RawStream, key_of
 from robocache_ros.datasets.loader.packing import NEVER, Arrays
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.datasets.undecoded_images import undecoded_images
@@ -21,26 +22,6 @@ from robocache_ros.errors import RoboCacheError, printable
 RGB = 3  # channels of the jpeg files that a GPU decodes
 
 
-class RawStream(NamedTuple):
-    """What a stream is in all samples of a batch."""
-
-    name: str
-    role: str
-    method: str
-    max_gap_ns: int | None
-    max_age_ns: int | None
-    width: int  # columns; 0: images
-    marked: bool  # its samples were aligned by an export, and have `valid` and `age`
-    size: tuple[int, int] | None  # height and width of its jpeg files, if the device decodes them
-
-
-class RawLayout(NamedTuple):
-    """What the samples of a batch have in common."""
-
-    streams: tuple[RawStream, ...]
-    own_ticks: bool  # actions and rewards have ticks of their own
-
-
 class RawSample(NamedTuple):
     """A sample whose streams are not aligned."""
 
@@ -48,11 +29,6 @@ class RawSample(NamedTuple):
     arrays: Arrays
     ticks: int
     texts: dict[str, str]
-
-
-def key_of(index: int, part: str) -> str:
-    """The key of a part of a stream in the block."""
-    return f"{index}/{part}"
 
 
 def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -> RawSample:
