@@ -135,7 +135,7 @@ def _alike(old: Any, new: Any) -> bool:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return list(old) == list(new) and all(_alike(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_alike, old, new))
+        return len(old) == len(new) and all(_alike(a, b) for a, b in zip(old, new, strict=True))
     if isinstance(old, float) and isinstance(new, float):
         return math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9)
     return bool(old == new)
