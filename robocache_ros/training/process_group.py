@@ -47,11 +47,13 @@ def process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield ProcessGroup(here)
         return
-    os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # gradients are exchanged beside other operations
+    if gpu:
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # gradients are exchanged beside other operations
     distributed.init_process_group("nccl" if gpu else "gloo")
     try:
         yield ProcessGroup(here, distributed.get_rank(), distributed.get_world_size())
-        distributed.barrier()  # none closes its connections while another one uses them
+        # None closes its connections while another one uses them.
+        distributed.barrier(device_ids=[local] if gpu else None)
     finally:
         release_graphs()
         distributed.destroy_process_group()
