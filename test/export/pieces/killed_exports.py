@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -59,6 +60,27 @@ def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) 
     return status, operations.get_obj().value, error  # without the lock, which a killed process may hold
 
 
+def killed_attempt(told: dict[str, Any], spec: FusionSpec, out: Path, share: float, expected: float) -> int:
+    """Run an export that is killed after a share of its operations; return its exit status.
+
+    Exports of the same recordings differ by some operations, because processes wait for each other elsewhere.
+    One that ends before the moment is begun again from the same folder, with the number of operations that it had.
+    """
+    before = out.with_name(f"{out.name}_before")
+    if out.exists():
+        shutil.copytree(out, before)
+    while True:
+        status, operations, error = attempt(told, spec, out, 1 + int(share * expected))
+        if status or error:
+            break
+        expected = operations
+        shutil.rmtree(out)
+        if before.exists():
+            shutil.copytree(before, out)
+    shutil.rmtree(before, ignore_errors=True)
+    return status
+
+
 def main() -> None:
     """Count the operations of an export; then kill several exports to each folder, and complete the dataset."""
     told = json.loads(sys.argv[1])
@@ -73,7 +95,8 @@ def main() -> None:
         killed = []
         for share in told["shares"][str(out)]:
             missing = 1 - piece_store(out).count() / len(told["bags"])
-            status, _, _ = attempt(told, spec, out, 1 + int(share * (merge + missing * (complete - merge))))
+            expected = merge + missing * (complete - merge)
+            status = killed_attempt(told, spec, out, share, expected)
             killed.append({"status": status, "pieces": piece_store(out).count()})
         status, _, error = attempt(told, spec, out)
         results[str(out)] = {"killed": killed, "status": status, "error": error}
