@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -112,6 +113,17 @@ class SourceEpisode:
         stamps = [stream.stamps_ns for stream in self.streams.values()]
         return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
 
+    @cached_property
+    def not_finite(self) -> str | None:
+        """The stream of vectors that has a number that is NaN or infinite; None: all are finite. Looked for once."""
+        for name, stream in self.streams.items():
+            values = stream.values
+            if stream.is_image or not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+                continue
+            if not all_finite(np.ascontiguousarray(values)):
+                return name
+        return None
+
 
 class EpisodeSource(Protocol):
     """The episodes of a dataset. It can be pickled: files are opened on use, in each process.
@@ -193,28 +205,6 @@ def check_image_bytes(count: int, shape: tuple[int, ...], where: str) -> None:
         size = "x".join(map(str, shape[:2]))
         limit = MAX_IMAGE_BYTES >> 30
         raise DatasetError(f"{where}: {count:,} images of {size} are more than {limit} GiB; choose windows")
-
-
-def cumulative_counts(
-    episodes: int, ticks: Callable[[int], int], unreadable: dict[int, str] | None = None
-) -> list[int]:
-    """Return the number of ticks of all episodes up to each one.
-
-    Args:
-        episodes: their number.
-        ticks: of an episode.
-        unreadable: takes the episodes whose ticks cannot be read, and why; they count as 0. None: an error.
-    """
-    ends: list[int] = []
-    for episode in range(episodes):
-        try:
-            count = ticks(episode)
-        except (RoboCacheError, OSError) as error:
-            if unreadable is None:
-                raise
-            unreadable[episode], count = f"episode {episode}: {error}", 0
-        ends.append(count + (ends[-1] if ends else 0))
-    return ends
 
 
 def checked(episode: SourceEpisode) -> SourceEpisode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,3 +40,25 @@ class Window:
         wanted = [tick + np.arange(1 - self.n_obs, 1), tick + self.action_offset + np.arange(self.horizon)]
         flags = [(rows < 0) | (rows >= count) for rows in wanted]
         return [np.clip(rows, 0, count - 1) for rows in wanted], {"is_pad": flags[0], "action_is_pad": flags[1]}
+
+
+def cumulative_counts(
+    episodes: int, ticks: Callable[[int], int], unreadable: dict[int, str] | None = None
+) -> list[int]:
+    """Return the number of ticks of all episodes up to each one.
+
+    Args:
+        episodes: their number.
+        ticks: of an episode.
+        unreadable: takes the episodes whose ticks cannot be read, and why; they count as 0. None: an error.
+    """
+    ends: list[int] = []
+    for episode in range(episodes):
+        try:
+            count = ticks(episode)
+        except (RoboCacheError, OSError) as error:
+            if unreadable is None:
+                raise
+            unreadable[episode], count = f"episode {episode}: {error}", 0
+        ends.append(count + (ends[-1] if ends else 0))
+    return ends

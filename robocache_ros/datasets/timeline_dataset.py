@@ -22,11 +22,11 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     Stream,
     checked,
-    cumulative_counts,
     known_names,
 )
+from robocache_ros.datasets.files.kept_episodes import KeptEpisodes
 from robocache_ros.datasets.mapping.resized_frames import RESIZES, checked_size, with_image_size
-from robocache_ros.datasets.sample_window import Window
+from robocache_ros.datasets.sample_window import Window, cumulative_counts
 from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError
@@ -88,8 +88,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         self.image_resize = image_resize
         self.image_size = None if image_size is None else checked_size("image_size", image_size, image_resize)
         self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
-        # The episode of the last window, as read and as aligned: the next window is often in it.
-        self._read: tuple[int, SourceEpisode] | None = None
+        # The episodes of windows as read, and the last one as aligned: the next window is often in it.
+        self._kept = KeptEpisodes()
         self._aligned: tuple[int, tuple[AlignedEpisode, int]] | None = None
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         return f"{type(self).__name__}({what}, target_hz={self.rate_hz})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_read": None, "_aligned": None}
+        return {**self.__dict__, "_kept": KeptEpisodes(), "_aligned": None}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._sample(index, decode=True)
@@ -119,7 +119,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         episode_index, tick = self.place(index % size)
         if self.window is None:
             return self.align_episode(self.streams_of(episode_index), decode=decode)
-        once = self._read is None or self._read[0] != episode_index  # windows in order use an episode again and again
+        once = self._kept.last != episode_index  # windows in order use an episode again and again
         read = self.streams_of(episode_index)
         rows, flags = self.window.rows(tick, self.ticks(read.span_ns(), read.source)[1])
         if once:  # align the ticks of the window alone
@@ -158,21 +158,21 @@ class TimelineDataset(Dataset[dict[str, Any]]):
 
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""
-        if self._read is not None and self._read[0] == index:
-            return self._read[1]
+        if (kept := self._kept.get(index)) is not None:
+            return kept
         read = checked(self.source.read(index))
         streams = self._selected(read)
         if self.image_size is not None:
             streams = with_image_size(streams, self.image_size, self.image_resize, read.source)
         episode = replace(read, streams=streams)
         if self.window is not None:
-            self._read = index, episode
+            self._kept.put(index, episode)
         return episode
 
     def of_source(self, source: EpisodeSource, window: Window | None = None) -> TimelineDataset:
         """Return this dataset with other streams of the same episodes, and other windows if they are given."""
         made = copy(self)
-        made.source, made._read, made._aligned = source, None, None
+        made.source, made._kept, made._aligned = source, KeptEpisodes(), None
         made.window = window or self.window
         return made
 

@@ -142,9 +142,8 @@ class BatchReader:
 
         unaligned = self._dataset_of(sample).unaligned(sample.item)
         _check_window(sample, len(unaligned.ticks_ns))
-        for stream in unaligned.episode.streams.values():
-            if not stream.is_image:
-                _check_finite(stream.name, stream.values)
+        if (name := unaligned.episode.not_finite) is not None:
+            _check_finite(name, unaligned.episode.streams[name].values)
         layout, arrays, ticks, texts = raw_sample(unaligned, sample.start, sample.ticks, jpeg_files=self.jpeg_files)
         files = {key: arrays.pop(key) for key in list(arrays) if is_file(key)}
         arrays |= {"length": np.array(ticks), "index": np.array(sample.number), **files}  # the files are the last
