@@ -163,10 +163,14 @@ class _Steps:
 
 
 def keep_to_share(rank: int, shares: int) -> None:
-    """Run this process, and those that it starts, on its share of the cores: as many whether it runs alone or not."""
+    """Run this process, and those that it starts, on its share of the cores: as many whether it runs alone or not.
+
+    With fewer cores than shares, some processes have the same core.
+    """
     cpus = sorted(os.sched_getaffinity(0), key=_core)  # the threads of a core belong to one share
     size = max(1, len(cpus) // shares)
-    os.sched_setaffinity(0, cpus[rank * size : (rank + 1) * size])
+    first = rank * size % len(cpus)
+    os.sched_setaffinity(0, cpus[first : first + size])
 
 
 def _core(cpu: int) -> tuple[int, int, int]:

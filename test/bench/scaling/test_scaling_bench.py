@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,28 @@ def test_the_efficiency_is_that_of_the_last_rows() -> None:
     assert "needs a run with 1 process" in table(rows[2:])
 
 
-def test_processes_share_the_cores_without_overlap() -> None:
-    cpus = os.sched_getaffinity(0)
-    try:
-        shares = []
-        for rank in range(2):
-            keep_to_share(rank, 2)
-            shares.append(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, cpus)
-    finally:
-        os.sched_setaffinity(0, cpus)
+@pytest.mark.parametrize(
+    ("cpus", "processes", "sizes"), [(4, 2, [2, 2]), (5, 2, [2, 2]), (2, 2, [1, 1]), (8, 1, [8]), (8, 4, [2] * 4)]
+)
+def test_processes_share_the_cores_without_overlap(
+    cpus: int, processes: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = shares_of(range(cpus), processes, monkeypatch)
 
-    assert len(shares[0]) == len(shares[1]) == max(1, len(cpus) // 2)
-    assert not shares[0] & shares[1]
+    assert [len(share) for share in shares] == sizes
+    assert len(set().union(*shares)) == sum(sizes)
+
+
+def test_more_processes_than_cores_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of([7], 2, monkeypatch) == [{7}, {7}]
+    assert sorted(map(sorted, shares_of([0, 1], 3, monkeypatch))) in ([[0], [0], [1]], [[0], [1], [1]])
+
+
+def shares_of(cpus: Iterable[int], processes: int, monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """The cores of each process on a machine with some cores."""
+    shares: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(cpus))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _process, share: shares.append(set(share)))
+    for rank in range(processes):
+        keep_to_share(rank, processes)
+    return shares
