@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -89,7 +90,8 @@ class FileCache:
         fcntl.flock(file, fcntl.LOCK_SH)
         if _is_at(path, file.fileno()):
             if os.fstat(file.fileno()).st_size == size:
-                os.utime(file.fileno())  # used now
+                now_ns = time.time_ns()  # the clock of the file system may advance every 4 ms only
+                os.utime(file.fileno(), ns=(now_ns, now_ns))
                 return file
             path.unlink(missing_ok=True)  # changed by someone else
         file.close()
