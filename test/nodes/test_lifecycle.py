@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,8 @@ from std_msgs.msg import Float32MultiArray, String
 from robocache_ros.nodes import frame_messages
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
+
+TICK_NS = 20_000_000
 
 
 def test_transitions_lead_through_the_states(rig: Any, joint_spec: dict[str, Any]) -> None:
@@ -42,8 +45,8 @@ def test_active_node_publishes_every_tick_of_the_grid(
     wait(lambda: len(fused) > 20, "ticks")
 
     ticks = [frame_messages.read_fused(message)[0] for message in fused.messages]
-    assert all(tick % 20_000_000 == 0 for tick in ticks)
-    assert {b - a for a, b in pairwise(ticks)} == {20_000_000}
+    assert all(tick % TICK_NS == 0 for tick in ticks)
+    assert {b - a for a, b in pairwise(ticks)} == {TICK_NS}
 
 
 def test_inactive_node_publishes_nothing(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> None:
@@ -51,12 +54,15 @@ def test_inactive_node_publishes_nothing(rig: Any, wait: Callable[..., Any], joi
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     wait(lambda: len(fused), "a tick")
 
-    rig.change_state("deactivate")
-    rig.state()  # answered after whatever was on its way
-    before = len(fused)
-    rig.change_state("cleanup")
+    assert rig.change_state("deactivate")
+    inactive_ns = time.time_ns()
+    wait(lambda: time.time_ns() > inactive_ns + 10 * TICK_NS, "the time of ten ticks")
+    active_ns = time.time_ns()
+    assert rig.change_state("activate")
+    wait(lambda: frame_messages.read_fused(fused.newest)[0] > active_ns, "a tick after them")
 
-    assert len(fused) == before
+    due = [frame_messages.read_fused(message)[0] + joint_spec["delay_ms"] * 1_000_000 for message in fused.messages]
+    assert not [due_ns for due_ns in due if inactive_ns < due_ns < active_ns - TICK_NS]
 
 
 def test_window_has_a_row_a_tick_and_a_column_a_value(

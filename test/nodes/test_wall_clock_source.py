@@ -64,6 +64,7 @@ def wall_clock(rig: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         return large[0]
 
     monkeypatch.setattr(clock_sources, "LargeMessages", receive)
+    monkeypatch.setattr(clock_sources, "PUSH_NS", 3600_000 * MS)  # a step has time for all messages
     engine = FusionEngine(load_spec(SPEC))
     pushed: list[int] = []
     subscriptions: Any = SimpleNamespace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import runpy
@@ -105,14 +106,15 @@ def test_a_part_that_the_budget_cuts_short_has_not_failed(
     parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=100.0)
-    monkeypatch.setattr(run_parts, "LEAST_S", 0.1)
+    monkeypatch.setattr(run_parts, "LEAST_S", -math.inf)  # however long this machine takes to begin
     failure = run_parts._failure
     monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
 
     assert run_suite(["waits"], tmp_path, lambda _line: None, budget_s=0.5) == 0
 
     found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
-    assert (found["state"], found["limit_s"]) == ("cut short", 0.5)
+    assert found["state"] == "cut short"
+    assert found["limit_s"] <= 0.5
 
 
 def test_without_time_left_parts_are_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
