@@ -39,7 +39,11 @@ class Window:
         """
         wanted = [tick + np.arange(1 - self.n_obs, 1), tick + self.action_offset + np.arange(self.horizon)]
         flags = [(rows < 0) | (rows >= count) for rows in wanted]
-        return [np.clip(rows, 0, count - 1) for rows in wanted], {"is_pad": flags[0], "action_is_pad": flags[1]}
+        # np.clip does the same in three times the time.
+        return [np.minimum(np.maximum(rows, 0), count - 1) for rows in wanted], {
+            "is_pad": flags[0],
+            "action_is_pad": flags[1],
+        }
 
 
 def cumulative_counts(

@@ -202,8 +202,8 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         return method_of(stream, self.align)
 
     def _times(self, first: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        low = int(rows.min())
-        times = tick_grid.ticks_ns(first + low, int(rows.max()) - low + 1, self.rate_hz)
+        low, high = int(rows[0]), int(rows[-1])  # they rise
+        times = tick_grid.ticks_ns(first + low, high - low + 1, self.rate_hz)
         return times[rows - low]
 
     def _align(self, episode: SourceEpisode, span: tuple[int, int] | None = None) -> tuple[AlignedEpisode, int]:

@@ -18,8 +18,8 @@ class Unaligned:
     Attributes:
         episode: its streams, in the order of `valid`.
         methods: the alignment of each stream, by its name.
-        ticks_ns: (T,) int64.
-        action_ticks_ns: (H,) int64 ticks of actions and rewards, if they have their own.
+        ticks_ns: (T,) int64, rising; a tick may be repeated.
+        action_ticks_ns: (H,) int64 such ticks of actions and rewards, if they have their own.
         flags: `is_pad` (T,) and `action_is_pad` (H,) bool, of windows.
         texts: such as `language`.
     """

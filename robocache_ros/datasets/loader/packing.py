@@ -104,19 +104,22 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
     undecodable: dict[int, Exception] = {}
     for entry in entries:
         out = view(entry, block)
+        rows, padding = out.shape[1] if out.ndim > 1 else 0, NEVER if is_time(entry.key) else 0
         for row, sample in enumerate(samples):
             array = sample[entry.key]
             if not array.ndim:
                 out[row] = array
                 continue
+            count = len(array)
             if isinstance(array, np.ndarray):
-                out[row, : len(array)] = array
+                out[row, :count] = array
             else:
                 try:
-                    array.write(out[row, : len(array)])
+                    array.write(out[row, :count])
                 except Exception as error:  # a damaged file raises whatever its library does
                     undecodable.setdefault(row, error)
-            out[row, len(array) :] = NEVER if is_time(entry.key) else 0
+            if count < rows:
+                out[row, count:] = padding
     return undecodable
 
 

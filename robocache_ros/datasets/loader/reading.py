@@ -145,7 +145,7 @@ class BatchReader:
         if (name := unaligned.episode.not_finite) is not None:
             _check_finite(name, unaligned.episode.streams[name].values)
         layout, arrays, ticks, texts = raw_sample(unaligned, sample.start, sample.ticks, jpeg_files=self.jpeg_files)
-        files = {key: arrays.pop(key) for key in list(arrays) if is_file(key)}
+        files = {key: arrays.pop(key) for key in list(arrays) if is_file(key)} if self.jpeg_files else {}
         arrays |= {"length": np.array(ticks), "index": np.array(sample.number), **files}  # the files are the last
         return SampleRead(sample.number, arrays, texts, ticks, frozenset(), layout)
 

@@ -54,14 +54,14 @@ def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -
         arrays[key] = flag[window] if key == "is_pad" else flag
     arrays["measured"] = np.array([stream.measured for stream in episode.streams.values()])
     arrays["success"] = np.array(-1 if episode.success is None else int(episode.success))
-    span = _span(ticks_ns if own is None else np.concatenate([ticks_ns, own]))
+    span = _span(ticks_ns, own)
     streams = []
     for index, stream in enumerate(episode.streams.values()):
         method, size = sample.methods[stream.name], None
         if stream.is_image:
             size, parts = _images(stream, ticks_ns, method, episode.source, jpeg_files)
         else:
-            parts = _vectors(stream, *span)
+            parts = _vectors(stream, span)
         arrays.update({key_of(index, part): array for part, array in parts.items()})
         width = 0 if stream.is_image else stream.values.shape[1]  # type: ignore[union-attr]
         limits = stream.max_gap_ns, stream.max_age_ns
@@ -70,11 +70,13 @@ def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -
     return RawSample(RawLayout(tuple(streams), own is not None), arrays, len(ticks_ns), dict(sample.texts))
 
 
-def _span(ticks_ns: NDArray[np.int64]) -> tuple[int, int]:
-    return (int(ticks_ns.min()), int(ticks_ns.max())) if len(ticks_ns) else (0, 0)
+def _span(ticks_ns: NDArray[np.int64], own: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """(2,) the first and the last of all ticks."""
+    ends = [int(ticks[place]) for ticks in (ticks_ns, own) if ticks is not None and len(ticks) for place in (0, -1)]
+    return np.array((min(ends, default=0), max(ends, default=0)))
 
 
-def _vectors(stream: Stream, first_ns: int, last_ns: int) -> Arrays:
+def _vectors(stream: Stream, span: NDArray[np.int64]) -> Arrays:
     """The samples that are present, from the last one before the first tick to the first one after the last tick."""
     stamps, values = stream.stamps_ns, stream.values
     assert isinstance(values, np.ndarray)
@@ -84,9 +86,9 @@ def _vectors(stream: Stream, first_ns: int, last_ns: int) -> Arrays:
     if stream.valid is not None and not stream.valid.all():
         present = np.flatnonzero(stream.valid)
         stamps, values, marks = stamps[present], values[present], [mark[present] for mark in marks]
-    begin = max(int(stamps.searchsorted(first_ns, "right")) - 1, 0)
-    end = int(stamps.searchsorted(last_ns, "right")) + 1
-    stamps, values, marks = stamps[begin:end], values[begin:end], [mark[begin:end] for mark in marks]
+    first, last = stamps.searchsorted(span, "right").tolist()
+    rows = slice(max(first - 1, 0), last + 1)
+    stamps, values, marks = stamps[rows], values[rows], [mark[rows] for mark in marks]
     count = np.array(len(stamps))
     if not len(stamps):  # a row that does not count, so that no array is empty
         stamps, values = np.array([NEVER]), np.zeros((1, *values.shape[1:]), np.float32)
