@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = export([given.bag], spec, dataset, overwrite=True, progress=progress)
 
     checks = checks_of(live, spec, given.rate, comparison, result)
-    console.print(_summary(checks, given.out, dataset))
+    console.print(_summary(checks, advice(live, given.rate), given.out, dataset))
     return 0 if all(check.passed for check in checks) else 1
 
 
@@ -95,8 +95,8 @@ def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison,
         Check(least[worst] >= VALID_SHARE, f"every stream valid at {least[worst]:.1%} of the ticks or more ({worst})"),
         Check(
             comparison.same,
-            f"{comparison.compared - len(comparison.differing)} of {comparison.compared} published ticks equal the "
-            "offline ones, bit for bit",
+            f"{comparison.compared - len(comparison.differing)} ticks equal the offline ones bit for bit, "
+            f"{len(comparison.differing)} differ, {comparison.expected - comparison.compared} were not published",
         ),
         Check(
             result.frames > 0 and (result.out / "meta" / "info.json").is_file(),
@@ -104,6 +104,14 @@ def checks_of(live: Live, spec: FusionSpec, rate: float, comparison: Comparison,
         ),
         Check((result.out / "report.html").is_file(), "quality report written"),
     ]
+
+
+def advice(live: Live, rate: float) -> list[str]:
+    """Return what to do if ticks are missing. Those that were published are right all the same."""
+    if not live.missed:
+        return []
+    slower = f'--rate {rate / 2:g} (make demo DEMO_ARGS="--rate {rate / 2:g}")'
+    return [f"this computer was too busy for {rate:g} x: end other programs, or replay with {slower}"]
 
 
 def _table(live: Live, rate: float) -> Group:
@@ -130,8 +138,9 @@ def _table(live: Live, rate: float) -> Group:
     return Group(table, line)
 
 
-def _summary(checks: Sequence[Check], out: Path, dataset: Path) -> Panel:
+def _summary(checks: Sequence[Check], hints: Sequence[str], out: Path, dataset: Path) -> Panel:
     lines = [f"[{'green]passed' if c.passed else 'bold red]FAILED'}[/]  {c.text}" for c in checks]
+    lines += [f"[yellow]{text}[/]" for text in hints]
     lines += [
         "",
         "[bold]next[/]",

@@ -13,7 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
 from robocache_ros.demo.live import Live
 from robocache_ros.demo.picture import draw
-from robocache_ros.demo.show import checks_of, with_reliable_qos
+from robocache_ros.demo.show import advice, checks_of, with_reliable_qos
 from robocache_ros.engine import Frames
 from robocache_ros.export.job import ExportResult
 from robocache_ros.spec import load_spec
@@ -74,6 +74,16 @@ def test_everything_held_is_said_so(dataset):
 
 def test_a_missed_tick_fails_the_check(dataset):
     assert not held(checks_of(live(missing=[7]), SPEC, 1.0, Comparison(20, 19, ()), dataset))[0]
+
+
+def test_missed_ticks_are_followed_by_advice(dataset):
+    assert advice(live(), 1.0) == []
+    assert "--rate 0.5" in advice(live(missing=[7]), 1.0)[0]
+
+
+def test_ticks_that_were_not_published_are_counted(dataset):
+    text = checks_of(live(), SPEC, 1.0, Comparison(20, 15, (T0,)), dataset)[2].text
+    assert text == "14 ticks equal the offline ones bit for bit, 1 differ, 5 were not published"
 
 
 def test_another_rate_fails_the_check(dataset):
