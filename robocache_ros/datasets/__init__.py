@@ -5,8 +5,9 @@ The names below load when first used, so that importing the package does not wai
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
@@ -46,7 +47,6 @@ _HOMES = {
     "sample_window": ("Window",),
     "timeline_dataset": ("TimelineDataset",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Augmentation",
@@ -69,13 +69,4 @@ __all__ = [
     "open_dataset",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

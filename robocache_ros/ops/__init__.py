@@ -5,8 +5,9 @@ The names below load when first used, so that a reader of a table such as `image
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from robocache_ros.ops.cuda.cache import enable_jit_cache
@@ -38,7 +39,6 @@ _HOMES = {
     "voxel.grid": ("Voxels",),
     "voxel.voxelize": ("voxelize_cloud_bytes", "voxelize_pointcloud"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "FixedSizeCloud",
@@ -62,13 +62,4 @@ __all__ = [
     "voxelize_pointcloud",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
