@@ -16,6 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from robocache_ros import Stream, fuse
+from robocache_ros.bench.scaling.core_shares import gpu_node, keep_to_share
 from robocache_ros.bench.scaling.rates import endless, rate
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from robocache_ros.datasets import TimelineLoader, Window
@@ -42,7 +43,8 @@ def main() -> None:
     faulthandler.dump_traceback_later(wanted["limit_s"] * 0.8)
     with process_group(wanted["device"]) as group:
         if group.device.type == "cuda":
-            keep_to_share(group.rank, torch.cuda.device_count())
+            count = torch.cuda.device_count()
+            keep_to_share(group.rank, count, [gpu_node(index) for index in range(count)])
         for row in measured(wanted, group):
             if group.first:
                 sys.stdout.write(json.dumps(row) + "\n")
@@ -160,27 +162,6 @@ class _Steps:
         values = torch.randn(samples, SAMPLES, WIDTH, device=self._device).bfloat16()
         streams = [Stream(values, stamps)]
         return Step(lambda: fuse(streams, ticks), samples)
-
-
-def keep_to_share(rank: int, shares: int) -> None:
-    """Run this process, and those that it starts, on its share of the cores: as many whether it runs alone or not.
-
-    With fewer cores than shares, some processes have the same core.
-    """
-    cpus = sorted(os.sched_getaffinity(0), key=_core)  # the threads of a core belong to one share
-    size = max(1, len(cpus) // shares)
-    first = rank * size % len(cpus)
-    os.sched_setaffinity(0, cpus[first : first + size])
-
-
-def _core(cpu: int) -> tuple[int, int, int]:
-    """The processor and the core of a CPU of Linux, and its own number."""
-    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-    try:
-        package, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
-    except (OSError, ValueError):
-        return 0, cpu, cpu
-    return package, core, cpu
 
 
 if __name__ == "__main__":

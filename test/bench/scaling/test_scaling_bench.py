@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from robocache_ros.bench.scaling import __main__ as bench
 from robocache_ros.bench.scaling.rates import table
-from robocache_ros.bench.scaling.scaling_process import APART, PEER, keep_to_share
+from robocache_ros.bench.scaling.scaling_process import APART, PEER
 
 pytest.importorskip("h5py")
 
@@ -55,30 +53,3 @@ def test_the_efficiency_is_that_of_the_last_rows() -> None:
         "| weak, loading, tiny, cuda | 2 | 19 | 95.0% |",
     ]
     assert "needs a run with 1 process" in table(rows[2:])
-
-
-@pytest.mark.parametrize(
-    ("cpus", "processes", "sizes"), [(4, 2, [2, 2]), (5, 2, [2, 2]), (2, 2, [1, 1]), (8, 1, [8]), (8, 4, [2] * 4)]
-)
-def test_processes_share_the_cores_without_overlap(
-    cpus: int, processes: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = shares_of(range(cpus), processes, monkeypatch)
-
-    assert [len(share) for share in shares] == sizes
-    assert len(set().union(*shares)) == sum(sizes)
-
-
-def test_more_processes_than_cores_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shares_of([7], 2, monkeypatch) == [{7}, {7}]
-    assert sorted(map(sorted, shares_of([0, 1], 3, monkeypatch))) in ([[0], [0], [1]], [[0], [1], [1]])
-
-
-def shares_of(cpus: Iterable[int], processes: int, monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
-    """The cores of each process on a machine with some cores."""
-    shares: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(cpus))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _process, share: shares.append(set(share)))
-    for rank in range(processes):
-        keep_to_share(rank, processes)
-    return shares
