@@ -5,6 +5,7 @@ Needs the extras `datasets` and `training`.
 python examples/train_policy.py lift --out run --policy act-13m --steps 20000
 torchrun --nproc-per-node 8 examples/train_policy.py lift --out run      # a process per GPU
 python examples/train_policy.py lift --out run --resume                  # where it stopped, with the same arguments
+python examples/train_policy.py lift --out run --resume --steps 40000    # the same, with another one
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from robocache_ros.datasets import Window
-from robocache_ros.programs import run
-from robocache_ros.training.checkpoints import checkpoint_in, resume, save_checkpoint
+from robocache_ros.programs import HelpFormatter, run
+from robocache_ros.training.checkpoints import checkpoint_in, read_checkpoint, resume, save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy, parameters
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import process_group
@@ -28,42 +31,54 @@ from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
 
 
-def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def arguments() -> argparse.ArgumentParser:
+    """Make the options of the command line."""
     default = TrainingOptions()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    add, switch = (
+        parser.add_argument,
+        partial(parser.add_argument, action=argparse.BooleanOptionalAction, default=False),
+    )
     add("dataset", type=Path, help="folder of the dataset, or its file")
     add("--out", type=Path, required=True, help="folder for checkpoint.pt and TensorBoard's files")
     add("--format", default="auto", help="of the dataset, such as webdataset; auto: by its files")
     add("--split", help="of rlds and calvin, such as val; of robomimic the mask; default: that of the format")
-    add("--policy", choices=sorted(PRESETS), default="act-13m")
+    add("--policy", choices=sorted(PRESETS), default="act-13m", help="kind and size")
     add("--rate-hz", type=float, default=50.0, help="ticks per second")
     add("--n-obs", type=int, default=2, help="ticks that are observed")
     add("--horizon", type=int, default=16, help="ticks of actions that are predicted")
     add("--action-offset", type=int, default=0, help="ticks from the last observation to the first action")
-    add("--vision", action="store_true", help="use the images")
+    switch("--vision", help="use the images")
     add("--batch-size", type=int, default=32, help="samples of a batch, per process")
     add("--workers", type=int, default=4, help="processes that read, per process")
     add("--cache", choices=("none", "auto", "device", "host"), default="none", help="keep the samples in memory")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--steps", type=int, default=default.steps)
-    add("--learning-rate", type=float, default=default.learning_rate)
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
+    add("--steps", type=int, default=default.steps, help="of the optimizer, in all")
+    add("--learning-rate", type=float, default=default.learning_rate, help="the highest; falls as a cosine to a tenth")
     add("--warmup", type=int, default=default.warmup, help="steps in which the learning rate rises")
-    add("--weight-decay", type=float, default=default.weight_decay)
+    add("--weight-decay", type=float, default=default.weight_decay, help="of AdamW")
     add("--clip-norm", type=float, default=default.clip_norm, help="largest norm of the gradients; 0: no limit")
     add("--accumulate", type=int, default=default.accumulate, help="batches of a step")
-    add("--average", type=float, default=default.average, help="decay of the average of the weights; 0: none")
-    add("--bf16", action="store_true", help="autocast to bfloat16")
-    add("--compile", action="store_true", help="torch.compile")
-    add("--cuda-graph", action="store_true", help="replay whole steps as a CUDA graph")
-    add("--deterministic", action="store_true", help="on a GPU, the same bits in each run; slower")
-    add("--seed", type=int, default=default.seed)
-    add("--report-every", type=positive, default=50, help="steps")
-    add("--save-every", type=positive, default=1000, help="steps; also at the end")
-    add("--tensorboard", action="store_true", help="write TensorBoard's files")
-    add("--resume", action="store_true", help="continue from checkpoint.pt")
-    return parser.parse_args(given)
+    add("--average", type=float, default=default.average, help="decay per step of the average of the weights; 0: none")
+    switch("--bf16", help="autocast to bfloat16")
+    switch("--compile", help="torch.compile")
+    switch("--cuda-graph", help="replay whole steps as a CUDA graph")
+    switch("--deterministic", help="on a GPU, the same bits in each run; slower")
+    add("--seed", type=int, default=default.seed, help="of the weights, the noise and the order of the samples")
+    add("--report-every", type=positive, default=50, help="steps between two reports")
+    add("--save-every", type=positive, default=1000, help="steps between two checkpoints; also at the end")
+    switch("--tensorboard", help="write TensorBoard's files")
+    add("--resume", action="store_true", help="continue from checkpoint.pt, with its arguments where none are given")
+    return parser
+
+
+def parsed(given: list[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Read the command line; return the arguments, and those of the run that is resumed, if one is."""
+    parser = arguments()
+    args = parser.parse_args(given)
+    earlier = read_checkpoint(checkpoint_in(args.out, resumed=True)).arguments if args.resume else {}
+    parser.set_defaults(**{name: value for name, value in earlier.items() if name in vars(args)})
+    return parser.parse_args(given), earlier
 
 
 def positive(text: str) -> int:
@@ -75,7 +90,7 @@ def positive(text: str) -> int:
 
 def main(given: list[str] | None = None) -> None:
     """Train as the command line says."""
-    args = arguments(given)
+    args, earlier = parsed(given)
     options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
     checkpoint = checkpoint_in(args.out, resumed=args.resume)
     with process_group(args.device) as group:
@@ -107,8 +122,21 @@ def main(given: list[str] | None = None) -> None:
             resume(checkpoint, trainer, info)
         if group.first:
             print(f"{dataset!r}, {parameters(policy) / 1e6:.1f} million parameters, {group.size} x {group.device.type}")
+            if changed := changes(earlier, args):
+                print(f"continues at step {trainer.step:,} with {changed}")
         train(trainer, info, checkpoint, args, first=group.first)
         loader.close()
+
+
+def changes(earlier: dict[str, Any], args: argparse.Namespace) -> str:
+    """Return the arguments that are not those of the run that is resumed."""
+    now = stored(args)
+    return ", ".join(f"{name} {now[name]} (was {old})" for name, old in earlier.items() if now.get(name, old) != old)
+
+
+def stored(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that a checkpoint has: all but the paths."""
+    return {name: value for name, value in vars(args).items() if name not in ("dataset", "out", "resume")}
 
 
 def train(trainer: Trainer, info: DataInfo, checkpoint: Path, args: argparse.Namespace, *, first: bool) -> None:
@@ -121,7 +149,7 @@ def train(trainer: Trainer, info: DataInfo, checkpoint: Path, args: argparse.Nam
                 if progress is not None:
                     progress.update(loss)
                 if trainer.step % args.save_every == 0 or trainer.step == args.steps:
-                    save_checkpoint(checkpoint, trainer, info, first=first)
+                    save_checkpoint(checkpoint, trainer, info, stored(args), first=first)
     except KeyboardInterrupt:
         if first:
             what = f"{checkpoint} continues with --resume" if checkpoint.exists() else "there is no checkpoint yet"

@@ -8,6 +8,7 @@ Exit codes: 0 success, 1 failure, 2 a missing extra or a mistake in arguments, s
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,15 @@ from robocache_ros.extras import install_hint
 
 INTERRUPTED = 130
 LINE_CHARACTERS = 180
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The help of a program: its description as it is written, and the default of each option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or isinstance(action.default, bool) or action.default == argparse.SUPPRESS:
+            return action.help
+        return f"{action.help or ''} (default: %(default)s)".strip()
 
 
 def robocache() -> int:

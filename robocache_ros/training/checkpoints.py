@@ -21,11 +21,12 @@ NAME = "checkpoint.pt"
 
 
 class Checkpoint(NamedTuple):
-    """The contents of a checkpoint: what `Trainer.state_dict` returned, and what it belongs to."""
+    """The contents of a checkpoint: what `Trainer.state_dict` returned, what it belongs to, and how it was started."""
 
     training: dict[str, Any]
     policy: PolicyConfig
     data: DataInfo
+    arguments: dict[str, Any]
 
 
 def checkpoint_in(folder: Path, *, resumed: bool) -> Path:
@@ -48,13 +49,21 @@ def checkpoint_in(folder: Path, *, resumed: bool) -> Path:
     return path
 
 
-def save_checkpoint(path: str | Path, trainer: Trainer, info: DataInfo, *, first: bool = True) -> None:
+def save_checkpoint(
+    path: str | Path,
+    trainer: Trainer,
+    info: DataInfo,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    first: bool = True,
+) -> None:
     """Write a checkpoint. A kill at any time leaves the earlier one, and so does an error.
 
     Args:
         path: the file, which is replaced.
         trainer: between two steps.
         info: of the data.
+        arguments: of the program, numbers and texts by their names, which a run that is resumed uses again.
         first: whether this process writes; with several processes all of them call it.
 
     Errors:
@@ -73,7 +82,8 @@ def save_checkpoint(path: str | Path, trainer: Trainer, info: DataInfo, *, first
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            torch.save({"training": state, "policy": config, "data": asdict(info)}, file)
+            contents = {"training": state, "policy": config, "data": asdict(info), "arguments": dict(arguments or {})}
+            torch.save(contents, file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -102,7 +112,8 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
             f"{printable(path, 80)}: damaged, or not a checkpoint ({printable(reason, 60)}); give another one"
         ) from None
     try:
-        return Checkpoint(found["training"], PolicyConfig(**found["policy"]), DataInfo(**found["data"]))
+        policy, data = PolicyConfig(**found["policy"]), DataInfo(**found["data"])
+        return Checkpoint(found["training"], policy, data, {**found["arguments"]})
     except (KeyError, TypeError):
         raise RoboCacheError(f"{printable(path)}: not a checkpoint of train_policy; give one") from None
 
@@ -120,7 +131,7 @@ def resume(path: str | Path, trainer: Trainer, info: DataInfo) -> None:
     """
     found = read_checkpoint(path, trainer.device)
     for what, before, here in (("dataset", found.data, info), ("policy", found.policy, trainer.policy.config)):
-        for field in fields(here):
+        for field in sorted(fields(here), key=lambda field: field.name == "statistics"):  # the others explain these
             old, new = getattr(before, field.name), getattr(here, field.name)
             if not _alike(old, new):
                 change = "differ" if isinstance(old, dict) else f"was {printable(old, 20)}, is {printable(new, 20)}"

@@ -45,13 +45,13 @@ class TrainedPolicy:
         Errors:
             RoboCacheError: the file is not a checkpoint, or is damaged.
         """
-        training, config, data = read_checkpoint(path, device)
+        training, config, data, _ = read_checkpoint(path, device)
         policy = make_policy(config).to(device)
         try:
             policy.load_state_dict(training["policy"])
-            if training["average"] is not None:
+            if training["average_share"]:
                 for parameter, average in zip(policy.parameters(), training["average"], strict=True):
-                    parameter.data.copy_(average)
+                    parameter.data.copy_(average / training["average_share"])
         except (KeyError, TypeError, ValueError, RuntimeError):
             raise RoboCacheError(f"{printable(path)}: weights are not those of its policy; give another one") from None
         return cls(policy, data)

@@ -17,7 +17,7 @@ from robocache_ros.training.graphed_step import GraphedStep
 from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
-VERSION = 2
+VERSION = 3
 
 
 class Batches(Protocol):
@@ -49,7 +49,6 @@ class Trainer:
     Attributes:
         step: steps so far.
         policy: with the newest weights.
-        average: the average of the weights in the order of `policy.parameters()`; None without one.
         data_wait: the time for which the device waited for data.
     """
 
@@ -69,7 +68,8 @@ class Trainer:
         self._exchange: GradientExchange | None = None
         if self._parallel:
             self._exchange = GradientExchange(self._parameters, list(policy.buffers()))
-        self.average = [p.detach().clone() for p in self._parameters] if options.average else None
+        self._averaged = [torch.zeros_like(p) for p in self._parameters] if options.average else None
+        self._averaged_share = 0.0  # of all weights so far; the rest are the zeros of the start
         self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
         groups = self._exchange.groups if self._exchange is not None else [self._parameters]
         self._optimizers = [self._make_optimizer(group) for group in groups]
@@ -91,7 +91,19 @@ class Trainer:
         batches: Any = (self._next() for _ in range(self.options.accumulate))
         loss: Tensor = self._step_on(list(batches) if self._graph else batches)
         self.step += 1
+        if self._averaged is not None:
+            self._averaged_share += (1 - self._averaged_share) * (1 - self.options.average)
         return loss
+
+    @property
+    def average(self) -> list[Tensor] | None:
+        """The average of the weights after each step, in the order of `policy.parameters()`; None if there is none.
+
+        The random weights before the first step have no part in it, whose share would be 0.999^steps otherwise.
+        """
+        if self._averaged is None or not self._averaged_share:
+            return None
+        return [each / self._averaged_share for each in self._averaged]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run depends on. With several processes all of them call it."""
@@ -106,13 +118,14 @@ class Trainer:
             "version": VERSION,
             "step": self.step,
             "policy": self.policy.state_dict(),
-            "average": self.average,
+            "average": self._averaged,
+            "average_share": self._averaged_share,
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "ranks": ranks,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called.
+        """Continue where `state_dict` was called, with the options of this trainer.
 
         Errors:
             RoboCacheError: the state is of another version, of another number of processes, or of another loader.
@@ -123,19 +136,18 @@ class Trainer:
             raise RoboCacheError(f"checkpoint: of version {state.get('version')}, here {VERSION}; train again")
         if len(ranks) != size:
             raise RoboCacheError(f"checkpoint: of {len(ranks)} processes, here {size}; start as many")
-        if (state["average"] is None) != (self.average is None):
-            raise RoboCacheError("checkpoint: with another option `average`; use the same options")
         mine = ranks[rank]
         self.loader.load_state_dict(mine["loader"])
         self.policy.load_state_dict(state["policy"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-            for group in optimizer.param_groups if self._graph else ():
-                group["lr"] = torch.tensor(0.0, device=self.device)  # set by each step
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": saved["state"]})
         if self._graph:
             self._step_on = GraphedStep(self._plain_step)  # the old graph has the old state of the optimizer
-        for value, saved in zip(self.average or (), state["average"] or (), strict=True):
-            value.copy_(saved)
+        if self._averaged is not None:
+            kept = state["average"] is not None
+            self._averaged_share = state["average_share"] if kept else 0.0
+            for value, saved in zip(self._averaged, state["average"] if kept else self._averaged, strict=True):
+                value.copy_(saved)
         torch.set_rng_state(mine["random"].cpu())
         if "random_cuda" in mine and self.device.type == "cuda":
             torch.cuda.set_rng_state(mine["random_cuda"].cpu(), self.device)
@@ -188,8 +200,8 @@ class Trainer:
         for number, optimizer in enumerate(self._optimizers):
             self._await(number)
             optimizer.step()
-        if self.average is not None:
-            self._update_average(self.average, self._parameters, 0)
+        if self._averaged is not None:
+            self._update_average(self._averaged, self._parameters, 0)
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
         cached = not self._graph  # a cache of converted weights would be part of the graph

@@ -90,6 +90,12 @@ def test_weights_that_are_not_finite_leave_the_earlier_checkpoint(tmp_path: Path
     assert path.read_bytes() == before
 
 
+def test_a_checkpoint_has_the_arguments_of_the_program(tmp_path: Path, info: DataInfo) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", trainer(), info, {"steps": 9, "policy": "tiny"})
+
+    assert read_checkpoint(tmp_path / "checkpoint.pt").arguments == {"steps": 9, "policy": "tiny"}
+
+
 def test_other_processes_write_nothing(tmp_path: Path, info: DataInfo) -> None:
     save_checkpoint(tmp_path / "checkpoint.pt", trainer(), info, first=False)
 
@@ -107,7 +113,7 @@ def test_a_checkpoint_of_another_policy_is_refused(tmp_path: Path, info: DataInf
     ("change", "message"),
     [
         ({"streams": {"speed": 2}}, "of another dataset: streams differ; "),
-        ({"rate_hz": 30}, "of another dataset: rate_hz was 50, is 30; "),
+        ({"rate_hz": 30, "statistics": {}}, "of another dataset: rate_hz was 50, is 30; "),
         ({"statistics": {"proprio": {"mean": [0.1, 0.0]}}}, "of another dataset: statistics differ; "),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.training.checkpoints import read_checkpoint
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "train_policy.py"
@@ -60,7 +61,7 @@ def test_a_run_that_is_resumed_has_the_losses_of_one_that_is_not(
     stopped = capsys.readouterr()
     before = losses(stopped.out)
     assert stopped.err == f"interrupted at step 4: {resumed / 'checkpoint.pt'} continues with --resume\n"
-    train([*common, f"--out={resumed}", "--steps=6", "--resume"])
+    train([str(panda), f"--out={resumed}", "--resume"])
 
     assert before + losses(capsys.readouterr().out) == expected
     found = torch.load(resumed / "checkpoint.pt", weights_only=True)
@@ -92,6 +93,29 @@ def test_a_run_that_is_resumed_at_its_end_makes_no_step(
 
     assert capsys.readouterr().out.count(f"{tmp_path / 'checkpoint.pt'}: step 1 of 1\n") == 2
     assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns == before
+
+
+def test_a_run_that_is_resumed_has_its_arguments_and_names_those_that_change(
+    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train([str(panda), f"--out={tmp_path}", *SMALL, "--bf16", "--steps=1"])
+    capsys.readouterr()
+
+    train([str(panda), f"--out={tmp_path}", "--resume", "--steps=2", "--learning-rate=0.01", "--no-bf16"])
+
+    told = capsys.readouterr().out.splitlines()
+    assert told[1] == "continues at step 1 with steps 2 (was 1), learning_rate 0.01 (was 0.003), bf16 False (was True)"
+    assert told[-1].endswith("step 2 of 2")
+    found = read_checkpoint(tmp_path / "checkpoint.pt").arguments
+    assert (found["policy"], found["batch_size"], found["learning_rate"]) == ("tiny", 16, 0.01)
+
+
+@pytest.mark.parametrize("option", ["--seed=3", "--batch-size=8", "--n-obs=3", "--rate-hz=25"])
+def test_an_argument_that_makes_it_another_run_is_refused(train: Any, panda: Path, tmp_path: Path, option: str) -> None:
+    train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1"])
+
+    with pytest.raises(RoboCacheError, match=r"use the same arguments$"):
+        train([str(panda), f"--out={tmp_path}", "--resume", option])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_its_checkpoint(

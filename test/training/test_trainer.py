@@ -83,13 +83,15 @@ def test_the_loss_falls(bf16: bool) -> None:
     assert sum(seen[-5:]) < 0.5 * sum(seen[:5])
 
 
-def test_the_average_follows_the_weights() -> None:
+def test_the_average_is_of_the_weights_after_each_step_and_not_of_the_random_ones() -> None:
     made = trainer(average=0.5)
-    before = [p.detach().clone() for p in made.policy.parameters()]
-    made.train_step()
+    seen = []
+    for _ in range(2):
+        made.train_step()
+        seen.append([p.detach().clone() for p in made.policy.parameters()])
 
-    for average, old, new in zip(made.average or (), before, made.policy.parameters(), strict=True):
-        torch.testing.assert_close(average, 0.5 * old + 0.5 * new.detach())
+    for average, older, newer in zip(made.average or (), *seen, strict=True):
+        torch.testing.assert_close(average, (older + 2 * newer) / 3)
 
 
 def test_without_an_average_there_is_none() -> None:
@@ -98,6 +100,31 @@ def test_without_an_average_there_is_none() -> None:
 
     assert made.average is None
     assert made.state_dict()["average"] is None
+
+
+def test_a_run_that_is_resumed_with_an_average_has_that_of_its_own_steps() -> None:
+    first = trainer(average=0.0)
+    first.train_step()
+    second = trainer(average=0.5)
+    second.load_state_dict(first.state_dict())
+    assert second.average is None
+
+    second.train_step()
+
+    for average, newest in zip(second.average or (), second.policy.parameters(), strict=True):
+        torch.testing.assert_close(average, newest.detach())
+
+
+def test_a_run_that_is_resumed_has_the_options_that_it_is_given() -> None:
+    first = trainer(weight_decay=0.0)
+    first.train_step()
+    second = trainer(weight_decay=0.5, learning_rate=1e-4, steps=100, warmup=0)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+
+    second.train_step()
+
+    (group,) = second.state_dict()["optimizers"][0]["param_groups"]
+    assert (group["weight_decay"], group["lr"]) == (0.5, second.options.rate_at(1))
 
 
 def test_waits_for_data_are_measured() -> None:
@@ -175,9 +202,8 @@ def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 0}, "of version 0, here 2"),
+        ({"version": 0}, "of version 0, here 3"),
         ({"ranks": [{}, {}]}, "of 2 processes, here 1; start as many"),
-        ({"average": None}, "with another option `average`"),
     ],
 )
 def test_a_state_of_another_training_is_refused(change: dict[str, Any], message: str) -> None:
