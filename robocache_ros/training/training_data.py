@@ -106,15 +106,26 @@ def format_of(path: Path) -> str:
     Errors:
         RoboCacheError: none is found.
     """
-    if path.suffix == ".hdf5" and path.is_file():
-        return "robomimic"
-    for name, patterns in SIGNS.items():
-        if any(next(path.glob(pattern), None) for pattern in patterns):
-            return name
+    if (found := _sign(path)) is not None:
+        return found
     if not path.exists():
         raise RoboCacheError(f"{printable(path)}: does not exist; give the folder of a dataset")
+    names = [name for name in (*SIGNS, "lerobot21") if _sign(path / name) is not None]
+    if names:  # an export of several formats
+        raise RoboCacheError(
+            f"{printable(path, 60)}: has folders of several formats, {', '.join(names)}; give one of them"
+        )
     raise RoboCacheError(
         f"{printable(path)}: not a dataset of {', '.join(SIGNS)}; give its folder, export a recording first"
+    )
+
+
+def _sign(path: Path) -> str | None:
+    """The format that the files at a path show, if any."""
+    if path.suffix == ".hdf5" and path.is_file():
+        return "robomimic"
+    return next(
+        (name for name, patterns in SIGNS.items() if any(next(path.glob(each), None) for each in patterns)), None
     )
 
 

@@ -103,6 +103,15 @@ def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
         open_for_training(tmp_path, window=Window())
 
 
+def test_the_folder_of_several_formats_names_them(tmp_path: Path) -> None:
+    for file in ("lerobot21/meta/info.json", "rlds/lift/1.0.0/dataset_info.json"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+
+    with pytest.raises(RoboCacheError, match="has folders of several formats, rlds, lerobot21; give one of them"):
+        format_of(tmp_path)
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for name in ("lift", "lift.hdf5"):
         with pytest.raises(RoboCacheError, match=f"{name}: does not exist; give the folder of a dataset"):
