@@ -23,9 +23,9 @@ from test.training.conftest import line_loader
 CONFIG = PolicyConfig("transformer", 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16)
 
 
-def trainer(config: PolicyConfig = CONFIG) -> Trainer:
+def trainer(config: PolicyConfig = CONFIG, **options: Any) -> Trainer:
     torch.manual_seed(0)
-    return Trainer(make_policy(config), line_loader(), TrainingOptions(steps=9, warmup=1))
+    return Trainer(make_policy(config), line_loader(), TrainingOptions(**{"steps": 9, "warmup": 1, **options}))
 
 
 def test_a_checkpoint_continues_the_training(tmp_path: Path, info: DataInfo) -> None:
@@ -39,6 +39,17 @@ def test_a_checkpoint_continues_the_training(tmp_path: Path, info: DataInfo) -> 
 
     assert [float(second.train_step()) for _ in range(3)] == expected
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_run_that_is_resumed_has_the_options_that_it_is_given(tmp_path: Path, info: DataInfo) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", trainer(weight_decay=0.0), info)
+    made = trainer(weight_decay=0.5, learning_rate=1e-4, steps=100)
+    resume(tmp_path / "checkpoint.pt", made, info)
+
+    made.train_step()
+
+    (group,) = made.state_dict()["optimizers"][0]["param_groups"]
+    assert (group["weight_decay"], group["lr"]) == (0.5, 1e-4)
 
 
 def test_a_trained_policy_has_the_average_of_the_weights(tmp_path: Path, info: DataInfo) -> None:

@@ -115,18 +115,6 @@ def test_a_run_that_is_resumed_with_an_average_has_that_of_its_own_steps() -> No
         torch.testing.assert_close(average, newest.detach())
 
 
-def test_a_run_that_is_resumed_has_the_options_that_it_is_given() -> None:
-    first = trainer(weight_decay=0.0)
-    first.train_step()
-    second = trainer(weight_decay=0.5, learning_rate=1e-4, steps=100, warmup=0)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-
-    second.train_step()
-
-    (group,) = second.state_dict()["optimizers"][0]["param_groups"]
-    assert (group["weight_decay"], group["lr"]) == (0.5, second.options.rate_at(1))
-
-
 def test_waits_for_data_are_measured() -> None:
     made = trainer()
     losses(made, 6)
