@@ -52,6 +52,20 @@ def test_a_run_that_is_resumed_has_the_options_that_it_is_given(tmp_path: Path, 
     assert (group["weight_decay"], group["lr"]) == (0.5, 1e-4)
 
 
+def test_a_run_that_is_resumed_with_an_average_has_that_of_its_own_steps(tmp_path: Path, info: DataInfo) -> None:
+    first = trainer(average=0.0)
+    first.train_step()
+    save_checkpoint(tmp_path / "checkpoint.pt", first, info)
+    made = trainer(average=0.5)
+    resume(tmp_path / "checkpoint.pt", made, info)
+    assert made.average is None
+
+    made.train_step()
+
+    for average, newest in zip(made.average or (), made.policy.parameters(), strict=True):
+        torch.testing.assert_close(average, newest.detach())
+
+
 def test_a_trained_policy_has_the_average_of_the_weights(tmp_path: Path, info: DataInfo) -> None:
     made = trainer()
     made.train_step()

@@ -102,19 +102,6 @@ def test_without_an_average_there_is_none() -> None:
     assert made.state_dict()["average"] is None
 
 
-def test_a_run_that_is_resumed_with_an_average_has_that_of_its_own_steps() -> None:
-    first = trainer(average=0.0)
-    first.train_step()
-    second = trainer(average=0.5)
-    second.load_state_dict(first.state_dict())
-    assert second.average is None
-
-    second.train_step()
-
-    for average, newest in zip(second.average or (), second.policy.parameters(), strict=True):
-        torch.testing.assert_close(average, newest.detach())
-
-
 def test_waits_for_data_are_measured() -> None:
     made = trainer()
     losses(made, 6)
