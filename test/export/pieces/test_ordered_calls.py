@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -37,7 +38,8 @@ def test_calls_that_wait_are_discarded_when_closed() -> None:
     closing = threading.Thread(target=calls.close)
     closing.start()
     while not calls._pool._shutdown:
-        pass
-    go.set()
+        time.sleep(0)
+    with calls._pool._shutdown_lock:
+        go.set()  # held while the calls are discarded
     closing.join()
     assert not seen
