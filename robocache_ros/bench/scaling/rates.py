@@ -24,7 +24,10 @@ def rate(step: Callable[[], Any], seconds: float, samples: int, group: ProcessGr
     """
     for _ in range(WARM_UP + 5):  # a step is compiled and captured
         step()
-    steps = max(1, round(seconds / _timed(step, 2, group) * 2))
+    steps = 2
+    while (taken := _timed(step, steps, group)) < seconds / 8:  # the first batches may have been read ahead
+        steps *= 4
+    steps = max(1, round(seconds / taken * steps))
     return steps * samples * group.size / _timed(step, steps, group)
 
 

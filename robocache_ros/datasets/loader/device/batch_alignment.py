@@ -28,7 +28,7 @@ class _Aligned(NamedTuple):
     order: Sequence[int]  # (N,) the index of each in the layout
     values: Tensor  # (B, T, sum of D) float32
     valid: Tensor  # (B, T, N) uint8
-    age_ms: Tensor  # (B, T, N) float32
+    age_ns: Tensor  # (B, T, N) int64
     spans: dict[int, slice]  # the columns of each
 
     def columns(self, wanted: Sequence[int]) -> Tensor:
@@ -64,7 +64,7 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
         for index, stream in enumerate(streams)
         if not stream.width
     }
-    found["valid"], found["age_ms"] = _marks(raw, aligned, len(streams))
+    found["valid"], found["age_ms"] = _marks(raw, aligned, streams)
     cameras = {name: images for name, images in pictures.items() if modality_of(name) == "vision"}
     if len({images.shape for images in cameras.values()}) == 1:
         found["vision"] = torch.stack(list(cameras.values()), dim=2)
@@ -82,7 +82,7 @@ def _fused(raw: Raw, streams: Sequence[RawStream], order: Sequence[int], ticks: 
     """Align streams, by their indexes in the layout."""
     if not order:
         none = torch.zeros((*ticks.shape, 0), device=ticks.device)
-        return _Aligned(order, none, none.byte(), none, {})
+        return _Aligned(order, none, none.byte(), none.long(), {})
     inputs, spans, column = [], {}, 0
     for index in order:
         _, _, method, max_gap, max_age, width, *_ = streams[index]
@@ -91,24 +91,25 @@ def _fused(raw: Raw, streams: Sequence[RawStream], order: Sequence[int], ticks: 
         spans[index] = slice(column, column + width)
         column += width
     values, valid, age = ops.fuse(inputs, ticks)
-    for place, index in enumerate(order):
-        if streams[index].marked:
-            _of_export(raw, index, ticks, valid[:, :, place], age[:, :, place])
-    # As `engine.frames.age_ms`: divided in float64 and rounded once.
-    return _Aligned(order, values, valid, age.double().div_(NS_PER_MS).float(), spans)
+    return _Aligned(order, values, valid, age, spans)
 
 
-def _marks(raw: Raw, aligned: _Aligned, count: int) -> tuple[Tensor, Tensor]:
+def _marks(raw: Raw, aligned: _Aligned, streams: Sequence[RawStream]) -> tuple[Tensor, Tensor]:
     """`valid` and `age_ms` of all streams, in their order."""
-    if list(aligned.order) == list(range(count)):
-        return aligned.valid, aligned.age_ms
     place = {index: number for number, index in enumerate(aligned.order)}
+    for index, at in place.items():
+        if streams[index].marked:
+            _of_export(raw, index, raw["tick_ns"], aligned.valid[:, :, at], aligned.age_ns[:, :, at])
+    # As `engine.frames.age_ms`: divided in float64 and rounded once.
+    age_ms = aligned.age_ns.double().div_(NS_PER_MS).float()
+    if list(aligned.order) == list(range(len(streams))):
+        return aligned.valid, age_ms
     valid, age = (
         torch.stack(
-            [of_all[:, :, place[i]] if i in place else raw[key_of(i, part)] for i in range(count)],
+            [of_all[:, :, place[i]] if i in place else raw[key_of(i, part)] for i in range(len(streams))],
             dim=2,
         )
-        for part, of_all in (("valid", aligned.valid), ("age_ms", aligned.age_ms))
+        for part, of_all in (("valid", aligned.valid), ("age_ms", age_ms))
     )
     return valid, age
 

@@ -128,8 +128,9 @@ def _serve(connection: Connection, reader: Any) -> None:
 
 
 def _map(fd: int, place: Place) -> NDArray[np.uint8]:
+    # All pages at once: to map each one when it is first written takes as long as reading a batch.
     try:
-        return np.frombuffer(mmap.mmap(fd, place.nbytes), np.uint8)
+        return np.frombuffer(mmap.mmap(fd, place.nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE), np.uint8)
     finally:
         os.close(fd)
 
