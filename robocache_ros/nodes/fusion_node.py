@@ -115,7 +115,6 @@ class FusionNode(LifecycleNode):
         """Start publishing."""
         assert self.pipeline
         result = super().on_activate(state)
-        self.pipeline.outputs.describe()
         sim_time = bool(parameters.read(self, "use_sim_time"))
         self.pipeline.start(sim_time=sim_time)
         self.get_logger().info(f"publishing by {'/clock' if sim_time else 'the wall clock'}")

@@ -70,7 +70,10 @@ class Pipeline:
         return self._tick_loop is not None
 
     def start(self, *, sim_time: bool) -> None:
-        """Start to receive messages and to publish ticks; with `sim_time` the ticks follow /clock."""
+        """Start to receive messages and to publish ticks; with `sim_time` the ticks follow /clock.
+
+        The layout is published when messages are no longer discarded: who has received it may send them.
+        """
         self.subscriptions.discard()  # messages that arrived while the node was inactive
         clock: ClockSource = (
             SimClockSource(self._node, self.subscriptions, self.engine, self._clock_counters)
@@ -79,6 +82,7 @@ class Pipeline:
         )
         delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
         lead_ns = self.spec.delay_ns - self.spec.cut_ns
+        self.outputs.describe()
         self._tick_loop = TickLoop(clock, self.outputs.publish, self._failed, self.stats, delay_ns, lead_ns)
         self._tick_loop.start()
 

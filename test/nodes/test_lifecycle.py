@@ -17,6 +17,10 @@ pytest.importorskip("rclpy")
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.clock_sources import SimClockSource, WallClockSource
+from robocache_ros.nodes.publishers import Outputs
+from robocache_ros.nodes.subscriptions.topics import TopicSubscriptions
+from robocache_ros.nodes.tick_loop import TickLoop
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 
@@ -88,6 +92,25 @@ def test_layout_reaches_later_subscribers(rig: Any, wait: Callable[..., Any], jo
 
     wait(lambda: len(layout), "the layout")
     assert layout.newest.data == Layout(load_spec(joint_spec)).to_json()
+
+
+@pytest.mark.parametrize("use_sim_time", [False, True])
+def test_a_message_sent_after_the_layout_is_not_discarded(
+    rig: Any, joint_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, use_sim_time: bool
+) -> None:
+    steps = []
+    for kind, name in (
+        (TopicSubscriptions, "discard"), (SimClockSource, "__init__"), (WallClockSource, "__init__"),
+        (Outputs, "describe"), (TickLoop, "start"),
+    ):  # fmt: skip
+        step = getattr(kind, name)
+        noted = lambda *given, step=step, kind=kind, **more: (steps.append(kind), step(*given, **more))[1]  # noqa: E731
+        monkeypatch.setattr(kind, name, noted)
+
+    rig.fusion(joint_spec, use_sim_time=use_sim_time).autostart()
+
+    clock = SimClockSource if use_sim_time else WallClockSource  # which subscribes to /clock
+    assert steps == [TopicSubscriptions, clock, Outputs, TickLoop]
 
 
 @pytest.mark.parametrize(
