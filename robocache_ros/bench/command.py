@@ -55,18 +55,23 @@ def live(
 
 
 def all_parts(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("bench-results"),
-    part: Annotated[Optional[list[str]], typer.Option(help="Run this part only; may be repeated.")] = None,  # noqa: UP045
+    out: Annotated[Path, typer.Option(help="New folder of the results.")] = Path("bench-results"),
+    part: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help=f"Run this part only; may be repeated. Parts: {', '.join(PARTS)}."),
+    ] = None,
     budget_s: Annotated[
         float, typer.Option(help="Seconds for all parts: what has not begun by then is not run.")
     ] = 1200.0,
 ) -> None:
     """Run every part that this machine can run, and write JSON, Markdown and plots; at most 20 minutes."""
     from robocache_ros.bench.suite.run_parts import run_suite
+    from robocache_ros.bench.training.row_process import end_on_sigterm
 
     if not 0 < budget_s <= 86_400:
         raise RoboCacheError(f"budget-s: {budget_s:g} is not in 0..86400; give a duration in s")
-    failed = run_suite(part or list(PARTS), out, typer.echo, budget_s)
+    end_on_sigterm()
+    failed = run_suite(list(dict.fromkeys(part or PARTS)), out, typer.echo, budget_s)
     typer.echo(f"results: {out / 'suite.md'}")
     if failed:
         raise typer.Exit(1)

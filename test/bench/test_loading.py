@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from robocache_ros.bench.loading import __main__ as loading
 from robocache_ros.bench.loading import make_data
 from robocache_ros.bench.loading.loading_report import as_markdown, summary
 from robocache_ros.datasets import LeRobotTimelineDataset, RoboMimicDataset, RTXDataset
@@ -61,3 +63,23 @@ def test_the_data_is_read_by_the_datasets(tmp_path: Path) -> None:
     videos = LeRobotTimelineDataset(make_data.lerobot(tmp_path / "lerobot", seconds=0.5), target_hz=30)[0]
     assert tuple(videos["vision"].shape[1:]) == (2, 224, 224, 3)
     assert not videos["measured"].any()
+
+
+def test_datasets_that_were_measured_before_a_failure_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(name: str, *_: object) -> dict[str, float]:
+        if name == "rlds":
+            raise RuntimeError("out of memory")
+        return {"ours": 3.0, "peer": 1.0}
+
+    monkeypatch.setattr("sys.argv", ["loading", f"--out={tmp_path / 'out'}", "--case=robomimic", "--case=rlds"])
+    monkeypatch.setattr(loading, "_write", lambda _folder, cases: dict.fromkeys(cases, tmp_path))
+    monkeypatch.setattr(loading, "_round", measured)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loading.main()
+
+    found = json.loads((tmp_path / "out" / "loading.json").read_text(encoding="utf-8"))["cases"]
+    assert found["robomimic"]["peer"]["times"] == 3.0
+    assert "ours: 3 times peer" in (tmp_path / "out" / "loading.md").read_text(encoding="utf-8")

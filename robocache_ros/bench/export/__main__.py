@@ -30,6 +30,7 @@ from robocache_ros.bench.export.against_peers import Peers
 from robocache_ros.bench.export.command_line import commands
 from robocache_ros.bench.export.machine import RESULTS, ROOT, machine
 from robocache_ros.bench.export.markdown_tables import as_markdown
+from robocache_ros.bench.result_files import replace, tell
 
 PARTS = ("peers", "reading", "jobs", "formats", "commands")
 
@@ -65,13 +66,12 @@ def main() -> None:
     }
     result: dict[str, Any] = {"machine": machine()}
     for part in given.part or PARTS:
+        tell(part)
         with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
             result[part] = measure[part](Path(folder))
-    given.out.mkdir(parents=True, exist_ok=True)
-    text = as_markdown(result)
-    (given.out / "export.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    (given.out / "export.md").write_text(text, encoding="utf-8")
-    print(text)
+        replace(given.out / "export.json", json.dumps(result, indent=2) + "\n")
+        replace(given.out / "export.md", as_markdown(result))
+    print(as_markdown(result))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ import torch
 from robocache_ros.bench.formats.batch_rates import measure
 from robocache_ros.bench.formats.make_sets import DEFAULT, make_sets
 from robocache_ros.bench.formats.measured_loaders import CACHED, PEERS, READ, WINDOW, MeasuredLoaders
-from robocache_ros.bench.training.measured import Row, tell
+from robocache_ros.bench.result_files import tell
+from robocache_ros.bench.training.measured import Row
 from robocache_ros.bench.training.training_report import machine, write
 
 FIRST = 64  # samples of the batches that are measured first

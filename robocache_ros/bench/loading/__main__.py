@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from robocache_ros.bench.export.machine import RESULTS, machine, told
 from robocache_ros.bench.loading import make_data
 from robocache_ros.bench.loading.loading_report import NESTED, as_markdown, summary
+from robocache_ros.bench.result_files import replace, tell
 
 SCRIPTS = Path(__file__).parent
 WORKERS = 2
@@ -94,17 +95,17 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "cases": {}}
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
         chosen = given.case or list(CASES)
+        tell("the datasets are written")
         paths = _write(Path(folder), chosen)
         for name in chosen:
             case = CASES[name]
+            tell(name)
             rounds = [_round(name, paths[name], pythons[case.peer]) for _ in range(given.rounds)]
             about = {"title": case.title, "note": case.note, "unit": case.unit}
             result["cases"][name] = {**about, **summary(rounds, case.wanted)}
-    given.out.mkdir(parents=True, exist_ok=True)
-    text = as_markdown(result)
-    (given.out / "loading.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    (given.out / "loading.md").write_text(text, encoding="utf-8")
-    print(text)
+            replace(given.out / "loading.json", json.dumps(result, indent=2) + "\n")
+            replace(given.out / "loading.md", as_markdown(result))
+    print(as_markdown(result))
 
 
 def _write(folder: Path, cases: list[str]) -> dict[str, Path]:

@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def ours(loader: TimelineLoader, at_least_s: float) -> float:
     return rate(epoch, at_least_s, warm=2)
 
 
-def trajectories(path: Path, count: int, at_least_s: float) -> list[Row]:
+def trajectories(path: Path, count: int, at_least_s: float) -> Iterator[Row]:
     """Trajectories of an HDF5 file, by the loader, by its cache, and by DataLoaders, for some seconds each."""
     cores = os.cpu_count() or 1
     write_trajectories(path, count)
@@ -84,25 +84,20 @@ def trajectories(path: Path, count: int, at_least_s: float) -> list[Row]:
         dataset.source.read(index)
     reading = (time.perf_counter() - begin) / min(count, 1000) * 1e6
     usual = peer(InterpTrajectories(path, count), min(8, cores), at_least_s)
+    yield row("DataLoader, np.interp, 8 workers", usual, "trajectories/s", "")
     vectorised = peer(VectorisedTrajectories(path, count), cores, at_least_s)
-    rows = [
-        row("DataLoader, np.interp, 8 workers", usual, "trajectories/s", ""),
-        row(f"DataLoader, vectorised, {cores} workers", vectorised, "trajectories/s", ""),
-        row("reading a trajectory", reading, "us", "7 us seen", opened_s=round(opened, 2)),
-    ]
+    yield row(f"DataLoader, vectorised, {cores} workers", vectorised, "trajectories/s", "")
+    yield row("reading a trajectory", reading, "us", "7 us seen", opened_s=round(opened, 2))
     loader = TimelineLoader(dataset, 32, shuffle=True, workers=cores, prefetch=4 * cores, device="cuda")
     found = ours(loader, at_least_s)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "x vectorised": round(found / vectorised, 1)}
-    rows.append(
-        row(f"loader, batch 32, {cores} workers", found, "trajectories/s", "10 x np.interp, 5 x vectorised", **both)
-    )
+    yield row(f"loader, batch 32, {cores} workers", found, "trajectories/s", "10 x np.interp, 5 x vectorised", **both)
     loader = TimelineLoader(dataset, 128, shuffle=True, workers=8, device="cuda", cache="device")
     found = ours(loader, at_least_s)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "us a batch": round(128e6 / found, 1)}
-    rows.append(row('loader, batch 128, cache="device"', found, "trajectories/s", "100 x np.interp", **both))
-    return rows
+    yield row('loader, batch 128, cache="device"', found, "trajectories/s", "100 x np.interp", **both)
 
 
 def bulk(count: int = MILLION) -> list[Row]:
@@ -156,7 +151,7 @@ def one_batch() -> list[Row]:
     ]
 
 
-def jpeg(at_least_s: float) -> list[Row]:
+def jpeg(at_least_s: float) -> Iterator[Row]:
     """Jpeg files of 256x256 into batches, for some seconds each."""
     image, random = need("PIL.Image", "export"), np.random.default_rng(0)
     files = []
@@ -176,7 +171,7 @@ def jpeg(at_least_s: float) -> list[Row]:
         yield len(sizes)
 
     alone = rate(decoded, at_least_s)
-    rows = [row("nvJPEG alone, 256x256", alone, "frames/s", "30,000 seen", bytes=round(float(sizes.mean())))]
+    yield row("nvJPEG alone, 256x256", alone, "frames/s", "30,000 seen", bytes=round(float(sizes.mean())))
     dataset = TimelineDataset(JpegEpisodes(160, files), target_hz=30)
     cores = os.cpu_count() or 1
     for where, target in (("gpu", "25,000"), ("cpu", "")):
@@ -187,9 +182,8 @@ def jpeg(at_least_s: float) -> list[Row]:
                 yield batch["vision"].shape[0] * batch["vision"].shape[1]
 
         what = f'loader, batch 8 of 90 images, jpeg="{where}", {cores} workers'
-        rows.append(row(what, rate(epoch, at_least_s), "frames/s", target))
+        yield row(what, rate(epoch, at_least_s), "frames/s", target)
         loader.close()
-    return rows
 
 
 def main() -> None:
@@ -203,14 +197,17 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trajectories.hdf5"
-        measures = {
+        measures: dict[str, Callable[[], Iterable[Row]]] = {
             "trajectories": lambda: trajectories(path, given.count, given.seconds),
             "jpeg": lambda: jpeg(given.seconds),
             "fuse": one_batch,
             "bulk": bulk,
         }
-        rows = [each for part in given.part or PARTS for each in measures[part]()]
-    write(rows, given.out)
+        rows: list[Row] = []
+        for part in given.part or PARTS:
+            for each in measures[part]():
+                rows.append(each)
+                write(rows, given.out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from robocache_ros.bench import published
+from robocache_ros.bench.training.row_process import end_on_sigterm
 
 RESULTS = Path("benchmarks/results")  # in a checkout of the repository
 
@@ -86,6 +88,24 @@ def machine() -> dict[str, str]:
         "cuda": str(torch.version.cuda),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+@contextmanager
+def written(
+    name: str,
+    title: str,
+    extra: dict[str, Any],
+    folder: Path = RESULTS,
+    method: str = "medians of CUDA-graph replays",
+) -> Iterator[list[dict[str, Any]]]:
+    """Give a list for rows, and `write` what it has at the end, also if the benchmark fails or is ended."""
+    end_on_sigterm()
+    rows: list[dict[str, Any]] = []
+    try:
+        yield rows
+    finally:
+        if rows:
+            write(name, title, rows, extra, folder, method)
 
 
 def write(

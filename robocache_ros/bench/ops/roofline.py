@@ -9,8 +9,9 @@ of 16 MiB that stays in the L2 cache, and an empty kernel.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,31 +46,26 @@ def measured(operation: str, size: str, bytes_moved: int, calls: Sequence[Callab
     return {"operation": operation, "size": size, "MB": bytes_moved / 1e6, "us": us, "GB/s": bytes_moved / us / 1e3}
 
 
-def vectors() -> list[Row]:
+def vectors() -> Iterator[Row]:
     """Resample and fuse, by the batch."""
-    rows = []
     for name, streams, targets in (("resample", [(100, 32)], 50), ("fuse 3 streams", FUSED, 50)):
         for batch in BATCHES:
             made = cases(batch, streams, targets, torch.bfloat16)
-            rows.append(measured(name, f"B {batch}", made[0].touched(), [case.fuse for case in made]))
+            yield measured(name, f"B {batch}", made[0].touched(), [case.fuse for case in made])
             del made
-    return rows
 
 
-def clouds() -> list[Row]:
+def clouds() -> Iterator[Row]:
     """Voxels of clouds, by the number of points; bytes are the points and the grid, written twice: cleared, filled."""
-    rows = []
     for count in POINTS:
         points = random_points(count)
         out = ops.voxelize_pointcloud(points, *GRID, "occupancy").grid
         call = partial(ops.voxelize_pointcloud, points, *GRID, "occupancy", out=out)
-        rows.append(measured("voxelize", f"{count} points", points.nbytes + 2 * out.nbytes, [call]))
-    return rows
+        yield measured("voxelize", f"{count} points", points.nbytes + 2 * out.nbytes, [call])
 
 
-def images() -> list[Row]:
+def images() -> Iterator[Row]:
     """Images resized and normalised, by their width; bytes are the pixels that come in and those that go out."""
-    rows = []
     for width in WIDTHS:
         height = width * 9 // 16
         image = torch.randint(0, 256, (height * width * 3,), dtype=torch.uint8, device="cuda")
@@ -77,8 +73,7 @@ def images() -> list[Row]:
             ops.convert_image, image, encoding="rgb8", width=width, height=height, step=width * 3, size=(224, 224),
             resize="area", normalize="imagenet", dtype=torch.bfloat16,
         )  # fmt: skip
-        rows.append(measured("resize, area", f"{width} x {height}", image.nbytes + 3 * 224 * 224 * 2, [convert]))
-    return rows
+        yield measured("resize, area", f"{width} x {height}", image.nbytes + 3 * 224 * 224 * 2, [convert])
 
 
 def draw(rows: Sequence[Row], limits: dict[str, float], title: str, file: Path) -> None:
@@ -106,12 +101,12 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     limits = ceilings()
-    rows = [*vectors(), *clouds(), *images()]
-    for row in rows:
-        row["% of the ceiling"] = 100 * max(row["MB"] * 1e6 / limits["memory"], limits["launch us"]) / row["us"]
     extra: dict[str, Any] = {f"ceiling, {name}, GB/s": round(limits[name] / 1e3, 1) for name in ("memory", "L2")}
     extra["ceiling, launch, us"] = round(limits["launch us"], 3)
-    device_time.write("roofline", "Operations against the ceilings of the GPU", rows, extra, given.out)
+    with device_time.written("roofline", "Operations against the ceilings of the GPU", extra, given.out) as rows:
+        for row in chain(vectors(), clouds(), images()):
+            share = max(row["MB"] * 1e6 / limits["memory"], limits["launch us"]) / row["us"]
+            rows.append({**row, "% of the ceiling": 100 * share})
     draw(rows, limits, device_time.machine()["gpu"], given.out / "roofline.png")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,8 @@ def rotated(make: Callable[[], Tensor], one_is_enough: bool = False) -> list[Ten
     return [first, *(make() for _ in range(0 if one_is_enough else min(ROTATED // size, 200)))]
 
 
-def voxel_rows(naive: Naive) -> list[dict[str, Any]]:
+def voxel_rows(naive: Naive) -> Iterator[dict[str, Any]]:
     """Count, occupancy and mean."""
-    rows = []
     counts = torch.empty((SIDE,) * 3, dtype=torch.int32, device="cuda")
     bytes_ = torch.empty((SIDE,) * 3, dtype=torch.uint8, device="cuda")
     bits = torch.empty((SIDE, SIDE, SIDE // 32), dtype=torch.int32, device="cuda")
@@ -101,7 +100,7 @@ def voxel_rows(naive: Naive) -> list[dict[str, Any]]:
                     }
                     peers["naive"] = [partial(naive.count, p, counts) for p in inputs]
                 ours = [partial(ops.voxelize_pointcloud, p, *GRID, mode, out=out) for p in inputs]
-                rows.append(row(f"{mode}, {label}, {where}", limits.get(mode, ""), ours, peers))
+                yield row(f"{mode}, {label}, {where}", limits.get(mode, ""), ours, peers)
     inputs = rotated(partial(random_points, 500_000, 7))
     means = torch.empty((4, SIDE, SIDE, SIDE), device="cuda")
     sums = torch.empty((5, SIDE, SIDE, SIDE), device="cuda")
@@ -110,8 +109,7 @@ def voxel_rows(naive: Naive) -> list[dict[str, Any]]:
         peers = {"eager": [partial(torch_mean, p) for p in some], "compiled": [partial(compiled_mean, p) for p in some]}
         peers["naive"] = [partial(naive.mean, p, sums) for p in some]
         ours = [partial(ops.voxelize_pointcloud, p, *GRID, "mean", out=means) for p in some]
-        rows.append(row(f"mean of 4 features, 500,000 random, {where}", "25", ours, peers))
-    return rows
+        yield row(f"mean of 4 features, 500,000 random, {where}", "25", ours, peers)
 
 
 def cloud_bytes(make: Callable[[int], Tensor]) -> Tensor:
@@ -119,7 +117,7 @@ def cloud_bytes(make: Callable[[int], Tensor]) -> Tensor:
     return F.pad(make(100_000), (0, 1), value=0.5).view(torch.uint8).view(-1)
 
 
-def cloud_rows() -> list[dict[str, Any]]:
+def cloud_rows() -> Iterator[dict[str, Any]]:
     """PointCloud2 bytes, 16 bytes a point, with an extrinsic."""
     turn = math.cos(0.3), math.sin(0.3)
     transform = torch.tensor([[turn[0], -turn[1], 0, 0.5], [turn[1], turn[0], 0, -0.2], [0, 0, 1, 0.1], [0, 0, 0, 1]])
@@ -127,7 +125,6 @@ def cloud_rows() -> list[dict[str, Any]]:
     fields = [Field(name, 4 * i, 7, 1) for i, name in enumerate(("x", "y", "z", "intensity"))]
     out = torch.empty((SIDE,) * 3, dtype=torch.uint8, device="cuda")
     compiled = torch.compile(torch_bytes)
-    rows = []
     for label, make in (("random", random_points), ("lidar", lidar_scan)):
         clouds = rotated(partial(cloud_bytes, make))
         for where, some in (("in L2", clouds[:1]), ("from memory", clouds)):
@@ -139,19 +136,15 @@ def cloud_rows() -> list[dict[str, Any]]:
                 "eager": [partial(torch_bytes, c, there) for c in some],
                 "compiled": [partial(compiled, c, there) for c in some],
             }
-            rows.append(
-                row(f"bytes -> occupancy, 100,000 {label}, {where}", "5", [partial(convert, c) for c in some], peers)
-            )
-    return rows
+            yield row(f"bytes -> occupancy, 100,000 {label}, {where}", "5", [partial(convert, c) for c in some], peers)
 
 
-def image_rows(naive: Naive) -> list[dict[str, Any]]:
+def image_rows(naive: Naive) -> Iterator[dict[str, Any]]:
     """1080p rgb8 -> 3 x 224 x 224 bf16, normalised."""
     size = 1080 * 1920 * 3
     images = rotated(lambda: torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda"))
     out = torch.empty((3, 224, 224), dtype=torch.bfloat16, device="cuda")
     mean, std = IMAGENET.view(2, 3, 1, 1).cuda()
-    rows = []
     goal = device_time.copy_us(size + out.numel() * 2) / 0.9
     limits = {
         "bilinear": "3",
@@ -171,8 +164,7 @@ def image_rows(naive: Naive) -> list[dict[str, Any]]:
                 ops.convert_image, encoding="rgb8", width=1920, height=1080, step=5760, size=(224, 224), resize=mode,
                 normalize="imagenet", dtype=torch.bfloat16, out=out,
             )  # fmt: skip
-            rows.append(row(f"1080p rgb8 -> 224, {mode}, {where}", limit, [partial(convert, i) for i in some], peers))
-    return rows
+            yield row(f"1080p rgb8 -> 224, {mode}, {where}", limit, [partial(convert, i) for i in some], peers)
 
 
 def curves() -> list[dict[str, Any]]:
@@ -211,10 +203,11 @@ def main() -> None:
         "empty kernel": device_time.device_us([partial(naive.launch, "nothing", 1)]),
         "copy rate, TB/s": device_time.copy_rate() / 1e12,
     }
-    rows = [*voxel_rows(naive), *cloud_rows(), *image_rows(naive)]
-    if not arguments.quick:
-        extra["curves"] = curves()
-    device_time.write("spatial", "Voxels, clouds and images", rows, extra, arguments.out)
+    with device_time.written("spatial", "Voxels, clouds and images", extra, arguments.out) as rows:
+        for measured in (voxel_rows(naive), cloud_rows(), image_rows(naive)):
+            rows.extend(measured)  # one by one, as they are measured
+        if not arguments.quick:
+            extra["curves"] = curves()
 
 
 if __name__ == "__main__":

@@ -184,25 +184,26 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     robot = Robot()
-    rows, engine = measure_engine(robot, arguments.ticks, False)
-    costs = {kind: values[len(values) // 10 :] for kind, values in robot.costs.items()}
-    rows += measure_engine(robot, arguments.ticks, True)[0]
-    eager = Eager(robot)
-    for k in range(20):
-        eager.tick(k)
-    device = [device_us(partial(eager.tick, k))[0] for k in range(arguments.ticks)]
-    torch.cuda.synchronize()  # some of the operations wait for the GPU, so the host's time is measured with an idle GPU
-    host = [host_us(partial(eager.tick_and_wait, k)) for k in range(arguments.ticks)]
-    rows.append(row("torch operations, eager", device, host))
-    rows += [row(f"push of {kind}", [], values) for kind, values in costs.items()]
-    extra = {
+    extra: dict[str, Any] = {
         "tick": "2 x 1920x1080 rgb8 to 3x224x224, 64^3 occupancy of 100,000 points, 40 columns, horizon 16",
-        "GPU memory, MiB": sum(r.total_bytes for r in engine.memory() if r.place == "gpu") / 2**20,
-        "pinned memory, MiB": sum(r.total_bytes for r in engine.memory() if r.place == "pinned") / 2**20,
-        "counters": engine.counters(),
     }
     method = "GPU: events around each tick, on a GPU that is busy until all of the tick is queued"
-    device_time.write("tick", "A tick of the fusion engine", rows, extra, arguments.out, method)
+    with device_time.written("tick", "A tick of the fusion engine", extra, arguments.out, method) as rows:
+        measured, engine = measure_engine(robot, arguments.ticks, False)
+        rows += measured
+        memory = {place: sum(r.total_bytes for r in engine.memory() if r.place == place) for place in ("gpu", "pinned")}
+        extra["GPU memory, MiB"], extra["pinned memory, MiB"] = (memory[place] / 2**20 for place in ("gpu", "pinned"))
+        extra["counters"] = engine.counters()
+        costs = {kind: values[len(values) // 10 :] for kind, values in robot.costs.items()}
+        rows += measure_engine(robot, arguments.ticks, True)[0]
+        eager = Eager(robot)
+        for k in range(20):
+            eager.tick(k)
+        device = [device_us(partial(eager.tick, k))[0] for k in range(arguments.ticks)]
+        torch.cuda.synchronize()  # some of the operations wait for the GPU: the host is measured with an idle GPU
+        host = [host_us(partial(eager.tick_and_wait, k)) for k in range(arguments.ticks)]
+        rows.append(row("torch operations, eager", device, host))
+        rows += [row(f"push of {kind}", [], values) for kind, values in costs.items()]
 
 
 if __name__ == "__main__":

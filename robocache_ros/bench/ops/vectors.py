@@ -204,24 +204,23 @@ def main() -> None:
     torch.manual_seed(0)
     torch._dynamo.config.cache_size_limit = 64
     rate = device_time.copy_rate()
-    rows = []
     dtypes = (torch.bfloat16, torch.float32) if given.quick else (torch.bfloat16, torch.float32, torch.float16)
-    for dtype in dtypes:
-        peers = ("compiled", "eager", "naive") if dtype == torch.bfloat16 and not given.no_peers else ()
-        for (batches, samples, targets, width), goal in RESAMPLE:
-            name = f"resample {batches}, {samples}->{targets}, {width} {str(dtype)[6:]}"
-            made = cases(batches, [(samples, width)], targets, dtype)
-            rows.append(row(name, "resample", made, goal if dtype == torch.bfloat16 else None, rate, peers))
-            del made
-        for (batches, targets), goal in FUSE:
-            name = f"fuse 3 streams, B {batches} {str(dtype)[6:]}"
-            made = cases(batches, FUSED, targets, dtype)
-            rows.append(row(name, "fuse", made, goal if dtype == torch.bfloat16 else None, rate, peers))
-            del made
     extra: dict[str, Any] = {"copy rate TB/s": round(rate / 1e12, 3)}
-    if not given.no_curves:
-        extra["curves"] = curves(torch.bfloat16, 2 if given.quick else 1)
-    device_time.write("vectors", "Resample and fuse", rows, extra, given.out)
+    with device_time.written("vectors", "Resample and fuse", extra, given.out) as rows:
+        for dtype in dtypes:
+            peers = ("compiled", "eager", "naive") if dtype == torch.bfloat16 and not given.no_peers else ()
+            for (batches, samples, targets, width), goal in RESAMPLE:
+                name = f"resample {batches}, {samples}->{targets}, {width} {str(dtype)[6:]}"
+                made = cases(batches, [(samples, width)], targets, dtype)
+                rows.append(row(name, "resample", made, goal if dtype == torch.bfloat16 else None, rate, peers))
+                del made
+            for (batches, targets), goal in FUSE:
+                name = f"fuse 3 streams, B {batches} {str(dtype)[6:]}"
+                made = cases(batches, FUSED, targets, dtype)
+                rows.append(row(name, "fuse", made, goal if dtype == torch.bfloat16 else None, rate, peers))
+                del made
+        if not given.no_curves:
+            extra["curves"] = curves(torch.bfloat16, 2 if given.quick else 1)
 
 
 if __name__ == "__main__":

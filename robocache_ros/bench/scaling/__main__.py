@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from robocache_ros.bench.published import SCALING_NOTE
+from robocache_ros.bench.result_files import replace, tell
 from robocache_ros.bench.scaling.rates import table
-from robocache_ros.bench.training.measured import tell
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
 from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
-from robocache_ros.bench.training.training_report import machine, replace
+from robocache_ros.bench.training.training_report import machine
 
 COUNTS = (1, 2, 4, 8)
 FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 4.0, "device": "cuda"}

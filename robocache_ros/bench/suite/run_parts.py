@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.bench.result_files import replace
 from robocache_ros.bench.suite.benchmark_parts import PARTS
 from robocache_ros.bench.suite.system_state import activity, busy_seconds, disturbances, system
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 
 BUDGET_S = 1200.0
 LEAST_S = 5.0  # with less time left, no part is begun
@@ -32,7 +33,7 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
 
     Args:
         names: of the parts.
-        out: the folder; each part has a folder of its name in it.
+        out: a new folder, so that results of two runs are not mixed; each part has a folder of its name in it.
         tell: called with a line about each part, when it begins and when it is over.
         budget_s: for all parts. One that does not end in time is ended, and the following ones are not run.
 
@@ -40,12 +41,17 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
         The number of parts that failed. Those that lack something of the machine, or time of the budget, do not count.
 
     Errors:
-        RoboCacheError: a part is unknown.
+        RoboCacheError: a part is unknown, or the folder has something in it or cannot be created.
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         raise RoboCacheError(f"bench: {unknown[0]!r} is not a part; choose from {', '.join(PARTS)}")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise RoboCacheError(f"{printable(out)}: is not empty; give a new folder, so that two runs are not mixed")
+    except OSError as error:
+        raise RoboCacheError(f"{printable(out)}: {error.strerror}; give another --out") from None
     result: dict[str, Any] = {"machine": system(), "budget_s": budget_s, "parts": {}}
     begun = time.monotonic()
     end = begun + budget_s
@@ -54,12 +60,17 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
         limit_s = min(PARTS[name].limit_s, left_s)
         if (reason := _not_run(name, left_s, budget_s)) is None:
             tell(f"{time.strftime('%H:%M:%S')} {name}: at most {limit_s:.0f} s; its output is in {out / name / OUTPUT}")
-        result["parts"][name] = told = run_part(name, out / name, limit_s, reason)
-        result["seconds"] = round(time.monotonic() - begun, 1)
+        told, part_begun = _told("cut short", "interrupted", limit_s), time.monotonic()
+        try:
+            told = run_part(name, out / name, limit_s, reason)
+        finally:  # also after Ctrl-C and SIGTERM
+            told["seconds"] = round(time.monotonic() - part_begun, 1)
+            result["parts"][name] = told
+            result["seconds"] = round(time.monotonic() - begun, 1)
+            replace(out / "suite.json", json.dumps(result, indent=1) + "\n")
+            replace(out / "suite.md", as_markdown(result, out))
         reason = f": {told['reason']}" if told["reason"] else ""
         tell(f"{time.strftime('%H:%M:%S')} {name}: {told['state']}{reason} ({told['seconds']:.0f} s)")
-        (out / "suite.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (out / "suite.md").write_text(as_markdown(result, out), encoding="utf-8")
     return sum(told["state"] == "failed" for told in result["parts"].values())
 
 
@@ -70,17 +81,16 @@ def _not_run(name: str, left_s: float, budget_s: float) -> str | None:
 
 
 def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[str, Any]:
-    """Run a part in a process; return its state, the reason, times and disturbances.
+    """Run a part in a process; return its state, the reason, its limit and disturbances.
 
     The state is measured, failed, not run, or cut short: by the time that is left, which is less than its own limit.
     """
     part = PARTS[name]
     if not_run is not None:
-        return {"state": "not run", "reason": not_run, "seconds": 0.0, "limit_s": part.limit_s, "disturbed": []}
+        return _told("not run", not_run, part.limit_s)
     out.mkdir(parents=True, exist_ok=True)
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
-    log.unlink(missing_ok=True)
     reason, late = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
     if part.plot and (reason is None or any(out.glob("*.json"))):  # also of what a part has measured before it ended
         drawn, _ = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
@@ -88,8 +98,11 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
-    told = {"state": state, "reason": reason, "seconds": round(seconds, 1), "limit_s": round(limit_s, 1)}
-    return {**told, "disturbed": disturbed}
+    return _told(state, reason, limit_s, disturbed)
+
+
+def _told(state: str, reason: str | None, limit_s: float, disturbed: Sequence[str] = ()) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "limit_s": round(limit_s, 1), "disturbed": list(disturbed)}
 
 
 def _failure(command: Sequence[str], log: Path, limit_s: float) -> tuple[str | None, bool]:
@@ -106,8 +119,9 @@ def _failure(command: Sequence[str], log: Path, limit_s: float) -> tuple[str | N
             _end(process)
     if status == 0:
         return None, False
+    how = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-    return f"exit status {status}: {lines[-1][-LAST_CHARACTERS:]}; see {log}", False
+    return f"{how}: {lines[-1][-LAST_CHARACTERS:]}; see {log}", False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -20,7 +20,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.bench.training.measured import Row, Size, tell
+from robocache_ros.bench.result_files import tell
+from robocache_ros.bench.training.measured import Row, Size
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
 from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
 from robocache_ros.bench.training.training_parts import PARTS

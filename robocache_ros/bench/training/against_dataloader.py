@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from robocache_ros.bench.result_files import tell
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
-from robocache_ros.bench.training.measured import Row, Size, Sources, tell, train_for, wait_for
+from robocache_ros.bench.training.measured import Row, Size, Sources, train_for, wait_for
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from robocache_ros.datasets import TimelineLoader, Window
 from robocache_ros.training.graphed_step import WARM_UP

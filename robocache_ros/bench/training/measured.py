@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -95,12 +94,6 @@ class Sources:
             yield from cycle(source)
         while True:
             yield from source
-
-
-def tell(text: str) -> None:
-    """Print a line about the progress, with the time."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
 
 
 def train_for(trainer: Trainer, seconds: float, warm_up: int) -> Run:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from robocache_ros import Stream, fuse
 from robocache_ros.bench.published import REPOSITORY
-from robocache_ros.bench.training.measured import Row, Size, tell, wait_for
+from robocache_ros.bench.result_files import tell
+from robocache_ros.bench.training.measured import Row, Size, wait_for
 from robocache_ros.training.graphed_step import GraphedStep
 
 BATCH, SAMPLES, TICKS, TICK_NS = 32, 500, 250, 20_000_000

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from robocache_ros.bench.result_files import replace
 from robocache_ros.bench.training.measured import Row
 
 
@@ -33,14 +34,6 @@ def write(folder: Path, name: str, title: str, record: Mapping[str, Any], rows: 
     text = json.dumps({**record, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
     replace(folder / f"{name}.json", text)
     replace(folder / f"{name}.md", as_markdown(title, record, rows))
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file as a whole: it is complete at any time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def as_markdown(title: str, record: Mapping[str, Any], rows: Sequence[Row]) -> str:

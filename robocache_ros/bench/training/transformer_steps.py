@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from robocache_ros.bench.published import REPOSITORY
+from robocache_ros.bench.result_files import tell
 from robocache_ros.bench.training.interpolating_dataset import InterpolatingDataset, data_loader
-from robocache_ros.bench.training.measured import Row, Run, Size, Sources, tell, train_for
+from robocache_ros.bench.training.measured import Row, Run, Size, Sources, train_for
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
 from robocache_ros.training.policies.make_policy import make_policy

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,10 +71,21 @@ def test_each_part_is_told_as_measured_failed_or_not_run(parts: dict[str, Part],
     assert " works: measured (" in told[1]
 
 
-def test_the_page_contains_the_tables_and_plots_of_each_part(parts: dict[str, Part], tmp_path: Path) -> None:
-    (tmp_path / "works").mkdir()
-    (tmp_path / "works" / "works.md").write_text("# Some figures\n\n| a |\n", encoding="utf-8")
-    (tmp_path / "works" / "works.png").touch()
+def writes(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) -> None:
+    """Let the program of a part write a file before it runs."""
+    failure = run_parts._failure
+
+    def write_and_run(*about: Any) -> tuple[str | None, bool]:
+        (folder / name).write_text(text, encoding="utf-8")
+        return failure(*about)
+
+    monkeypatch.setattr(run_parts, "_failure", write_and_run)
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_page_contains_the_tables_and_plots_of_each_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    writes(monkeypatch, tmp_path / "works", "works.md", "# Some figures\n\n| a |\n")
+    writes(monkeypatch, tmp_path / "works", "works.png", "")
     run_suite(["works"], tmp_path, lambda _line: None)
     page = (tmp_path / "suite.md").read_text(encoding="utf-8")
     assert "\n## Some figures\n\n| a |\n" in page
@@ -90,16 +102,59 @@ def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
     parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "waits").mkdir()
-    (tmp_path / "waits" / "half.md").write_text("# Half of it\n", encoding="utf-8")
     parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=0.2)
     failure = run_parts._failure
     monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
+    writes(monkeypatch, tmp_path / "waits", "half.md", "# Half of it\n")
     run_suite(["waits"], tmp_path, lambda _line: None)
     found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
     assert found["state"] == "failed"
     assert "ended after 0 s" in found["reason"]
     assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
+
+
+def test_what_was_measured_before_an_interruption_is_kept(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(command: list[str], *about: Any) -> tuple[str | None, bool]:
+        if command[0] == "json.tool":
+            (tmp_path / "fails" / "half.md").write_text("# Half of it\n", encoding="utf-8")
+            raise KeyboardInterrupt
+        return None, False
+
+    monkeypatch.setattr(run_parts, "_failure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(list(parts), tmp_path, lambda _line: None)
+
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert {name: one["state"] for name, one in found.items()} == {"works": "measured", "fails": "cut short"}
+    assert found["fails"]["reason"] == "interrupted"
+    assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
+
+
+def test_a_part_that_is_killed_is_told_so(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    (tmp_path / "code").mkdir()
+    text = "import os, signal; print('half', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    (tmp_path / "code" / "killed_part.py").write_text(text, encoding="utf-8")
+    parts["killed"] = Part(("killed_part",), "nothing")
+
+    assert run_suite(["killed"], tmp_path / "out", lambda _line: None) == 1
+
+    found = json.loads((tmp_path / "out" / "suite.json").read_text(encoding="utf-8"))["parts"]["killed"]
+    assert found["reason"].startswith("killed by SIGKILL: half; see ")
+
+
+@pytest.mark.usefixtures("parts")
+def test_results_are_not_written_among_those_of_another_run(tmp_path: Path) -> None:
+    run_suite(["works"], tmp_path / "out", lambda _line: None)
+
+    with pytest.raises(RoboCacheError, match="is not empty; give a new folder"):
+        run_suite(["works"], tmp_path / "out", lambda _line: None)
+    with pytest.raises(RoboCacheError, match=r"(Not a directory|File exists); give another --out"):
+        run_suite(["works"], tmp_path / "out" / "suite.json", lambda _line: None)
 
 
 def test_a_part_that_the_budget_cuts_short_has_not_failed(
