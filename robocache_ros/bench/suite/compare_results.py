@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,8 @@ DESCRIPTIONS = (
 SIZES = re.compile(r".*\b(size|bytes|MB|counts?|rows|frames|points|width|goal|floor|seed|batch|processes)|.*wanted")
 IDENTITY = ("part", "mode", "what", "policy", "device", "operation", "size", "processes")  # which row of a table it is
 FIGURES = ("value", "measured")  # of rows that name its unit
+VARYING = ("date", "load", "load_before")  # what differs between any two runs on one machine
+TRACE = "_trace"  # of the operations of a profile: not figures
 
 
 class Difference(NamedTuple):
@@ -61,6 +64,7 @@ class Comparison(NamedTuple):
     worse: list[Difference]
     missing: list[str]  # only the old results have them
     zero: list[str]  # in one of the results, or below
+    machines: list[str]  # what is known of the machines and versions, and differs
 
 
 def compare(old: Path, new: Path, noise: float = NOISE) -> Comparison:
@@ -70,15 +74,20 @@ def compare(old: Path, new: Path, noise: float = NOISE) -> Comparison:
 
     Args:
         old: a JSON file that a benchmark wrote, or a folder with such files.
-        new: the same of another run; files are paired by their names.
+        new: the same of another run; files are paired by their names, in whatever folders they are.
         noise: relative difference that means nothing.
 
     Errors:
-        RoboCacheError: a file cannot be read, the two have no figure in common, or the noise is not from 0 to 1.
+        RoboCacheError: a file cannot be read or has no figure, the two have none in common, or the noise is not from 0
+            to 1.
     """
     if not 0 <= noise <= 1:
         raise RoboCacheError(f"noise: {noise:g} is not in 0..1; give a relative difference, such as {NOISE:g}")
-    before, after = figures(old), figures(new)
+    olds, news = _results(old), _results(new)
+    before, after = _figures(olds), _figures(news)
+    for path, found_in in ((old, before), (new, after)):
+        if not found_in:
+            raise RoboCacheError(f"{printable(path, 60)}: has no figures; give a results file, or a folder of them")
     both = [name for name in before if name in after]
     common = [name for name in both if before[name] > 0 and after[name] > 0]
     if not common:
@@ -93,23 +102,50 @@ def compare(old: Path, new: Path, noise: float = NOISE) -> Comparison:
         sorted(worse, key=lambda each: each.change),
         [name for name in before if name not in after],
         [name for name in both if name not in common and before[name] != after[name]],
+        _machines(olds, news),
     )
 
 
 def figures(path: Path) -> dict[str, float]:
     """Return the figures of a results file, or of the results files in a folder, by their names."""
-    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    found: dict[str, float] = {}
-    for file in files:
-        prefix = f"{file.relative_to(path).with_suffix('').as_posix()}: " if path.is_dir() else ""
-        for name, value in _numbers(_loaded(file), ()):
-            found[prefix + name] = value
-    return found
+    return _figures(_results(path))
+
+
+def _results(path: Path) -> dict[str, Any]:
+    """The contents of a file as "", or of those in a folder by their names; with their folders if two are alike."""
+    if not path.is_dir():
+        return {"": _loaded(path)}
+    files = [file for file in sorted(path.rglob("*.json")) if not file.stem.endswith(TRACE)]
+    count = Counter(file.stem for file in files)
+    return {
+        file.stem if count[file.stem] == 1 else file.relative_to(path).with_suffix("").as_posix(): _loaded(file)
+        for file in files
+    }
+
+
+def _figures(results: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"{file}: {name}" if file else name: value
+        for file, content in results.items()
+        for name, value in _numbers(content, ())
+    }
+
+
+def _machines(olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
+    """What two results state of their machines and versions, and does not agree."""
+    found = []
+    for file in olds:
+        old, new = (each.get("machine") if isinstance(each, Mapping) else None for each in (olds[file], news.get(file)))
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            keys = [key for key in old if key in new and key not in VARYING and isinstance(old[key], str | int)]
+            found += [f"{key} {old[key]} -> {new[key]}" for key in keys if old[key] != new[key]]
+    return [printable(text, 80) for text in dict.fromkeys(found)]
 
 
 def as_text(found: Comparison, noise: float) -> str:
     """Return the differences as text, worse figures first, and what could not be compared."""
-    lines = [f"{'change':>8}  {'old':>12}  {'new':>12}  figure"] if found.better or found.worse else []
+    lines = [f"another machine or version: {'; '.join(found.machines)}"] if found.machines else []
+    lines += [f"{'change':>8}  {'old':>12}  {'new':>12}  figure"] if found.better or found.worse else []
     differences = (*found.worse, *found.better)
     lines += [f"{each.change:>+8.1%}  {each.old:>12.5g}  {each.new:>12.5g}  {each.name}" for each in differences]
     lines += _listed("not in the new results", found.missing) + _listed("from or to 0, so without a ratio", found.zero)

@@ -43,7 +43,7 @@ def test_a_lower_rate_is_worse(tmp_path: Path) -> None:
 def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
     old = result(tmp_path / "old.json", fuse=1.0)
     new = result(tmp_path / "new.json", added=7.0, fuse=1.0)
-    assert compare(old, new) == ([], [], [], [])
+    assert compare(old, new) == ([], [], [], [], [])
 
 
 def formats(file: Path, **rates: float) -> Path:
@@ -66,7 +66,7 @@ def test_a_row_that_was_left_out_is_not_compared(tmp_path: Path) -> None:
     old = formats(tmp_path / "a.json", read=100, cached=900)
     rows = [{"part": "rlds", "what": "cached", "value": None, "unit": "samples/s"}]
     new = written(tmp_path / "b.json", {"rows": [*json.loads(old.read_text())["rows"][:1], *rows]})
-    assert compare(old, new) == ([], [], ["rows rlds, cached samples/s"], [])
+    assert compare(old, new) == ([], [], ["rows rlds, cached samples/s"], [], [])
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_the_machine_is_not_a_figure(tmp_path: Path) -> None:
 def test_recorded_results_have_figures_and_equal_themselves(name: str) -> None:
     file = ROOT / "benchmarks" / "results" / f"{name}.json"
     assert len(figures(file)) > 5
-    assert compare(file, file) == ([], [], [], [])
+    assert compare(file, file) == ([], [], [], [], [])
 
 
 def test_figures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     old = written(tmp_path / "a.json", {"ms": 2, "lost": 0, "gone": 3, "late": 0, **{f"x{k}": 1 for k in range(7)}})
     new = written(tmp_path / "b.json", {"ms": 2, "lost": 9, "added": 1, "late": 0})
     found = compare(old, new)
-    assert found == ([], [], ["gone", *(f"x{k}" for k in range(7))], ["lost"])
+    assert found == ([], [], ["gone", *(f"x{k}" for k in range(7))], ["lost"], [])
     assert as_text(found, 0.05).splitlines() == [
         "not in the new results: gone; x0; x1; x2; x3 and 3 more",
         "from or to 0, so without a ratio: lost",
@@ -165,3 +165,42 @@ def test_the_command_exits_with_1_if_a_figure_is_worse(tmp_path: Path, capsys: p
     assert "1 figures are worse and 0 better by more than 5%" in told
     with pytest.raises(SystemExit, match="0"):
         main(["bench", "compare", str(new), str(old)])
+
+
+def test_folders_of_a_suite_and_of_recorded_results_are_compared_by_the_names_of_files(tmp_path: Path) -> None:
+    for folder, ms in (("suite/tick", 1.0), ("recorded", 2.0)):
+        (tmp_path / folder).mkdir(parents=True)
+        written(tmp_path / folder / "tick.json", {"ms": ms})
+    written(tmp_path / "suite" / "tick" / "tick_trace.json", {"traceEvents": [{"ms": 7.0}]})
+
+    (worse,) = compare(tmp_path / "suite", tmp_path / "recorded").worse
+
+    assert (worse.name, worse.old, worse.new) == ("tick: ms", 1.0, 2.0)
+    assert list(figures(tmp_path / "suite")) == ["tick: ms"]
+
+
+def test_files_of_one_name_in_a_folder_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder / "tick.json", {"ms": 1.0})
+
+    assert list(figures(tmp_path)) == ["first/tick: ms", "second/tick: ms"]
+
+
+def test_another_machine_and_other_versions_are_named(tmp_path: Path) -> None:
+    old = written(tmp_path / "a.json", {"machine": {"gpu": "H200", "torch": "2.11", "date": "1", "load": 1}, "ms": 1.0})
+    new = written(tmp_path / "b.json", {"machine": {"gpu": "H100", "torch": "2.11", "date": "2", "load": 2}, "ms": 1.0})
+
+    found = compare(old, new)
+
+    assert found.machines == ["gpu H200 -> H100"]
+    assert as_text(found, 0.05).startswith("another machine or version: gpu H200 -> H100\n")
+
+
+def test_results_without_figures_are_refused(tmp_path: Path) -> None:
+    old, new = written(tmp_path / "suite.json", {"parts": {"tick": {"seconds": 3}}}), tmp_path / "empty"
+    new.mkdir()
+
+    for path in (old, new):
+        with pytest.raises(RoboCacheError, match=f"{path.name}: has no figures; give a results file"):
+            compare(path, path)
