@@ -65,9 +65,9 @@ def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tupl
     shapes = {}
     for key, first in samples[0].items() if samples else ():
         arrays = [sample[key] for sample in samples if key in sample]
-        kinds = {(array.dtype.str, array.ndim, array.shape[1:]) for array in arrays}
+        kinds = {(array.dtype, array.ndim, array.shape[1:]) for array in arrays}
         if len(arrays) != len(samples) or len(kinds) > 1:
-            found = printable(sorted(kinds, key=str), 90)
+            found = printable(sorted([(kind[0].str, *kind[1:]) for kind in kinds], key=str), 90)
             raise RoboCacheError(f"{printable(key, 40)}: its samples differ in {found}; map them to one layout")
         rows = (max(len(array) for array in arrays),) if first.ndim else ()
         if key in stepped:
@@ -104,12 +104,12 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
     undecodable: dict[int, Exception] = {}
     for entry in entries:
         out = view(entry, block)
-        rows, padding = out.shape[1] if out.ndim > 1 else 0, NEVER if is_time(entry.key) else 0
-        for row, sample in enumerate(samples):
-            array = sample[entry.key]
-            if not array.ndim:
-                out[row] = array
-                continue
+        arrays = [sample[entry.key] for sample in samples]
+        if out.ndim == 1:
+            out[:] = arrays
+            continue
+        rows, padding = out.shape[1], NEVER if is_time(entry.key) else 0
+        for row, array in enumerate(arrays):
             count = len(array)
             if isinstance(array, np.ndarray):
                 out[row, :count] = array
