@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
+MUCH = 2**20  # bytes that joined arrays save: less is not worth the time in which the device pads them
+_ROW = np.dtype(np.int32)
 NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
+ROWS = "/rows"
 Arrays = dict[str, "NDArray[Any] | UndecodedImages"]
 
 
@@ -49,12 +52,16 @@ class Description:
     copied: int = 0  # bytes that the device needs, from the first on
 
 
-def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tuple[Entry, ...], int]:
+def plan(
+    samples: Sequence[Arrays], stepped: Collection[str] = (), joinable: Collection[str] = ()
+) -> tuple[tuple[Entry, ...], int]:
     """Place the arrays of some samples in a block: each is padded along its first axis to the longest of the batch.
 
     Args:
         samples: their arrays.
         stepped: arrays that are padded to a few lengths only: a kernel is prepared for each.
+        joinable: arrays that are joined instead, without padding, if that saves much. The rows of a sample in such an
+            array are in another one, `rows_key`, (B, N) int32, whose padding repeats the last one.
 
     Returns:
         the places, and the bytes of the block.
@@ -73,6 +80,12 @@ def plan(samples: Sequence[Arrays], stepped: Collection[str] = ()) -> tuple[tupl
         if key in stepped:
             rows = (_step(*rows),)
         shapes[key] = first.dtype, (len(samples), *rows, *first.shape[1:])
+        if key in joinable:
+            used, padded = sum(map(len, arrays)), len(samples) * max(rows)
+            width = math.prod(first.shape[1:]) * first.dtype.itemsize
+            if (padded - used) * width - padded * _ROW.itemsize > MUCH:
+                shapes[key] = first.dtype, (used, *first.shape[1:])
+                shapes[rows_key(key)] = _ROW, (len(samples), *rows)
     return _placed(shapes)
 
 
@@ -104,9 +117,15 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
     undecodable: dict[int, Exception] = {}
     for entry in entries:
         out = view(entry, block)
-        arrays = [sample[entry.key] for sample in samples]
+        if entry.key.endswith(ROWS):
+            _write_rows(out, [len(sample[entry.key.removesuffix(ROWS)]) for sample in samples])
+            continue
+        arrays: Any = [sample[entry.key] for sample in samples]
         if out.ndim == 1:
             out[:] = arrays
+            continue
+        if out.ndim == arrays[0].ndim:
+            np.concatenate(arrays, out=out)
             continue
         rows, padding = out.shape[1], NEVER if is_time(entry.key) else 0
         for row, array in enumerate(arrays):
@@ -121,6 +140,17 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
             if count < rows:
                 out[row, count:] = padding
     return undecodable
+
+
+def _write_rows(out: NDArray[np.int32], counts: Sequence[int]) -> None:
+    """Write which rows of a joined array each sample has, (B, N)."""
+    ends = np.cumsum(counts)[:, None]
+    np.minimum(ends - np.array(counts)[:, None] + np.arange(out.shape[1]), ends - 1, out=out, casting="same_kind")
+
+
+def rows_key(key: str) -> str:
+    """The key of the rows of a joined array."""
+    return key + ROWS
 
 
 def is_time(key: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import all_finite
-from robocache_ros.datasets.loader.device.raw_layout import RawLayout
+from robocache_ros.datasets.loader.device.raw_layout import RawLayout, key_of
 from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, place_arrays, plan, view, write
 from robocache_ros.datasets.loader.runs.window_runs import read_windows
 from robocache_ros.datasets.undecoded_images import UndecodedImages
@@ -176,7 +176,7 @@ class BatchReader:
 def _planned(found: list[SampleRead], skipped: Sequence[tuple[int, str]]) -> Loaded:
     """Place the samples of a batch in a block."""
     layout = found[0].layout if found else None
-    entries, nbytes = plan([each.arrays for each in found], stepped_keys(layout))
+    entries, nbytes = plan([each.arrays for each in found], *_padded_keys(layout))
     files = [entry.offset for entry in entries if is_file(entry.key)]
     description = Description(
         entries,
@@ -213,10 +213,11 @@ def depends_on_epoch(dataset: IndexedEpisodes) -> bool:
     return hasattr(dataset, "set_epoch")
 
 
-def stepped_keys(layout: RawLayout | None) -> frozenset[str]:
-    """The arrays by whose lengths kernels are prepared: the samples of vectors."""
-    vectors = (index for index, stream in enumerate(layout.streams if layout else ()) if stream.width)
-    return frozenset(f"{index}/{part}" for index in vectors for part in ("stamp_ns", "values", "valid", "age"))
+def _padded_keys(layout: RawLayout | None) -> tuple[set[str], set[str]]:
+    """The arrays by whose lengths kernels are prepared, the samples of vectors, and those that may be joined."""
+    vectors = [index for index, stream in enumerate(layout.streams if layout else ()) if stream.width]
+    stepped = {key_of(index, part) for index in vectors for part in ("stamp_ns", "values", "valid", "age")}
+    return stepped, {key_of(index, "values") for index in vectors}
 
 
 def _check_window(sample: Sample, total: int) -> None:

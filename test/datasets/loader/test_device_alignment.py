@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from counting_episodes import Counting, same
 from moving_streams import MovingStreams
@@ -19,6 +20,7 @@ from robocache_ros.datasets import (
     WeightedMixture,
     Window,
 )
+from robocache_ros.datasets.loader import packing
 from robocache_ros.errors import RoboCacheError
 
 
@@ -39,6 +41,39 @@ def test_a_batch_aligned_as_a_whole_has_the_bits_of_its_samples(
     window: Window | None, marks: bool, images: str
 ) -> None:
     check_same(TimelineDataset(MovingStreams(images=images, marks=marks), window=window))
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["recorded", "exported"])
+@pytest.mark.parametrize("window", [None, Window(n_obs=3, horizon=5, action_offset=1)], ids=str)
+def test_streams_that_are_sent_without_padding_have_the_bits_of_samples(
+    window: Window | None, marks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MUCH", -(2**20))
+
+    check_same(TimelineDataset(MovingStreams(marks=marks), window=window))
+
+
+def test_arrays_with_much_padding_are_joined() -> None:
+    arrays = [np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) for rows in (3, 200_000, 1)]
+    samples: list[packing.Arrays] = [{"0/values": array} for array in arrays]
+
+    entries, nbytes = packing.plan(samples, {"0/values"}, {"0/values"})
+    block = np.zeros(nbytes, np.uint8)
+    packing.write(samples, entries, block)
+    values, rows = (packing.view(entry, block) for entry in entries)
+
+    assert values.shape == (200_004, 4)
+    assert all(np.array_equal(values[row[: len(array)]], array) for row, array in zip(rows, arrays, strict=True))
+    assert rows[:, -1].tolist() == [2, 200_002, 200_003]
+    assert nbytes < packing.plan(samples)[1]
+
+
+def test_arrays_with_little_padding_are_not_joined() -> None:
+    samples: list[packing.Arrays] = [{"0/values": np.zeros((rows, 2), np.float32)} for rows in (1000, 1001)]
+
+    (entry,), _ = packing.plan(samples, (), {"0/values"})
+
+    assert entry.shape == (2, 1001, 2)
 
 
 def test_parts_of_episodes_have_the_bits_of_samples() -> None:

@@ -12,6 +12,7 @@ from robocache_ros import ops
 from robocache_ros.datasets.episode_source import modality_of
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.device.raw_layout import RawLayout, RawStream, key_of
+from robocache_ros.datasets.loader.packing import rows_key
 from robocache_ros.ops.resample.selection import HELD
 from robocache_ros.ops.resample.times import NEVER
 from robocache_ros.units import NS_PER_MS
@@ -47,6 +48,9 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     """
     raw, streams = batch.tensors, layout.streams
     vectors = [index for index, stream in enumerate(streams) if stream.width]
+    for key in [key_of(index, "values") for index in vectors]:
+        if (rows := raw.get(rows_key(key))) is not None:  # they are joined, without padding
+            raw[key] = raw[key].index_select(0, rows.flatten()).view(*rows.shape, -1)
     of_role = {role: [i for i in vectors if streams[i].role == role] for role in ("observation", "action", "reward")}
     fused = [index for index in vectors if streams[index].role != "reward"]
     aligned = _fused(raw, streams, [*fused, *of_role["reward"]], raw["tick_ns"])
