@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
@@ -150,7 +149,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             times = tick_grid.ticks_ns(first, count, self.rate_hz)
             return Unaligned(episode, methods, times, None, {}, self._texts(episode))
         rows, flags = self.window.rows(tick, count)
-        ticks, action_ticks = (self._times(first, each) for each in rows)
+        ticks, action_ticks = (tick_grid.ticks_after(first, each, self.rate_hz) for each in rows)
         return Unaligned(episode, methods, ticks, action_ticks, flags, self._texts(episode))
 
     def _texts(self, episode: SourceEpisode) -> dict[str, str]:
@@ -201,17 +200,12 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         """Return the alignment of a stream."""
         return method_of(stream, self.align)
 
-    def _times(self, first: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        low, high = int(rows[0]), int(rows[-1])  # they rise
-        times = tick_grid.ticks_ns(first + low, high - low + 1, self.rate_hz)
-        return times[rows - low]
-
     def _align(self, episode: SourceEpisode, span: tuple[int, int] | None = None) -> tuple[AlignedEpisode, int]:
         """Return an episode at its ticks, or at those of a span, and the number of all ticks."""
         first, count = self.ticks(episode.span_ns(), episode.source)
         streams = list(episode.streams.values())
         methods = {stream.name: self.method(stream) for stream in streams}
-        times = self._times(first, np.arange(*(span or (0, count))))
+        times = tick_grid.ticks_after(first, np.arange(*(span or (0, count))), self.rate_hz)
         return AlignedEpisode(streams, methods, times, self._texts(episode), episode.success, episode.source), count
 
     def aligned_episode(self, index: int) -> tuple[AlignedEpisode, int]:

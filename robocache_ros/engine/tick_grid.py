@@ -41,5 +41,10 @@ def ticks_before(ticks_ns: NDArray[np.int64], rate_hz: int) -> NDArray[np.int64]
 
 def ticks_ns(first: int, count: int, rate_hz: int) -> NDArray[np.int64]:
     """(count,) int64 times of the ticks from index `first` on."""
+    return ticks_after(first, np.arange(count, dtype=np.int64), rate_hz)
+
+
+def ticks_after(first: int, rows: NDArray[np.int64], rate_hz: int) -> NDArray[np.int64]:
+    """(...) int64 times of the ticks `first + rows`, for rows from 0 to 9e9."""
     start, rest = divmod(first * NS_PER_S, rate_hz)  # Python integers, because k * 1e9 overflows int64
-    return start + (rest + np.arange(count, dtype=np.int64) * NS_PER_S) // rate_hz
+    return start + (rest + rows * NS_PER_S) // rate_hz

@@ -28,6 +28,14 @@ def test_many_ticks_at_once_are_those_one_by_one(time_ns, rate_hz):
     assert tick_grid.ticks_ns(k, 5, rate_hz).tolist() == [tick_grid.tick_ns(k + i, rate_hz) for i in range(5)]
 
 
+@given(times, rates)
+def test_ticks_of_any_rows_are_those_one_by_one(time_ns, rate_hz):
+    k, rows = tick_grid.first_at_or_after(time_ns, rate_hz), np.array([0, 0, 3, 10_000_000])
+    assert tick_grid.ticks_after(k, rows, rate_hz).tolist() == [
+        tick_grid.tick_ns(k + i, rate_hz) for i in rows.tolist()
+    ]
+
+
 def test_a_rate_that_does_not_divide_a_second_keeps_whole_seconds():
     assert tick_grid.ticks_ns(0, 7, 3).tolist() == [0, 333333333, 666666666, 10**9, 1333333333, 1666666666, 2 * 10**9]
     assert tick_grid.ticks_ns(0, 2, 3).dtype == np.int64

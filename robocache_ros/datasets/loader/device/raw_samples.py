@@ -57,15 +57,15 @@ def raw_sample(sample: Unaligned, first: int, ticks: int, *, jpeg_files: bool) -
     span = _span(ticks_ns, own)
     streams = []
     for index, stream in enumerate(episode.streams.values()):
-        method, size = sample.methods[stream.name], None
-        if stream.is_image:
+        method, size, image = sample.methods[stream.name], None, stream.is_image
+        if image:
             size, parts = _images(stream, ticks_ns, method, episode.source, jpeg_files)
         else:
             parts = _vectors(stream, span)
         arrays.update({key_of(index, part): array for part, array in parts.items()})
-        width = 0 if stream.is_image else stream.values.shape[1]  # type: ignore[union-attr]
+        width = 0 if image else stream.values.shape[1]  # type: ignore[union-attr]
         limits = stream.max_gap_ns, stream.max_age_ns
-        marked = not stream.is_image and stream.valid is not None and stream.age_ns is not None
+        marked = not image and stream.valid is not None and stream.age_ns is not None
         streams.append(RawStream(stream.name, stream.role, method, *limits, width, marked, size))
     return RawSample(RawLayout(tuple(streams), own is not None), arrays, len(ticks_ns), dict(sample.texts))
 
