@@ -101,4 +101,5 @@ def test_descriptors_do_not_pile_up(writer: ipc.Writer, path: Path, eventually: 
         eventually(lambda: writer.readers == 0)
         return len(os.listdir("/proc/self/fd"))
 
-    assert come_and_go() == come_and_go()
+    before = come_and_go()
+    eventually(lambda: come_and_go() <= before)  # the server may close a connection after the reader is counted
