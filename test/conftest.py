@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,9 +24,9 @@ _package = ModuleType("test")
 _package.__path__ = [str(Path(__file__).parent)]
 sys.modules["test"] = _package
 
-# How long an example takes depends on the machine, and is for the benchmarks.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# How long an example takes, or its data, depends on the machine, and is for the benchmarks.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 # Folders and files that import what an extra installs when they are collected. A skip inside a conftest.py would not
 # do: before version 8, pytest then skips the run and reports success.

@@ -15,7 +15,7 @@ from robocache_ros.errors import RoboCacheError
 from ..conftest import MS, START_NS, TYPES, numbers, pose
 
 KINDS = {"mcap": ("mcap", "none"), "mcap-zstd": ("mcap", "storage"), "sqlite3": ("sqlite3", "none")}
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

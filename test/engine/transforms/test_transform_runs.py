@@ -40,7 +40,7 @@ links = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(links, st.sampled_from(["fixed", "eager"]), st.integers(0, 2**16))
 def test_a_live_engine_makes_the_rows_of_the_deployed_recording(tf_message, drawn, emit, seed):
     check_live_and_deployed_rows(tf_message, drawn, emit, seed)
