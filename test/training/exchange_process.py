@@ -54,6 +54,7 @@ def run_process(rank: int, folder: str) -> None:
     peer(given[1]).backward()
     found["peer"] = gradients(peer.module)
     torch.save(found, f"{folder}/{rank}.pt")
+    distributed.barrier()  # none closes its connections while the other one uses them
     distributed.destroy_process_group()
 
 

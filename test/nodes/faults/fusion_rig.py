@@ -11,10 +11,12 @@ from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
+AHEAD_NS = 500_000_000  # of the clock: no message is late, as long as a busy machine may take to send it
+
 
 def joint_state(time_ns: int | None = None, names: tuple[str, ...] = ("a", "b")) -> JointState:
     message = JointState(name=list(names), position=[0.5] * len(names))
-    seconds, nanoseconds = divmod(time.time_ns() if time_ns is None else time_ns, 10**9)
+    seconds, nanoseconds = divmod(time.time_ns() + AHEAD_NS if time_ns is None else time_ns, 10**9)
     message.header.stamp = Time(sec=seconds, nanosec=nanoseconds)
     return message
 

@@ -29,6 +29,7 @@ def main(folder: str, meeting: str, rank: int) -> None:
         torch.distributed.all_gather_object(gathered, mine)
         epochs.append(gathered)
     print(json.dumps({"repr": repr(loader), "length": len(loader), "samples": len(dataset), "epochs": epochs}))  # noqa: T201
+    torch.distributed.barrier()  # none closes its connections while the other one uses them
     torch.distributed.destroy_process_group()
 
 
