@@ -32,8 +32,10 @@ class _Aligned(NamedTuple):
     age_ns: Tensor  # (B, T, N) int64
     spans: dict[int, slice]  # the columns of each
 
-    def columns(self, wanted: Sequence[int]) -> Tensor:
-        """(B, T, columns of these streams) float32, in memory of its own."""
+    def columns(self, wanted: Sequence[int], *, shared: bool) -> Tensor:
+        """(B, T, columns of these streams) float32, in memory of its own if `values` are used elsewhere: `shared`."""
+        if not shared and list(wanted) == list(self.order):
+            return self.values
         spans = [self.spans[index] for index in wanted]
         whole = slice(spans[0].start, spans[-1].stop)
         if whole.stop - whole.start == sum(span.stop - span.start for span in spans):
@@ -60,9 +62,9 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     found: Raw = {}
     for key, role, parts in (("proprio", "observation", aligned), ("actions", "action", chunk)):
         if of_role[role]:
-            found[key] = parts.columns(of_role[role])
+            found[key] = parts.columns(of_role[role], shared=parts is aligned)
     if of_role["reward"]:
-        found["rewards"] = chunk.columns(of_role["reward"][:1])[:, :, 0].contiguous()
+        found["rewards"] = chunk.columns(of_role["reward"][:1], shared=True)[:, :, 0].contiguous()
     pictures = {
         stream.name: _gathered(raw[key_of(index, "images")], raw[key_of(index, "chosen")])
         for index, stream in enumerate(streams)
