@@ -46,7 +46,7 @@ class Demonstrations:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="of the optimizer (default: %(default)s)")
     dataset = TimelineDataset(Demonstrations(), target_hz=50, window=Window(n_obs=8, horizon=16))
     loader = TimelineLoader(dataset, 32, shuffle=True, drop_last=True, device="auto")  # for a GPU it aligns there
     options = TrainingOptions(steps=parser.parse_args().steps, bf16=loader.device.type == "cuda")

@@ -19,7 +19,7 @@ import torch
 from robocache_ros.bench.scaling.rates import endless, rate, table
 from robocache_ros.datasets import TimelineDataset, Window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.programs import run
+from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import ProcessGroup, process_group
@@ -32,15 +32,17 @@ WINDOW = Window(n_obs=32, horizon=16)
 
 def main(given: list[str] | None = None) -> None:
     """Measure as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("dataset", type=Path, help="folder of the dataset, or its file")
     parser.add_argument("--out", type=Path, required=True, help="file of results, which is appended to")
-    parser.add_argument("--policy", choices=sorted(PRESETS), default="act-101m")
+    parser.add_argument("--policy", choices=sorted(PRESETS), default="act-101m", help="kind and size")
     parser.add_argument("--batch-size", type=int, default=64, help="of a process if weak, of all if strong")
     parser.add_argument("--workers", type=int, default=4, help="processes that read, per process")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs if there are some"
+    )
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     args = parser.parse_args(given)
     earlier = results(args.out)
     with process_group(args.device) as group:

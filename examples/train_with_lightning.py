@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, Window
-from robocache_ros.programs import run
+from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.training_data import data_info, open_for_training, training_loader
@@ -64,14 +64,14 @@ class LightningPolicy(lightning.LightningModule):  # type: ignore[misc]
 
 def main(given: list[str] | None = None) -> None:
     """Train as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path)
-    parser.add_argument("--policy", choices=sorted(PRESETS), default="act-13m")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("dataset", type=Path, help="folder of the dataset, or its file")
+    parser.add_argument("--policy", choices=sorted(PRESETS), default="act-13m", help="kind and size")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples of a batch, per process")
+    parser.add_argument("--workers", type=int, default=4, help="processes that read, per process")
+    parser.add_argument("--steps", type=int, default=10_000, help="of the optimizer, in all")
     parser.add_argument("--precision", default="32-true", help="of Lightning, such as bf16-mixed")
-    parser.add_argument("--out", type=Path, default=Path("lightning_run"))
+    parser.add_argument("--out", type=Path, default=Path("lightning_run"), help="folder of Lightning's files")
     args = parser.parse_args(given)
     dataset = open_for_training(args.dataset, window=Window(n_obs=2, horizon=16))
     monitor = TrainingMonitor()

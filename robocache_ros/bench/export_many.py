@@ -18,13 +18,14 @@ from typing import Any
 from robocache_ros.bench.export import camera_recording
 from robocache_ros.bench.export.machine import RESULTS, ROOT, machine
 from robocache_ros.bench.export_memory import TORCH, measured
+from robocache_ros.programs import HelpFormatter
 
 SECONDS = 2
 
 
 def main() -> None:
     """Measure each count and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 500])
     parser.add_argument("--media", default="none", choices=("none", "image", "video"))
     parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")

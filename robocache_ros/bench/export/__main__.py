@@ -31,13 +31,14 @@ from robocache_ros.bench.export.command_line import commands
 from robocache_ros.bench.export.machine import RESULTS, ROOT, machine
 from robocache_ros.bench.export.markdown_tables import as_markdown
 from robocache_ros.bench.result_files import replace, tell
+from robocache_ros.programs import HelpFormatter
 
 PARTS = ("peers", "reading", "jobs", "formats", "commands")
 
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--forge", default=os.environ.get("ROBOCACHE_FORGE_PYTHON"), help="Python that has forge.")
     parser.add_argument("--part", action="append", choices=(*PARTS, "devices"), help="Measure this part.")
     parser.add_argument("--rounds", type=int, default=2, help="Runs of each peer and of each command.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = Path("benchmarks/results")  # in a checkout of the repository
 
 
 def machine() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from robocache_ros.bench.export.machine import RESULTS, machine
 from robocache_ros.bench.fleet.fleet_report import draw, report
 from robocache_ros.bench.fleet.measure_ray import conversions, driver_cost, fleet, recordings_in
 from robocache_ros.bench.fleet.scaling import Costs, end_of_linear, speedups
+from robocache_ros.programs import HelpFormatter
 
 WORKERS = (1, 2, 4)
 MODELLED = tuple(range(1, 257))
@@ -81,7 +82,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000, help="Episodes of nothing.")
     parser.add_argument("--recordings", type=int, default=16, help="Recordings that are exported.")
     parser.add_argument("--seconds", type=float, default=2.0, help="Length of each.")

@@ -30,6 +30,7 @@ from robocache_ros.bench.formats.measured_loaders import CACHED, PEERS, READ, WI
 from robocache_ros.bench.result_files import tell
 from robocache_ros.bench.training.measured import Row
 from robocache_ros.bench.training.training_report import machine, write
+from robocache_ros.programs import HelpFormatter
 
 FIRST = 64  # samples of the batches that are measured first
 BATCHES = (16, FIRST, 256)
@@ -70,7 +71,7 @@ QUICK = Load(1, 0.01, 0, (16,), 600.0)
 def main(given: list[str] | None = None) -> int:
     """Measure and write the result; 1 if a form failed."""
     started = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for formats.json and formats.md")
     parser.add_argument("--format", action="append", choices=DEFAULT, help="this format only; may be repeated")
     parser.add_argument("--quick", action="store_true", help="tiny data: no figure means anything")

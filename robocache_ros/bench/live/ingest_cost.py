@@ -24,9 +24,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.bench.live.children.receiver import LOAD, WAYS
 from robocache_ros.bench.live.processes import GO, READY, STOP, Family
 from robocache_ros.bench.live.run import environment, machine
+from robocache_ros.bench.result_files import replace
+from robocache_ros.programs import HelpFormatter
 
 RESULTS = Path("benchmarks/results")
 MODULE = "robocache_ros.bench.live.ingest_cost"
@@ -35,6 +36,8 @@ WARM_UP_S = 2.0
 
 def measure(way: str, seconds: float) -> dict[str, Any]:
     """One run."""
+    from robocache_ros.bench.live.children.receiver import LOAD  # here, so that --help does without ROS
+
     env = environment(tuned=True)
     with tempfile.TemporaryDirectory() as folder, Family(Path(folder), env) as family:
         command = [sys.executable, "-m", "robocache_ros.bench.live.children.receiver", way]
@@ -94,17 +97,19 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any], seconds: float) -> 
 
 def main() -> None:
     """Measure every way, print the table and write ingest.json and ingest.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="Seconds of each way.")
     parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the results.")
     given = parser.parse_args()
+    from robocache_ros.bench.live.children.receiver import WAYS
+
     about = {**machine(), "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
     rows = []
     for way in WAYS:
         rows.append(measure(way, given.seconds))
-        (given.out / "ingest.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+        replace(given.out / "ingest.json", json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
     text = table(rows, about, given.seconds)
-    (given.out / "ingest.md").write_text(text)
+    replace(given.out / "ingest.md", text)
     sys.stdout.write(text)
 
 

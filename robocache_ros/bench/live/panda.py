@@ -32,6 +32,7 @@ from robocache_ros.bench.live.processes import Family
 from robocache_ros.bench.live.record import percentiles
 from robocache_ros.bench.live.run import environment, machine
 from robocache_ros.nodes.middleware import process
+from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import load_spec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,7 +74,7 @@ def publish_recording(bag: Bag, loops: int) -> int:
 
 def main() -> None:
     """Measure, print and write."""
-    given = argparse.ArgumentParser(description=__doc__)
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     given.add_argument("--loops", type=int, default=5, help="Play the recording this many times.")
     given.add_argument("--lead-ms", type=float, help="Replace lead_ms of the spec.")
     given.add_argument("--out", type=Path, help="Write the result to this file.")

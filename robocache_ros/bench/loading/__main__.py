@@ -26,6 +26,7 @@ from robocache_ros.bench.export.machine import RESULTS, machine, told
 from robocache_ros.bench.loading import make_data
 from robocache_ros.bench.loading.loading_report import NESTED, as_markdown, summary
 from robocache_ros.bench.result_files import replace, tell
+from robocache_ros.programs import HelpFormatter
 
 SCRIPTS = Path(__file__).parent
 WORKERS = 2
@@ -83,7 +84,7 @@ PEERS = ("robomimic", "lerobot", "tensorflow")
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     for peer in PEERS:
         default = os.environ.get(f"ROBOCACHE_{peer.upper()}_PYTHON")
         parser.add_argument(f"--{peer}", default=default, help=f"Python that has {peer}.")

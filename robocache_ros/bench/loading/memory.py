@@ -19,6 +19,7 @@ import torch
 
 from robocache_ros.bench.loading import make_data
 from robocache_ros.datasets import Augmentation, RoboMimicDataset, TimelineLoader, Window
+from robocache_ros.programs import HelpFormatter
 
 STEPS = 20
 WARM = 4  # steps before memory counts: allocators and the first epochs fill their pools
@@ -26,7 +27,7 @@ WARM = 4  # steps before memory counts: allocators and the first epochs fill the
 
 def main() -> None:
     """Measure and print the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--batches", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=0, help="Without a cache: processes that read.")
     parser.add_argument("--device", default="cpu")

@@ -32,6 +32,7 @@ from robocache_ros.datasets import Hdf5Trajectories, TimelineDataset, TimelineLo
 from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_from_host, resample_trajectories
 from robocache_ros.ops.image.nvjpeg_batch import JpegBatchDecoder
+from robocache_ros.programs import HelpFormatter
 
 MILLION = 1_000_000
 PARTS = ("trajectories", "jpeg", "fuse", "bulk")
@@ -188,7 +189,7 @@ def jpeg(at_least_s: float) -> Iterator[Row]:
 
 def main() -> None:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--count", type=int, default=5000, help="Trajectories of the file.")
     parser.add_argument("--part", choices=PARTS, action="append", help="Measure this part only; may be repeated.")

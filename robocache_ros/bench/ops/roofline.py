@@ -22,6 +22,7 @@ from robocache_ros.bench.ops import device_time
 from robocache_ros.bench.ops.spatial import GRID, random_points
 from robocache_ros.bench.ops.vectors import FUSED, cases
 from robocache_ros.extras import need
+from robocache_ros.programs import HelpFormatter
 
 L2_BYTES = 16 << 20  # of a copy that stays in the L2 cache
 BATCHES = (1, 16, 256, 2048, 16384)
@@ -96,7 +97,7 @@ def draw(rows: Sequence[Row], limits: dict[str, float], title: str, file: Path) 
 
 def main() -> None:
     """Measure, and write roofline.json, roofline.md and roofline.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     given = parser.parse_args()
     torch.manual_seed(0)

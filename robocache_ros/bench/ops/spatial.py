@@ -30,6 +30,7 @@ from robocache_ros.bench.ops.spatial_peers import (
     torch_mean,
     torch_occupancy,
 )
+from robocache_ros.programs import HelpFormatter
 
 Field = namedtuple("Field", "name offset datatype count")
 GRID = ((LOW,) * 3, SIZE, (SIDE,) * 3)
@@ -193,7 +194,7 @@ def curves() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and write spatial.json and spatial.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--quick", action="store_true", help="Leave the scaling curves out.")
     arguments = parser.parse_args()

@@ -25,6 +25,7 @@ from torch import Tensor
 from robocache_ros.bench.ops import device_time
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
 from robocache_ros.engine import FusionEngine
+from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import IMAGENET, FusionSpec, load_spec
 
 MS = 1_000_000
@@ -178,7 +179,7 @@ def measure_engine(robot: Robot, ticks: int, normalized: bool) -> tuple[list[dic
 
 def main() -> None:
     """Measure and write tick.json and tick.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--ticks", type=int, default=400, help="Ticks of each measurement.")
     arguments = parser.parse_args()

@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from robocache_ros.bench.ops import device_time
 from robocache_ros.bench.ops.tick import MS, T0, Robot, make_spec
 from robocache_ros.engine import FusionEngine
+from robocache_ros.programs import HelpFormatter
 
 WARM_UP = 20  # ticks before those of the trace
 
@@ -45,7 +46,7 @@ def kernels(events: Any, ticks: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run ticks under the profiler of torch, and write the trace and the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="Folder of the trace and the table.")
     parser.add_argument("--ticks", type=int, default=20, help="Ticks of the trace.")
     parser.add_argument("--no-trace", action="store_true", help="Only run the ticks, for a profiler outside.")

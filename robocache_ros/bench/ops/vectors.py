@@ -19,6 +19,7 @@ from robocache_ros.bench.ops import device_time
 from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_trajectories
 from robocache_ros.ops.resample.cpu import select_stream
+from robocache_ros.programs import HelpFormatter
 
 SECOND = 1_000_000_000
 ROTATED = 192 << 20  # bytes of inputs and outputs that rotate, three times the L2 cache
@@ -195,7 +196,7 @@ def curves(dtype: torch.dtype, every: int = 1) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print the table and write vectors.json and vectors.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--no-peers", action="store_true", help="Measure this package only.")
     parser.add_argument("--quick", action="store_true", help="Leave out float16, and every other size of the curves.")

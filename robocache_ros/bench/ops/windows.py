@@ -21,6 +21,7 @@ import torch
 from robocache_ros.bench.ops import device_time
 from robocache_ros.bench.ops.tick import MS, T0, device_us, row
 from robocache_ros.engine import FusionEngine
+from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import load_spec
 
 SAMPLES, COLUMNS = 20, 32
@@ -62,7 +63,7 @@ class Robot:
 
 def main() -> None:
     """Measure and write windows.json and windows.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, default=device_time.RESULTS, help="Folder of the results.")
     parser.add_argument("--ticks", type=int, default=1000, help="Ticks of each measurement.")
     arguments = parser.parse_args()

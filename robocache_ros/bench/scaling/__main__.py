@@ -24,6 +24,7 @@ from robocache_ros.bench.scaling.rates import table
 from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
 from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
 from robocache_ros.bench.training.training_report import machine
+from robocache_ros.programs import HelpFormatter
 
 COUNTS = (1, 2, 4, 8)
 FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "seconds": 4.0, "device": "cuda"}
@@ -35,7 +36,7 @@ WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing, 96 % of tra
 
 def main(given: list[str] | None = None) -> int:
     """Measure and write the result; 1 if a number of processes failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for scaling.json and scaling.md")
     parser.add_argument("--quick", action="store_true", help="tiny, on the CPU: no figure means anything")
     parser.add_argument("--limit-s", type=float, default=140.0, help="seconds after which a number of GPUs is ended")

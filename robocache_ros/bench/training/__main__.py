@@ -26,6 +26,7 @@ from robocache_ros.bench.training.mixed_rate_episodes import write_episodes
 from robocache_ros.bench.training.row_process import ProcessEndedError, end_on_sigterm, lines_of
 from robocache_ros.bench.training.training_parts import PARTS
 from robocache_ros.bench.training.training_report import machine, write
+from robocache_ros.programs import HelpFormatter
 
 FULL = Size(episodes=100, seconds=6.0, workers=max(1, (os.cpu_count() or 2) - 2), tiny=False)
 QUICK = Size(episodes=1, seconds=0.02, workers=0, tiny=True)
@@ -35,7 +36,7 @@ RUN_PART = (sys.executable, "-c", "from robocache_ros.bench.training.training_pa
 
 def main(given: list[str] | None = None) -> int:
     """Run the parts and write the results; 1 if a part failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for training.json and training.md")
     parser.add_argument("--quick", action="store_true", help="tiny policies and data: no figure means anything")
     parser.add_argument("--part", action="append", choices=PARTS, help="this part only; may be repeated")

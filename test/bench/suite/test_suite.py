@@ -212,12 +212,15 @@ def test_other_work_on_the_machine_is_a_disturbance(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
-@pytest.mark.parametrize("name", ["vectors", "spatial", "roofline"])
-def test_parts_with_kernels_have_help_without_cupy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
+@pytest.mark.parametrize("name", ["ops.vectors", "ops.spatial", "ops.roofline", "live.ingest_cost"])
+def test_parts_have_help_with_defaults_without_what_they_need(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy" if "ops" in name else "rclpy", None)
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit, match="0"):
-        runpy.run_module(f"robocache_ros.bench.ops.{name}", run_name="__main__")
+        runpy.run_module(f"robocache_ros.bench.{name}", run_name="__main__")
+    assert "(default: benchmarks/results)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["vectors", "spatial", "roofline", "tick", "windows", "profile"])
