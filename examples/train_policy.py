@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import Window
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.checkpoints import checkpoint_in, read_checkpoint, resume, save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy, parameters
@@ -103,6 +104,8 @@ def main(given: list[str] | None = None) -> None:
             split=args.split,
         )
         info = data_info(dataset)
+        if args.vision and not info.cameras:
+            raise RoboCacheError("vision: the dataset has no images; leave --vision out, or give another dataset")
         loader = training_loader(
             dataset, info, args.batch_size, workers=args.workers, device=group.device, cache=args.cache, seed=args.seed
         )

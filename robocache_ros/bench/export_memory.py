@@ -30,7 +30,6 @@ import numpy as np
 from robocache_ros.bags.write import write_bag
 from robocache_ros.bench.export.machine import machine
 from robocache_ros.extras import need
-from robocache_ros.programs import HelpFormatter
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -80,7 +79,7 @@ class Topic:
 
 def main() -> None:
     """Make the recording, measure each tree and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER", help="a checkout to measure")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--media", default="none", choices=("none", "image", "video"))

@@ -31,7 +31,8 @@ SIGNS = {
 SPLITS = {"rlds": "split", "calvin": "split", "robomimic": "mask"}  # the option that chooses a part of the episodes
 WITHOUT = {
     "proprio": "use a dataset with vectors of observations",
-    "actions": "give commands `role: action` in the spec, or export with --action next-observation",
+    "actions": "call them `actions` in HDF5 of your own, give commands `role: action` in the spec, or export with "
+    "--action next-observation",
 }
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
 Statistics = dict[str, dict[str, list[float]]]

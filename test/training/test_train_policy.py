@@ -118,6 +118,11 @@ def test_an_argument_that_makes_it_another_run_is_refused(train: Any, panda: Pat
         train([str(panda), f"--out={tmp_path}", "--resume", option])
 
 
+def test_vision_of_a_dataset_without_images_is_refused(train: Any, panda: Path, tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match="vision: the dataset has no images; leave --vision out"):
+        train([str(panda), f"--out={tmp_path}", *SMALL, "--vision", "--steps=1"])
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_its_checkpoint(
     train: Any, panda: Path, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ STREAMS = (
     RawStream("features", 30, 256),
     RawStream("joints", 333, 7),
     RawStream("wrench", 100, 7),
-    RawStream("command", 50, 7, "action"),
+    RawStream("actions", 50, 7, "action"),
 )
 COLUMNS = sum(stream.width for stream in STREAMS if stream.role == "observation")
 ACTIONS = 7

@@ -58,6 +58,10 @@ def test_an_export_has_the_values_of_the_streams(name: str, sets: dict[str, Path
     assert found["language"] == "follow the wave"
 
 
+def test_the_trajectories_have_their_actions_without_roles(sets: dict[str, Path]) -> None:
+    assert opened("hdf5", sets["hdf5"])[0]["actions"].shape == (4, 7)
+
+
 def test_calvin_has_the_narrow_streams_at_its_rate(sets: dict[str, Path]) -> None:
     calvin, original = opened("calvin", sets["calvin"]), mixed_rate_dataset(sets["hdf5"], WINDOW)
     original.rate_hz = 30
