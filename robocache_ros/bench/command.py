@@ -128,7 +128,7 @@ def _register_part(app: Any, name: str) -> None:
     part = PARTS[name]
 
     def run(context: typer.Context) -> None:
-        if "--help" not in context.args and (missing := part.missing()) is not None:
+        if "--help" not in context.args and (missing := part.missing(quick="--quick" in context.args)) is not None:
             raise RoboCacheError(f"bench {name}: needs {missing}")
         program = (sys.executable, "-m", "robocache_ros.bench.suite.part_program", name)
         raise typer.Exit(subprocess.run([*program, *part.command, *context.args]).returncode)

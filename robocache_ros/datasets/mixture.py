@@ -35,7 +35,7 @@ class WeightedMixture(Dataset[dict[str, Any]]):
         seed: of the order.
 
     Errors:
-        RoboCacheError: a weight is missing or not positive, a dataset is empty, or the layout is wrong.
+        RoboCacheError: a weight is missing or not positive, a dataset is empty, rates differ, or the layout is wrong.
     """
 
     def __init__(
@@ -53,6 +53,10 @@ class WeightedMixture(Dataset[dict[str, Any]]):
                 raise RoboCacheError(
                     f"{printable(name, 40)}: weight {weight!r}, {len(dataset)} samples; give a positive weight and data"
                 )
+        rates = {dataset.rate_hz: name for name, dataset in datasets.items()}
+        if len(rates) > 1:
+            told = ", ".join(f"{printable(name, 40)} {rate_hz} Hz" for rate_hz, name in list(rates.items())[:2])
+            raise RoboCacheError(f"datasets: ticks of different rates, {told}; open all with one target_hz")
         count = sum(len(dataset) for dataset in datasets.values()) if samples is None else samples
         if not datasets or not 0 < count <= MAX_SAMPLES:
             raise RoboCacheError(f"samples: {count:,} of {len(datasets)} datasets; 1 to {MAX_SAMPLES:,} are possible")

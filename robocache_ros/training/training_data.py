@@ -134,8 +134,13 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     """Return what a policy must know about a dataset of windows. The statistics are computed once and stored.
 
     Errors:
-        RoboCacheError: the dataset is empty, or has no proprioception or no actions.
+        RoboCacheError: the dataset is empty, a mixture, or has no proprioception or no actions.
     """
+    if not isinstance(dataset, TimelineDataset):
+        kind = type(dataset).__name__
+        raise RoboCacheError(
+            f"dataset: a {kind} has no statistics of its own; make a DataInfo with yours, or train on one dataset"
+        )
     if not len(dataset):
         raise RoboCacheError(f"{dataset!r}: has no samples; check the dataset")
     sample = dataset[0]

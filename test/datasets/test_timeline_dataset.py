@@ -180,3 +180,11 @@ def test_the_order_of_a_mixture_follows_from_seed_and_epoch() -> None:
 def test_a_mixture_without_a_weight_is_refused() -> None:
     with pytest.raises(RoboCacheError, match=r"b: weight 0.0, 1 samples"):
         WeightedMixture({"b": TimelineDataset(Source(3))}, {"a": 1.0})
+
+
+def test_a_mixture_of_different_rates_is_refused() -> None:
+    parts = {name: TimelineDataset(Source(3), target_hz=rate) for name, rate in (("a", 20), ("b", 50))}
+    with pytest.raises(
+        RoboCacheError, match=r"ticks of different rates, a 20 Hz, b 50 Hz; open all with one target_hz"
+    ):
+        WeightedMixture(parts, {"a": 1.0, "b": 1.0})

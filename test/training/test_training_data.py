@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, Window
+from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
@@ -59,6 +59,12 @@ def test_batches_are_normalised_and_constant_columns_stay() -> None:
 def test_a_dataset_without_observations_or_actions_is_refused(roles: tuple[str, ...], missing: str) -> None:
     with pytest.raises(RoboCacheError, match=f"has no {missing}"):
         data_info(TimelineDataset(Episodes(*roles), window=Window()))
+
+
+def test_a_mixture_needs_statistics_of_its_own() -> None:
+    parts = {"lift": TimelineDataset(Episodes("observation", "action"), window=Window(1, 2))}
+    with pytest.raises(RoboCacheError, match="a WeightedMixture has no statistics of its own; make a DataInfo with"):
+        data_info(WeightedMixture(parts, {"lift": 1.0}))  # type: ignore[arg-type]
 
 
 def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path: Path) -> None:

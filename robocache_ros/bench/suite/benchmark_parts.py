@@ -39,6 +39,10 @@ def _has_recordings() -> bool:
     return importlib.util.find_spec("rosbags") is not None
 
 
+def _has_plots() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 # What a part needs -> whether this machine has it, and how to get it.
 NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "GPU": (_has_gpu, "a CUDA device that torch finds"),
@@ -48,6 +52,7 @@ NEEDS: Mapping[str, tuple[Callable[[], bool], str]] = {
     "datasets": (_has_datasets, "pip install 'robocache_ros[datasets]'"),
     "jpeg": (_has_jpeg, "pip install 'robocache_ros[datasets]', for simplejpeg"),
     "recordings": (_has_recordings, "pip install 'robocache_ros[export]'"),
+    "plots": (_has_plots, "matplotlib: pip install 'robocache_ros[export]'"),
 }
 
 
@@ -60,7 +65,8 @@ class Part:
         measures: what it measures, for the help.
         needs: some of `NEEDS`.
         in_suite: more arguments in a run of the whole suite, which has 20 minutes.
-        plot: a module that draws the result: `--results FOLDER --out FOLDER`.
+        plot: a module that draws the result: `--results FOLDER --out FOLDER`. Without matplotlib it is left out.
+        tiny_on_cpu: with `--quick` it needs no GPU.
         limit_s: a run of it in the whole suite is ended after so many seconds. What it has written by then is kept.
     """
 
@@ -69,11 +75,13 @@ class Part:
     needs: tuple[str, ...] = ()
     in_suite: tuple[str, ...] = ()
     plot: str | None = None
+    tiny_on_cpu: bool = False
     limit_s: float = 120.0
 
-    def missing(self) -> str | None:
+    def missing(self, *, quick: bool = False) -> str | None:
         """Return what this machine lacks for the part, None if nothing."""
-        return next((hint for there, hint in (NEEDS[need] for need in self.needs) if not there()), None)
+        needs = [need for need in self.needs if not (quick and self.tiny_on_cpu and need in ("GPU", "GPUs"))]
+        return next((hint for there, hint in (NEEDS[need] for need in needs) if not there()), None)
 
 
 # Without `jobs` and `commands`, which start many processes.
@@ -87,6 +95,7 @@ PARTS: Mapping[str, Part] = {
         ("GPU", "datasets"),
         ("--seconds", "2"),
         plot="robocache_ros.bench.plots.plot_rows",
+        tiny_on_cpu=True,
         limit_s=330.0,
     ),
     "scaling": Part(
@@ -94,6 +103,7 @@ PARTS: Mapping[str, Part] = {
         "loading, alignment and training on 1, 2, 4 and 8 GPUs, weak and strong",
         ("GPUs", "datasets"),
         plot="robocache_ros.bench.plots.plot_scaling",
+        tiny_on_cpu=True,
         limit_s=300.0,
     ),
     "formats": Part(

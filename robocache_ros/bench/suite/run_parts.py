@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.bench.result_files import replace
-from robocache_ros.bench.suite.benchmark_parts import PARTS
+from robocache_ros.bench.suite.benchmark_parts import NEEDS, PARTS
 from robocache_ros.bench.suite.system_state import activity, busy_seconds, disturbances, system
 from robocache_ros.errors import RoboCacheError, printable
 
@@ -92,12 +92,15 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
     reason, late = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
-    if part.plot and (reason is None or any(out.glob("*.json"))):  # also of what a part has measured before it ended
+    plots, how = NEEDS["plots"]
+    if part.plot and plots() and (reason is None or any(out.glob("*.json"))):  # also of what it measured before its end
         drawn, _ = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
         reason, late = reason or drawn, late and not drawn
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
+    if part.plot and not plots():  # what was measured is not lost
+        reason = f"{reason}; no plot, which needs {how}" if reason else f"no plot, which needs {how}"
     return _told(state, reason, limit_s, disturbed)
 
 
