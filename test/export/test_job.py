@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec
 
-from .conftest import by_share, named
+from .conftest import ROBOCACHE, by_share, named
 
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"
@@ -27,7 +26,7 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "robocache_ros", "export", str(LIFT), "--spec", str(SPEC), "--out", str(out), *more]
+    return [*ROBOCACHE, "export", str(LIFT), "--spec", str(SPEC), "--out", str(out), *more]
 
 
 def test_a_later_recording_that_is_wrong_is_noticed_first(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from robocache_ros.export.job import export
 from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 
-from ..conftest import by_share
+from ..conftest import ROBOCACHE, by_share
 from .conftest import Contents, contents
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +125,7 @@ def broken(folder: Path, source: Path) -> Path:
 
 
 def run(out: Path, bags: list[Path], *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), "--spec", str(SPEC), "--media", "none"]
+    command = [*ROBOCACHE, "export", *map(str, bags), "--spec", str(SPEC), "--media", "none"]
     return subprocess.run([*command, "--out", str(out), *more], capture_output=True, text=True, cwd=ROOT, check=False)
 
 
@@ -165,8 +165,8 @@ def test_a_disk_that_is_full_is_one_line_and_the_pieces_stay(
 ) -> None:
     out = tmp_path / "disk" / "set"
     out.parent.mkdir()
-    command = [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), "--spec", str(SPEC), "--out", str(out)]
-    more_space = f"mount -o remount,size=100m none {out.parent} && ls -A {out} && {' '.join(command)} --media none"
+    command = [*ROBOCACHE, "export", *map(str, bags), "--spec", str(SPEC), "--out", str(out)]
+    more_space = f"mount -o remount,size=100m none {out.parent} && ls -A {out} && {shlex.join(command)} --media none"
     code, text, errors = small_disk(out.parent, "800k", [*command, "--media", "none", "--jobs", "1"], more_space)
     assert code == 2
     assert len(errors.splitlines()) == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from robocache_ros.export.recordings.manifest import load_manifest
 from robocache_ros.export.recordings.planned_recording import planned
 from robocache_ros.spec import FusionSpec
 
-from ..conftest import ROOT, named
+from ..conftest import ROBOCACHE, ROOT, named
 from .conftest import Contents, contents
 
 NO_MEDIA = ExportOptions(media="none")
@@ -31,7 +31,7 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 
 def command(bags: list[Path], out: Path, pieces: Path) -> list[str]:
     told = ["--spec", str(SPEC), "--media", "none", "--out", str(out), "--pieces", str(pieces), "--jobs", "1"]
-    return [sys.executable, "-m", "robocache_ros", "export", *map(str, bags), *told]
+    return [*ROBOCACHE, "export", *map(str, bags), *told]
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_line_and_finished_pieces_stay(
 ) -> None:
     pieces.mkdir()
     run = command(bags, tmp_path / "set", pieces)
-    again = f"mount -o remount,size=100m none {pieces} && {' '.join(run)}"
+    again = f"mount -o remount,size=100m none {pieces} && {shlex.join(run)}"
     code, text, errors = small_disk(pieces, "800k", run, again)
     assert code == 2
     assert len(errors.splitlines()) == 1

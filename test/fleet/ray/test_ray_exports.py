@@ -27,6 +27,7 @@ from robocache_ros.export.pieces.progress import Converted, Event, Started
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
+from ...export.conftest import ROBOCACHE
 from ...export.pieces.conftest import Contents, contents
 from ...export.readers.sensor_recording import sensor_spec
 from ..bucket.conftest import objects
@@ -67,7 +68,7 @@ def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(sensor_spec().to_dict()))
     arguments = ["export", *map(str, recordings), "--spec", str(spec), "--out", str(tmp_path / "set"), "--on", "ray"]
-    return [sys.executable, "-m", "robocache_ros", *arguments, *more]
+    return [*ROBOCACHE, *arguments, *more]
 
 
 def test_the_command_connects_to_a_cluster_and_prints_its_document_alone(
@@ -131,9 +132,9 @@ def test_ctrl_c_ends_a_ray_that_was_started_and_keeps_the_pieces(recordings: lis
     out = tmp_path / "set"
     folder = Path(tempfile.mkdtemp(prefix="t"))  # short: its path is in the names of sockets
     program = ROOT / "test" / "export" / "pieces" / "interrupted_export.py"
-    python, _module, _name, *arguments = command(recordings, tmp_path)
+    _python, _option, _code, *arguments = command(recordings, tmp_path)
     done = subprocess.run(
-        [python, str(program), "Converted", str(signal.SIGINT.value), *arguments],
+        [sys.executable, str(program), "Converted", str(signal.SIGINT.value), *arguments],
         capture_output=True, text=True, check=False, cwd=ROOT, start_new_session=True,
         env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
