@@ -10,6 +10,7 @@ from counting_episodes import same
 from moving_streams import MovingStreams
 
 from robocache_ros.datasets import Augmentation, TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets.loader import packing
 from robocache_ros.errors import RoboCacheError
 
 pytestmark = pytest.mark.gpu
@@ -31,6 +32,16 @@ def test_a_gpu_aligns_batches_with_the_bits_of_the_cpu(window: Window | None, ma
     dataset = TimelineDataset(MovingStreams(images=images, marks=marks), window=window)
 
     assert same(batches(dataset, "cuda"), batches(dataset, "cpu"))
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["recorded", "exported"])
+def test_streams_that_are_sent_without_padding_have_the_bits_of_the_cpu(
+    marks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MUCH", -(2**20))
+    dataset = TimelineDataset(MovingStreams(marks=marks), window=Window(n_obs=3, horizon=5, action_offset=1))
+
+    assert same(batches(dataset, "cuda"), batches(dataset, "cpu", "workers"))
 
 
 @pytest.mark.parametrize(
