@@ -48,15 +48,30 @@ def spec() -> dict[str, Any]:
 
 
 @pytest.fixture
-def send(rig: Any, wait: Wait) -> Callable[[], None]:
-    """Sends one command and one image, which are valid at every later tick."""
-    command = rig.publisher(Float64MultiArray, "/command")
-    camera = rig.publisher(Image, "/camera")
+def publishers(rig: Any) -> tuple[Any, Any]:
+    """Of commands and of images."""
+    return rig.publisher(Float64MultiArray, "/command"), rig.publisher(Image, "/camera")
+
+
+@pytest.fixture
+def publish(publishers: tuple[Any, Any]) -> Callable[[], None]:
+    """Publishes one command and one image, which are valid at every later tick."""
+    command, camera = publishers
 
     def once() -> None:
-        wait(lambda: command.get_subscription_count() and camera.get_subscription_count(), "the node's topics")
         command.publish(Float64MultiArray(data=[1.5, -2.0]))
         camera.publish(Image(height=2, width=2, encoding="rgb8", step=6, data=bytes(range(12))))
+
+    return once
+
+
+@pytest.fixture
+def send(publishers: tuple[Any, Any], publish: Callable[[], None], wait: Wait) -> Callable[[], None]:
+    """Publishes them when the node has subscribed."""
+
+    def once() -> None:
+        wait(lambda: all(publisher.get_subscription_count() for publisher in publishers), "the node's topics")
+        publish()
 
     return once
 
@@ -135,7 +150,9 @@ def test_folder_that_others_may_enter_leaves_the_messages(
         assert valid_frame(subscriber, shared=False)["command"][-1].tolist() == [1.5, -2.0]
 
 
-def test_killed_and_restarted_node_is_found_again(rig: Any, wait: Wait, spec: dict[str, Any], send: Any) -> None:
+def test_killed_and_restarted_node_is_found_again(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, publish: Any
+) -> None:
     first = rig.process(spec)
     send()
     with FusedSubscriber(images=["camera"]) as subscriber:
@@ -144,7 +161,7 @@ def test_killed_and_restarted_node_is_found_again(rig: Any, wait: Wait, spec: di
         first.popen.wait()
         wait(lambda: not subscriber.shared, "the ring to be missed")
         rig.process(spec)
-        rig.node.create_timer(0.1, send)  # more than once: for a while the dead node counts as a subscriber still
+        rig.node.create_timer(0.1, publish)  # more than once: for a while the dead node counts as a subscriber still
         after = valid_frame(subscriber)
 
     assert after.tick_ns > before.tick_ns
