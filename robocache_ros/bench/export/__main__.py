@@ -31,6 +31,7 @@ from robocache_ros.bench.export.command_line import commands
 from robocache_ros.bench.export.machine import RESULTS, ROOT, machine
 from robocache_ros.bench.export.markdown_tables import as_markdown
 from robocache_ros.bench.result_files import replace, tell
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter
 
 PARTS = ("peers", "reading", "jobs", "formats", "commands")
@@ -50,6 +51,10 @@ def main() -> None:
     parser.add_argument("--spec", type=Path, default=ROOT / "config" / "panda_lift.yaml", help="For the commands.")
     parser.add_argument("--out", type=Path, default=RESULTS, help="Folder of the result.")
     given = parser.parse_args()
+    if {"commands", "devices"} & set(given.part or PARTS) and not given.bag.exists():
+        raise RoboCacheError(
+            f"{printable(given.bag, 60)}: does not exist; give --bag and --spec, or leave `commands` out with --part"
+        )
 
     def peers(folder: Path) -> dict[str, Any]:
         found = Peers(folder, given.forge, given.seconds, given.minutes)

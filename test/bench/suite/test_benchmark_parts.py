@@ -14,6 +14,7 @@ import pytest
 from robocache_ros.bench.suite import benchmark_parts, run_parts
 from robocache_ros.bench.suite.benchmark_parts import NEEDS, PARTS, Part
 from robocache_ros.cli.commands import main
+from robocache_ros.errors import RoboCacheError
 
 ROOT = Path(__file__).parents[3]
 
@@ -98,3 +99,10 @@ def test_a_quick_run_of_a_training_needs_no_gpu(name: str, monkeypatch: pytest.M
     assert str(PARTS[name].missing()).endswith(("a GPU", "two GPUs"))
     assert PARTS[name].missing(quick=True) is None
     assert PARTS["vectors"].missing(quick=True) == "a GPU"
+
+
+def test_the_commands_of_an_export_need_their_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["export", f"--bag={tmp_path / 'none'}", f"--out={tmp_path / 'out'}"])
+    with pytest.raises(RoboCacheError, match="none: does not exist; give --bag and --spec, or leave `commands` out"):
+        runpy.run_module("robocache_ros.bench.export", run_name="__main__")
+    assert not (tmp_path / "out").exists()
