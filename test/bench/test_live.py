@@ -50,7 +50,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads((out / "live.json").read_text()), "left": left, "files": os.listdir(out)}
 
 
-@pytest.mark.timeout(300)
 def test_every_stream_is_counted(found: dict[str, Any]) -> None:
     streams = found["node"]["streams"]
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = [pytest.mark.package, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.package
 
 SOURCE = Path(__file__).parents[2]
 FOLDERS = ("kernels", "config", "launch")

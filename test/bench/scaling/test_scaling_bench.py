@@ -14,7 +14,6 @@ from robocache_ros.bench.scaling.scaling_process import APART, PEER
 pytest.importorskip("h5py")
 
 
-@pytest.mark.timeout(300)  # processes that import torch, on a machine that may be busy
 def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
     assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
 

@@ -30,7 +30,7 @@ def needs(*names: str) -> list[pytest.MarkDecorator]:
     missing = [name for name in names if shutil.which(program(name)) is None]
     reason = f"needs the readers {', '.join(missing)}: make readers-env, or set {', '.join(map(variable, missing))}"
     skipped = bool(missing) and not os.environ.get("ROBOCACHE_REQUIRE_READERS")
-    return [pytest.mark.reader, pytest.mark.timeout(300), pytest.mark.skipif(skipped, reason=reason)]
+    return [pytest.mark.reader, pytest.mark.skipif(skipped, reason=reason)]
 
 
 def ffmpeg(name: str, home: Path) -> dict[str, str]:

@@ -22,7 +22,6 @@ def commands() -> list[list[str]]:
     return [line[1:] for line in lines if line[:1] == ["robocache"] and "ray" not in line]
 
 
-@pytest.mark.timeout(300)
 def test_the_commands_run_as_shown(
     bucket: Bucket, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

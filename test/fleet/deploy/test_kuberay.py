@@ -44,7 +44,6 @@ def test_parameters_of_ray_are_text(groups: list[dict[str, Any]]) -> None:
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
 
 
-@pytest.mark.timeout(300)  # Ray is started
 def test_the_command_makes_the_dataset(
     spec: dict[str, Any], bucket: Bucket, shell: Shell, undivided: Callable[..., Contents]
 ) -> None:

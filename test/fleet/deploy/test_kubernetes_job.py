@@ -56,7 +56,6 @@ def test_no_container_is_root(job: dict[str, Any], container: dict[str, Any]) ->
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-@pytest.mark.timeout(300)  # several processes import torch
 def test_the_command_makes_the_dataset(
     container: dict[str, Any], bucket: Bucket, shell: Shell, undivided: Callable[..., Contents]
 ) -> None:

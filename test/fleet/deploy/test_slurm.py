@@ -7,8 +7,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from ..bucket.conftest import Contents, contents
 from .conftest import DEPLOY
 
@@ -23,7 +21,6 @@ def test_each_task_of_the_array_is_a_shard() -> None:
     assert int(shards) == int(last) + 1
 
 
-@pytest.mark.timeout(300)
 def test_the_script_makes_the_dataset(data: Path, undivided: Callable[[str | Path], Contents], shell: Shell) -> None:
     told = [shell([str(SCRIPT)], SLURM_ARRAY_TASK_ID=str(index), SLURM_CPUS_PER_TASK="1") for index in (1, 0)]
     assert [done.returncode for done in told] == [0, 0], told

@@ -174,7 +174,6 @@ def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings: lis
         export(recordings, sensor_spec(), tmp_path / "set", engine=RayTasks("127.0.0.1:1"))
 
 
-@pytest.mark.timeout(300)
 def test_killed_workers_and_a_killed_driver_change_no_byte(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path
 ) -> None:

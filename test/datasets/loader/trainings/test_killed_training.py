@@ -16,7 +16,6 @@ import pytest
 from test.datasets.conftest import STEPS, episode, write_tfds
 from test.datasets.loader.trainings.obedient_trainer import EPOCHS, open_loader, told
 
-pytestmark = pytest.mark.timeout(300)  # eleven processes that import torch
 ROOT = Path(__file__).parents[4]
 BATCHES = 16  # of the epochs
 
