@@ -1,4 +1,4 @@
-"""Runs the module of a part as a program: a mistake is one line, and Ctrl-C has no traceback.
+"""Runs the module of a part as a program: a mistake is one line, Ctrl-C has no traceback, SIGTERM leaves no files.
 
 python -m robocache_ros.bench.suite.part_program NAME MODULE [ARGUMENTS]
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import runpy
 import sys
 
+from robocache_ros.bench.training.row_process import end_on_sigterm
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import run
 
@@ -25,4 +26,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(run(f"robocache: bench {sys.argv.pop(1)}", main))

@@ -21,6 +21,7 @@ from robocache_ros.errors import RoboCacheError, printable
 BUDGET_S = 1200.0
 LEAST_S = 5.0  # with less time left, no part is begun
 OUTPUT = "output.txt"
+PROGRAM = "robocache_ros.bench.suite.part_program"
 PLOT_S = 60.0
 GRACE_S = 5.0
 LAST_CHARACTERS = 200  # of the output of a part that failed
@@ -91,7 +92,8 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     out.mkdir(parents=True, exist_ok=True)
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
-    reason, late = _failure([*part.command, *part.in_suite, "--out", str(out)], log, limit_s)
+    program = (PROGRAM, name, *part.command, *part.in_suite, "--out", str(out))
+    reason, late = _failure(program, log, limit_s)
     plots, how = NEEDS["plots"]
     if part.plot and plots() and (reason is None or any(out.glob("*.json"))):  # also of what it measured before its end
         drawn, _ = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
 ) -> None:
     parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=0.2)
     failure = run_parts._failure
-    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
+    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:6], *about))
     writes(monkeypatch, tmp_path / "waits", "half.md", "# Half of it\n")
     run_suite(["waits"], tmp_path, lambda _line: None)
     found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
@@ -87,7 +88,7 @@ def test_what_was_measured_before_an_interruption_is_kept(
     parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(command: list[str], *about: Any) -> tuple[str | None, bool]:
-        if command[0] == "json.tool":
+        if "json.tool" in command:
             (tmp_path / "fails" / "half.md").write_text("# Half of it\n", encoding="utf-8")
             raise KeyboardInterrupt
         return None, False
@@ -102,10 +103,33 @@ def test_what_was_measured_before_an_interruption_is_kept(
     assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
 
 
+def test_a_part_that_is_ended_leaves_no_temporary_files(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code").mkdir()
+    text = "import tempfile, signal\nwith tempfile.TemporaryDirectory():\n    signal.pause()\n"
+    (tmp_path / "code" / "waiting_part.py").write_text(text, encoding="utf-8")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'code'}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    ended = run_parts._end
+
+    def begun_and_ended(process: subprocess.Popen[bytes]) -> None:
+        while not any((tmp_path / "temporary").iterdir()):
+            assert process.poll() is None
+        ended(process)
+
+    monkeypatch.setattr(run_parts, "_end", begun_and_ended)
+    parts["waits"] = Part(("waiting_part",), "nothing", limit_s=0.1)
+    run_suite(["waits"], tmp_path / "out", lambda _line: None)
+
+    assert not any((tmp_path / "temporary").iterdir())
+
+
 def test_a_part_that_is_killed_is_told_so(
     parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'code'}")
     (tmp_path / "code").mkdir()
     text = "import os, signal; print('half', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     (tmp_path / "code" / "killed_part.py").write_text(text, encoding="utf-8")
@@ -145,7 +169,7 @@ def test_a_part_that_the_budget_cuts_short_has_not_failed(
     parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=100.0)
     monkeypatch.setattr(run_parts, "LEAST_S", -math.inf)  # however long this machine takes to begin
     failure = run_parts._failure
-    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:4], *about))
+    monkeypatch.setattr(run_parts, "_failure", lambda command, *about: failure(command[:6], *about))
 
     assert run_suite(["waits"], tmp_path, lambda _line: None, budget_s=0.5) == 0
 
