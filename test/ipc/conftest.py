@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from robocache_ros import ipc
+from robocache_ros.ipc import handshake
 
 MakeWriter = Callable[..., ipc.Writer]
 
@@ -65,6 +66,14 @@ class Peer:
         line = self.process.stdout.readline()
         assert line, f"the peer ended with code {self.process.wait()}"
         return json.loads(line)
+
+
+@pytest.fixture(autouse=True)
+def patient() -> Iterator[None]:
+    """A writer on a busy machine may take longer to answer than a consumer waits for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handshake, "CONNECT_S", 30.0)
+        yield
 
 
 @pytest.fixture

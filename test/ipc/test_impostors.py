@@ -225,7 +225,8 @@ def test_description_beyond_the_limit_is_not_read(serve: Callable[..., None], pa
         ipc.Reader(path)
 
 
-def test_node_that_does_not_answer_is_given_up(path: Path) -> None:
+def test_node_that_does_not_answer_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "CONNECT_S", 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(os.fspath(path))
         listener.listen()
