@@ -19,13 +19,11 @@ BUILTINS = {"__import__", "eval", "exec", "compile"}
 RUNS_CODE = {"import_module", "__import__", "eval", "exec", "compile", "format_map", "loads", "unsafe_load"}
 # Calls whose argument is not a constant: file, call, and why no input reaches it.
 KNOWN = {
-    ("__init__.py", "import_module"): "names of a table in the same file",
     ("alignments/__init__.py", "import_module"): "the package's own files",
     ("reductions/__init__.py", "import_module"): "the package's own files",
-    ("ops/__init__.py", "import_module"): "names of a table in the same file",
-    ("datasets/__init__.py", "import_module"): "names of a table in the same file",
     ("datasets/loader/workers/worker_process.py", "loads"): "the dataset, which the parent process sends",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
+    ("lazy_names.py", "import_module"): "names of tables of packages, see `_HOMES` in their `__init__.py`",
     ("formats_by_name.py", "import_module"): "values of tables in the package",
     ("export/validate/validators.py", "import_module"): "values of a table in the same file",
     ("bench/export/run_forge.py", "import_module"): "constants of the same file: the modules of another program",
