@@ -117,7 +117,7 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
     undecodable: dict[int, Exception] = {}
     for entry in entries:
         out = view(entry, block)
-        if entry.key.endswith(ROWS):
+        if entry.key not in samples[0]:  # it is not of the samples, whatever their arrays are called
             _write_rows(out, [len(sample[entry.key.removesuffix(ROWS)]) for sample in samples])
             continue
         arrays: Any = [sample[entry.key] for sample in samples]

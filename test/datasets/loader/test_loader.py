@@ -37,6 +37,15 @@ def test_concatenated_samples_have_offsets_and_no_padding(counting: Counting) ->
         assert joined[key].equal(padded[key][~padded["padding"]])
 
 
+@pytest.mark.parametrize("name", ["rows", "extra/rows", "0/values/rows"])
+def test_an_array_may_have_any_name(name: str) -> None:
+    samples = [{name: torch.full((2 + index, 3), index + 1.0)} for index in range(2)]
+
+    batch = next(iter(TimelineLoader(samples, 2)))
+
+    assert batch[name].tolist() == [[[1.0] * 3, [1.0] * 3, [0.0] * 3], [[2.0] * 3] * 3]
+
+
 def test_windows_cut_episodes_into_complete_parts(counting: Counting) -> None:
     batches = list(TimelineLoader(counting, 100, windows=(3, 2)))
 
