@@ -10,6 +10,7 @@ from typing import Any
 
 from robocache_ros.bench.loading.trajectory_file import SECONDS, STREAMS
 from robocache_ros.bench.ops import device_time
+from robocache_ros.bench.result_files import replace
 
 Row = dict[str, Any]
 
@@ -24,12 +25,11 @@ def row(what: str, measured: float, unit: str, target: str, **more: Any) -> Row:
 
 def write(rows: list[Row], folder: Path) -> None:
     """Write loading_on_gpu.json and .md."""
-    folder.mkdir(parents=True, exist_ok=True)
     method = "trajectories/s and frames/s: wall time over whole epochs, on the host; us: medians of CUDA-graph replays"
     about = {**device_time.machine(), "cores": str(os.cpu_count())}
     streams = ", ".join(f"{name} {width} columns at {hz} Hz" for name, (hz, width) in STREAMS.items())
     text = {"machine": about, "method": method, "trajectories": f"{SECONDS} s: {streams}", "rows": rows}
-    (folder / "loading_on_gpu.json").write_text(json.dumps(text, indent=1) + "\n")
+    replace(folder / "loading_on_gpu.json", json.dumps(text, indent=1) + "\n")
     lines = [
         "# The loader on a GPU",
         "",
@@ -44,4 +44,4 @@ def write(rows: list[Row], folder: Path) -> None:
             f"{key} {value}" for key, value in each.items() if key not in ("what", "measured", "unit", "target")
         )
         lines.append(f"| {each['what']} | {each['measured']:,.2f} {each['unit']} | {each['target']} | {rest} |")
-    (folder / "loading_on_gpu.md").write_text("\n".join(lines) + "\n")
+    replace(folder / "loading_on_gpu.md", "\n".join(lines) + "\n")

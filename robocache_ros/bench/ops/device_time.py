@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from robocache_ros.bench import published
+from robocache_ros.bench.result_files import replace
 from robocache_ros.bench.training.row_process import end_on_sigterm
 
 RESULTS = Path("benchmarks/results")  # in a checkout of the repository
@@ -120,12 +121,11 @@ def write(
 
     A row whose `workload` has a published figure shows it; its source is below the table's head.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     about = machine()
     rows = [{**row, **published.columns(row.get("workload", ""))} for row in rows]
     extra = {**extra, **published.notes([row.get("workload", "") for row in rows])}
     record = {"machine": about, "method": method, **extra, "rows": rows}
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    replace(folder / f"{name}.json", json.dumps(record, indent=1) + "\n")
     heads = list(dict.fromkeys(key for row in rows for key in row))
     lines = [f"# {title}", "", ", ".join(about.values()) + f". Microseconds; {method}.", ""]
     lines += [f"{key}: {value}" for key, value in extra.items() if not isinstance(value, list | dict)]
@@ -134,5 +134,5 @@ def write(
         cells = (row.get(head, "") for head in heads)
         lines.append("| " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |")
     text = "\n".join(lines) + "\n"
-    (folder / f"{name}.md").write_text(text)
+    replace(folder / f"{name}.md", text)
     print(text)
