@@ -97,7 +97,7 @@ class FusionNode(LifecycleNode):
         path = parameters.read(self, "spec")
         if not path:
             raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
-        spec = load_spec(path)
+        spec = load_spec(path, self.get_namespace())
         sizes = parameters.payload_bytes(self)
         limit = transport.limit(get_rmw_implementation_identifier())
         self.pipeline = Pipeline(self, spec, limit, self.fail)
@@ -220,6 +220,7 @@ def main(args: list[str] | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
     parse(args)
     process.prepare()
+    transport.use_profile()
     rclpy.init(args=sys.argv if args is None else ["fusion_node", *args])
     try:
         node = FusionNode()
