@@ -119,7 +119,7 @@ class Diagnostics:
             why = missing[-1] if missing else f"no sample {span} the newest tick"
             if stream.align == "next":
                 why = f"no sample arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
-            level, message = STALE, f"stale: {why}"
+            level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
         return self._status(stream.name, level, message, values)
 
     def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
@@ -167,7 +167,7 @@ def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | N
 
 def _unheard(stream: StreamSpec, state: StreamState) -> str:
     missing = "" if state.publishers else ", which has no publisher; compare it with ros2 topic list"
-    return state.silent or f"nothing received on {printable(stream.topic, 100)}{missing}"
+    return state.loss or f"nothing received on {printable(stream.topic, 100)}{missing}"
 
 
 def _judge(

@@ -55,7 +55,8 @@ class TopicChecks:
     def _choose_reliability(self, topic: Topic, publishers: Sequence[Any]) -> None:
         """Request what all publishers offer. A topic whose messages arrive keeps its subscription."""
         lossy = qos.any_best_effort(publisher.qos_profile for publisher in publishers)
-        lost = topic.large and not topic.largest_bytes and not lossy and topic.qos.reliability == "best_effort"
+        arrives = topic.largest_bytes and not self._exceeded(topic)
+        lost = topic.large and not arrives and not lossy and topic.qos.reliability == "best_effort"
         if not lost and not (lossy and topic.qos.reliability == "reliable"):
             return
         topic.wanted = replace(topic.qos, reliability="best_effort" if lossy else "reliable")
@@ -103,24 +104,29 @@ class TopicChecks:
 
     def _check_arrival(self, number: int, topic: Topic, publishers: int, active: bool) -> None:
         """Warn of a published topic from which nothing arrives, and of messages that the receiver's transport loses."""
-        lossy = self._limit is not None and topic.large and topic.qos.reliability == "best_effort"
         states = [self._subscriptions.states[stream.name] for stream in topic.streams]
         arrived = bool(topic.largest_bytes) or any(state.newest_arrival_ns is not None for state in states)
         if arrived or not active or not publishers:
             self._published_since_s.pop(number, None)
         since_s = self._published_since_s.setdefault(number, self._now_s())
         silent = publishers and active and not arrived and self._now_s() - since_s >= SILENT_S
+        exceeded = self._exceeded(topic)
         for stream, state in zip(topic.streams, states, strict=True):
             state.publishers = publishers
             if not silent or state.problems.keys() & {"type", "qos"}:
-                state.silent = ""
-            elif not state.silent:
-                text = f"nothing arrives from {publishers} publisher(s) of {printable(topic.name, 60)}; "
-                text += self._limit.losses if lossy and self._limit else "check that they publish (ros2 topic hz)"
-                state.silent = text
-                self._node.get_logger().warning(f"{stream.name}: {text}")
-        if self._limit and self._limit.at_receiver and lossy and topic.largest_bytes and number not in self._warned:
-            text = self._limit.exceeded(topic.streams[0], topic.largest_bytes)
-            if text:
-                self._warned.add(number)
-                self._node.get_logger().warning(text)
+                state.loss = exceeded
+            elif not state.loss:
+                lossy = self._limit if topic.large and topic.qos.reliability == "best_effort" else None
+                advice = lossy.losses if lossy else "check that they publish (ros2 topic hz)"
+                state.loss = f"nothing arrives from {publishers} publisher(s) of {printable(topic.name, 60)}; {advice}"
+                self._node.get_logger().warning(f"{stream.name}: {state.loss}")
+        if exceeded and self._limit and self._limit.at_receiver and number not in self._warned:
+            self._warned.add(number)
+            self._node.get_logger().warning(f"{topic.streams[0].name}: {exceeded}")
+
+    def _exceeded(self, topic: Topic) -> str:
+        """Why best effort loses messages of the size that the topic has; empty if it carries them."""
+        if self._limit is None or not topic.large or topic.qos.reliability != "best_effort":
+            return ""
+        nbytes = topic.largest_bytes
+        return f"messages have {nbytes / 2**20:.2f} MiB; {self._limit.losses}" if nbytes > self._limit.nbytes else ""

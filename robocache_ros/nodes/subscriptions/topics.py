@@ -54,7 +54,7 @@ class StreamState:
 
     newest_arrival_ns: int | None = None
     publishers: int = 0  # of its topic, at the last check
-    silent: str = ""  # why nothing may arrive although there are publishers
+    loss: str = ""  # why messages may be lost on the way
     age: Delay = field(default_factory=Delay)  # header stamp to arrival
     transport: Delay = field(default_factory=Delay)  # publication to reception, by the middleware's timestamps
     frame_id: str = ""
