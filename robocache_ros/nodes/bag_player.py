@@ -22,10 +22,10 @@ from robocache_ros.bags.clocks.read import read_timeline
 from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.player import SteadyClock, play
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.replay_options import Options, parse
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes.middleware import compat, process, qos, transport
-from robocache_ros.nodes.replay_options import Options, parse
 from robocache_ros.spec import TF_STATIC, load_spec
 from robocache_ros.units import NS_PER_S
 
