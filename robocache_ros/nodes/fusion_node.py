@@ -104,7 +104,8 @@ class FusionNode(LifecycleNode):
         names = ", ".join(stream.name for stream in spec.streams)
         device = self.pipeline.engine.device
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
-        for line in transport.warnings(spec, limit, sizes):
+        reliable = parameters.read(self, "reliable")
+        for line in [] if reliable else transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
         for line in self.pipeline.memory_lines():
             self.get_logger().info(line)
