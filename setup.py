@@ -59,6 +59,7 @@ setup(
         *shared("kernels"),
         *shared("config"),
         *shared("launch"),
+        *shared("test/data/panda_lift"),  # the recording of the demo
     ],
     zip_safe=False,
     python_requires=">=3.10",

@@ -32,6 +32,8 @@ def environment() -> list[SetEnvironmentVariable]:
     if any(name in os.environ for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")):
         names = []
     settings = {name: str(CONFIG / "fastdds.xml") for name in names}
+    if names:  # the node then knows that drivers of other terminals do not have the profile
+        settings["ROBOCACHE_TRANSPORT_PROFILE"] = "1"
     settings |= {name: value for name, value in MALLOC.items() if name not in os.environ}
     return [SetEnvironmentVariable(name, value) for name, value in settings.items()]
 
@@ -55,7 +57,10 @@ ARGUMENTS = {
     "spec": Argument("Path of the fusion spec (YAML)."),
     "params_file": Argument("A parameter file such as config/fusion_node.yaml; given arguments override it.", ""),
     "name": Argument("Name of the node.", "fusion_node"),
-    "namespace": Argument("Namespace of the node.", ""),
+    "namespace": Argument("Namespace of the node, and of the relative topics of the spec.", ""),
+    "remap": Argument(
+        "Remapping rules from:=to, separated by spaces, such as '/joint_states:=/left/joint_states'.", ""
+    ),
     "device": Argument("auto, cpu, cuda or cuda:<index>.", "auto", str),
     "normalized": Argument("Publish images as float32, normalised as the spec declares.", "false", bool),
     "jpeg": Argument("Where JPEG images are decoded.", "cpu", str, ("cpu", "gpu")),
@@ -103,6 +108,12 @@ def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
             if argument.parameter and name in given
         }
     )
+    rules = [rule.partition(":=") for rule in values["remap"].split()]
+    wrong = next((rule for rule in rules if not (rule[0] and rule[2])), None)
+    if wrong:
+        raise ValueError(
+            f"remap: '{''.join(wrong)}' is not from:=to; write for example /joint_states:=/left/joint_states"
+        )
     return LifecycleNode(
         package="robocache_ros",
         executable="fusion_node",
@@ -111,6 +122,7 @@ def node(context: LaunchContext, given: set[str]) -> LifecycleNode:
         # The only default that differs from the node's. In `parameters` it would override `/**` of a file.
         ros_arguments=["-p", f"autostart:={values['autostart']}"],
         parameters=parameters,
+        remappings=[(before, after) for before, _, after in rules],
         output="both",
         emulate_tty=True,
     )

@@ -47,9 +47,21 @@ def player(context: LaunchContext) -> Node:
     """The player of the recording."""
     given = context.launch_configurations
     arguments = [os.path.expanduser(given["bag"]), "--clock", "--rate", given["rate"], "--wait-for-subscribers"]
+    if given["topics"]:
+        arguments += ["--topics", *given["topics"].split()]
+    else:
+        arguments += ["--spec", os.path.expanduser(given["spec"])]
+    arguments += ["--start", given["start"]] + (["--duration", given["duration"]] if given["duration"] else [])
     if given["loop"] == "true":
         arguments.append("--loop")
-    return Node(package="robocache_ros", executable="bag_player", arguments=arguments, output="both", emulate_tty=True)
+    return Node(
+        package="robocache_ros",
+        executable="bag_player",
+        namespace=given["namespace"],
+        arguments=arguments,
+        output="both",
+        emulate_tty=True,
+    )
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -57,6 +69,15 @@ def generate_launch_description() -> LaunchDescription:
         [
             DeclareLaunchArgument("bag", description="rosbag2 folder, .mcap or .db3 file."),
             DeclareLaunchArgument("rate", default_value="1.0", description="Speed of the replay; 1.0 is real time."),
+            DeclareLaunchArgument(
+                "topics",
+                default_value="",
+                description="Topics to replay, separated by spaces; empty: those of the spec.",
+            ),
+            DeclareLaunchArgument("start", default_value="0.0", description="Seconds of the recording to skip."),
+            DeclareLaunchArgument(
+                "duration", default_value="", description="Seconds of the recording to replay; empty: all."
+            ),
             *(
                 DeclareLaunchArgument(name, default_value=default, choices=["true", "false"], description=description)
                 for name, (default, description) in SWITCHES.items()

@@ -7,7 +7,7 @@ import shutil
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from robocache_ros.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,8 +30,10 @@ sys.modules["test"] = _package
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 
-# Folders and files that import what an extra installs when they are collected. A skip inside a conftest.py would not
-# do: before version 8, pytest then skips the run and reports success.
+# Modules of the extras, and of tests alone. A test that fails because one is not installed is skipped.
+OPTIONAL = {*EXTRAS, "boto3", "botocore", "colcon_core", "duckdb", "flask", "moto", "polars", "ray", "s3fs", "zarr"}
+# Folders whose conftest.py imports what an extra installs. A skip inside a conftest.py would not do: before version 8,
+# pytest then skips the run and reports success.
 NEEDS = {
     "bags": ("bags", ("rosbags",)),
     "cli": ("cli,export", ("typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib")),
@@ -64,6 +68,43 @@ def missing(marker: str) -> str:
 def absent(place: str) -> tuple[str, ...]:
     """The modules that a folder or file of tests needs and that are not installed."""
     return tuple(module for module in NEEDS.get(place, ("", ()))[1] if find_spec(module) is None)
+
+
+def not_installed(error: BaseException | None) -> str:
+    """The optional module whose absence caused an error; empty if it has another cause."""
+    while error is not None:
+        root = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if root in OPTIONAL and find_spec(root) is None:
+            return root
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, None]:
+    collect = collector.collect
+
+    def collected() -> object:
+        try:
+            return collect()
+        except Exception as error:
+            if module := not_installed(error):
+                pytest.skip(f"{module} is not installed", allow_module_level=True)
+            raise
+
+    collector.collect = collected  # type: ignore[method-assign,assignment]
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, None]:
+    error = call.excinfo.value if call.excinfo else None
+    if not isinstance(error, pytest.skip.Exception) and (module := not_installed(error)):
+        try:
+            pytest.skip(f"{module} is not installed")
+        except pytest.skip.Exception:
+            call.excinfo = pytest.ExceptionInfo.from_current()
+    yield
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

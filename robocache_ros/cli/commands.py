@@ -73,10 +73,14 @@ def self_test() -> None:
         raise typer.Exit(1)
 
 
-def _forward(name: str, target: str, words: str) -> None:
-    """Add a command that forwards its arguments. Its module is imported when the command is called."""
+def _forward(name: str, target: str, words: str, parser: str) -> None:
+    """Add a command that forwards its arguments to `target`. Help comes from `parser`, whose module needs no ROS."""
 
     def run(context: typer.Context) -> None:
+        if {"-h", "--help"} & set(context.args):
+            module, _, function = parser.partition(":")
+            getattr(importlib.import_module(module), function)().print_help()
+            return
         module, _, function = target.partition(":")
         try:
             entry = getattr(importlib.import_module(module), function)
@@ -92,12 +96,16 @@ def _forward(name: str, target: str, words: str) -> None:
 
 
 _forward(
-    "play", "robocache_ros.nodes.bag_player:main", "Replay a recording as ROS 2 topics (--help lists the options)."
+    "play",
+    "robocache_ros.nodes.bag_player:main",
+    "Replay a recording as ROS 2 topics (--help lists the options).",
+    parser="robocache_ros.bags.replay_options:parser",
 )
 _forward(
     "demo",
     "robocache_ros.demo.show:main",
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
+    parser="robocache_ros.demo.show:parser",
 )
 
 

@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec
 from robocache_ros.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:  # needs ROS, which --help does not
+    from robocache_ros.client import FusedFrame
 
 NODE = "fusion_node"
 START_S = 30.0  # on a loaded machine, the import of torch alone takes seconds
@@ -98,6 +101,7 @@ def running(bag: Path, spec_file: Path, spec: FusionSpec, rate: float, log: Path
     # A separate domain: the demo and a robot on the same network do not receive each other's messages.
     os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    from robocache_ros.client import FusedSubscriber
     from robocache_ros.nodes.client.diagnostics_watch import DiagnosticsWatch
     from robocache_ros.nodes.middleware import process
 

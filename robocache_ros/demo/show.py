@@ -40,7 +40,7 @@ class Check:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if all checks pass, else 1."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     spec = with_reliable_qos(load_spec(given.spec))
     given.out.mkdir(parents=True, exist_ok=True)
     spec_file = given.out / "live.yaml"
@@ -154,20 +154,21 @@ def _summary(checks: Sequence[Check], hints: Sequence[str], out: Path, dataset: 
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="robocache demo", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    made = argparse.ArgumentParser(prog="robocache demo", description=__doc__)
     checkout = resource("package.xml").parent
-    parser.add_argument(
+    made.add_argument(
         "--bag",
         type=Path,
         default=checkout / "test" / "data" / "panda_lift",
         help="Recording to replay (default: %(default)s).",
     )
-    parser.add_argument(
+    made.add_argument(
         "--spec", type=Path, default=resource("config", "panda_lift.yaml"), help="Fusion spec (default: %(default)s)."
     )
-    parser.add_argument("--out", type=Path, default=Path("out"), help="Folder for the results (default: %(default)s).")
-    parser.add_argument(
+    made.add_argument("--out", type=Path, default=Path("out"), help="Folder for the results (default: %(default)s).")
+    made.add_argument(
         "--rate", type=float, default=1.0, help="Speed of the replay; 1.0 is real time (default: %(default)s)."
     )
-    return parser
+    return made

@@ -22,11 +22,11 @@ from robocache_ros.bags.clocks.read import read_timeline
 from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.player import SteadyClock, play
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.replay_options import Options, parse
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes.middleware import compat, process, qos
-from robocache_ros.nodes.replay_options import Options, parse
-from robocache_ros.spec import TF_STATIC
+from robocache_ros.nodes.middleware import compat, process, qos, transport
+from robocache_ros.spec import TF_STATIC, load_spec
 from robocache_ros.units import NS_PER_S
 
 MATCH_S = 0.5  # longest wait until a reliable subscriber has matched a publisher that has matched it
@@ -63,21 +63,25 @@ class BagPlayer:
         self._options = options
         self._last_ns: int | None = None
         self._timeline = read_timeline(bag) if options.clock else Timeline()
-        # With --clock, the time of the recording is published instead of a recorded /clock.
-        names = tuple(name for name in options.topics or bag.topics if not (options.clock and name == CLOCK))
-        missing = [name for name in names if name not in bag.topics]
+        # The name under which each topic is published. The time of the recording replaces a recorded /clock.
+        published = {name: topic for name, topic in self._topics().items() if not (options.clock and name == CLOCK)}
+        missing = [name for name in published if name not in bag.topics]
         if missing:
             there = printable(", ".join(bag.topics), 100)
             raise RoboCacheError(f"{bag.path}: has no topic {printable(', '.join(missing), 60)}; choose from {there}")
         self._first_ns, self._stop_ns = self._span()
-        classes = {name: _message_class(bag, name) for name in names}
+        classes = {name: compat.load_message_class(bag.topics[name].type) for name in published}
+        self.skipped = tuple(name for name, found in classes.items() if found is None)  # their types are not installed
+        if self.skipped and (options.topics or options.spec or len(self.skipped) == len(classes)):
+            raise _not_installed(bag, self.skipped[0])
         # Topics that were recorded as transient local are published as transient local.
         reliable, latched = qos.reliable(DEPTH), qos.latched(DEPTH)
         self._publishers: dict[str, Any] = {
             name: node.create_publisher(
-                found, name, latched if name == TF_STATIC or bag.topics[name].latched else reliable
+                found, published[name], latched if name == TF_STATIC or bag.topics[name].latched else reliable
             )
             for name, found in classes.items()
+            if found is not None
         }
         self._clock: Any = node.create_publisher(Clock, "/clock", reliable) if options.clock else None
 
@@ -120,6 +124,19 @@ class BagPlayer:
 
     def _ended(self) -> bool:
         return self._stopped.is_set() or not self._node.context.ok()
+
+    def _topics(self) -> dict[str, str]:
+        """The topics to replay, and the name under which each is published."""
+        if self._options.topics or not self._options.spec:
+            return {name: name for name in self._options.topics or self._bag.topics}
+        here = load_spec(self._options.spec, self._node.get_namespace())
+        recorded = load_spec(self._options.spec)
+        if all(feed.topic in self._bag.topics for feed in here.feeds):  # recorded in this namespace
+            recorded = here
+        self._bag.require(recorded)
+        static = {TF_STATIC: TF_STATIC} if (here.transforms or here.framed) and TF_STATIC in self._bag.topics else {}
+        pairs = zip(recorded.feeds, here.feeds, strict=True)
+        return static | {one.topic: other.topic for one, other in pairs if one.topic in self._bag.topics}
 
     def _span(self) -> tuple[int, int]:
         """Log times of the start and of the end."""
@@ -167,16 +184,12 @@ class BagPlayer:
         self._clock.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(time_ns, NS_PER_S)))
 
 
-def _message_class(bag: Bag, topic: str) -> type[Any]:
+def _not_installed(bag: Bag, topic: str) -> RoboCacheError:
     name = bag.topics[topic].type
-    found = compat.load_message_class(name)
-    if found is None:
-        package = name.partition("/")[0]
-        raise RoboCacheError(
-            f"{printable(topic, 50)}: its type {printable(name, 50)} is not installed; install the package "
-            f"{printable(package, 30)}, source its workspace, or select other topics with --topics"
-        )
-    return found
+    return RoboCacheError(
+        f"{printable(topic, 50)}: its type {printable(name, 50)} is not installed; install the package "
+        f"{printable(name.partition('/')[0], 30)}, source its workspace, or select other topics with --topics"
+    )
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -184,6 +197,7 @@ def main(args: Sequence[str] | None = None) -> int:
     process.prepare()
     argv = list(sys.argv if args is None else ["bag_player", *args])
     bag_path, options = parse(remove_ros_args(argv)[1:])
+    transport.use_profile()
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     stopped = process.stop_on_signals()
     node = rclpy.create_node("bag_player")
@@ -194,6 +208,8 @@ def main(args: Sequence[str] | None = None) -> int:
             for note in opened:
                 log.warning(note)
             player = BagPlayer(node, bag, options, stopped)
+            for name in player.skipped:
+                log.warning(f"{_not_installed(bag, name)}; the topic is not replayed")
             span_s = (bag.stop_ns - bag.start_ns) / NS_PER_S
             log.info(f"{bag_path}: {span_s:.1f} s at {options.rate:g}x{', looping' if options.loop else ''}")
             played = player.run()

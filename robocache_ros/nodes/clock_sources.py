@@ -78,11 +78,11 @@ class WallClockSource:
         self._engine = engine
         self._eager = engine.spec.emit == "eager"
         self._large = LargeMessages(node, subscriptions, failed)
-        small = [topic for topic in subscriptions.topics if not topic.large]
-        queues = [partial(subscriptions.take_from, topic) for topic in small]
+        self._small = [topic for topic in subscriptions.topics if not topic.large]
+        queues = [partial(subscriptions.take_from, topic) for topic in self._small]
         self._arrivals = Arrivals([*queues, self._large.read])
         self._flood = Flood()
-        self._waiter = compat.Waiter(node, (topic.subscription for topic in small), self._large.news)
+        self._waiter = compat.Waiter(node, len(self._small), self._large.news)
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""
@@ -105,7 +105,7 @@ class WallClockSource:
         if self._flood.active:
             time.sleep(max(0, min(left_ns, FLOOD_PAUSE_NS)) / 1e9)
         elif left_ns > NEAR_NS:
-            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS))
+            self._waiter.wait(min(left_ns - NEAR_NS, IDLE_NS), [topic.subscription for topic in self._small])
         elif left_ns > 0:
             time.sleep(left_ns / 1e9)
 
@@ -149,9 +149,7 @@ class SimClockSource:
             Clock, "/clock", lambda _: None, qos.clock(), callback_group=compat.ManualCallbackGroup(), raw=True
         )
         self._heard_ns = time.monotonic_ns()
-        self._waiter = compat.Waiter(
-            node, [self._subscription, *(topic.subscription for topic in subscriptions.topics)]
-        )
+        self._waiter = compat.Waiter(node, 1 + len(subscriptions.topics))
 
     def step(self) -> Iterator[Frames]:
         """Push the messages that have arrived, and yield the ticks that are due."""

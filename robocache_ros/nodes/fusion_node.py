@@ -97,14 +97,15 @@ class FusionNode(LifecycleNode):
         path = parameters.read(self, "spec")
         if not path:
             raise RoboCacheError("parameter spec: empty; give the path of a fusion spec (--ros-args -p spec:=FILE)")
-        spec = load_spec(path)
+        spec = load_spec(path, self.get_namespace())
         sizes = parameters.payload_bytes(self)
         limit = transport.limit(get_rmw_implementation_identifier())
         self.pipeline = Pipeline(self, spec, limit, self.fail)
         names = ", ".join(stream.name for stream in spec.streams)
         device = self.pipeline.engine.device
         self.get_logger().info(f"{path}: {len(spec.streams)} streams ({names}) at {spec.rate_hz} Hz on {device}")
-        for line in transport.warnings(spec, limit, sizes):
+        reliable = parameters.read(self, "reliable")
+        for line in [] if reliable else transport.warnings(spec, limit, sizes):
             self.get_logger().warning(line)
         for line in self.pipeline.memory_lines():
             self.get_logger().info(line)
@@ -220,6 +221,7 @@ def main(args: list[str] | None = None) -> int:
     """Run the node until Ctrl-C or SIGTERM; returns the exit status."""
     parse(args)
     process.prepare()
+    transport.use_profile()
     rclpy.init(args=sys.argv if args is None else ["fusion_node", *args])
     try:
         node = FusionNode()

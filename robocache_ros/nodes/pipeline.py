@@ -52,12 +52,11 @@ class Pipeline:
         )
         self.ingest = Ingest(spec, self.engine, definitions(spec), live=True)
         self.stats = TickStats(len(spec.streams))
-        self._diagnostics = Diagnostics(spec, node.get_name())
+        self._diagnostics = Diagnostics(spec, node.get_fully_qualified_name().lstrip("/"))
         self._static_transforms = StaticTransformSubscription(node, spec, self.ingest)
         self.subscriptions = TopicSubscriptions(node, spec, self.ingest, reliable=parameters.read(node, "reliable"))
         self._topic_checks = TopicChecks(node, self.subscriptions, limit)
-        lossy = [s.name for t in self.subscriptions.topics if t.qos.reliability == "best_effort" for s in t.streams]
-        self._stream_warnings = StreamWarnings(spec, self.stats, lossy)
+        self._stream_warnings = StreamWarnings(spec, self.stats)
         slots = parameters.read(node, "ring_slots")
         ring = RingOutput(node, self.engine.layout, self.engine.device, slots) if slots else None
         self.outputs = Outputs(node, self.engine.layout, self._frame_of, ring)
@@ -105,7 +104,7 @@ class Pipeline:
         Args:
             node_counters: the node's own counters by name, for the status of the ticks.
         """
-        self._topic_checks.check()
+        self._topic_checks.check(active=self.active)
         statuses = self._diagnostics.report(
             self.ingest,
             self.subscriptions.states,

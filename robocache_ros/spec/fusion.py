@@ -161,20 +161,34 @@ class FusionSpec:
             raise RoboCacheError("streams: all of them are images, and no media are stored; use media image or video")
         return replace(self, streams=kept)
 
+    def in_namespace(self, namespace: str) -> FusionSpec:
+        """Return the spec with absolute topics: a relative one is below `namespace`, such as `/robot1`."""
+        above = "/" + namespace.strip("/") + "/" if namespace.strip("/") else "/"
+        streams = []
+        for stream in self.streams:
+            given = {name: getattr(stream, name) for name in ("topic", "camera_info", "color")}
+            absolute = {name: above + topic for name, topic in given.items() if topic and not topic.startswith("/")}
+            streams.append(replace(stream, **absolute) if absolute else stream)
+        return replace(self, streams=tuple(streams))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved spec as plain values with all defaults. `load_spec` restores an equal spec from them."""
         streams = {stream.name: keys.write(stream) for stream in self.streams}
         return {**keys.write(self), "streams": streams}
 
 
-def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
+def load_spec(source: str | Path | Mapping[str, Any], namespace: str = "/") -> FusionSpec:
     """Read a fusion spec from a YAML file or a mapping.
+
+    Args:
+        source: the path or URL of a YAML file, or its contents.
+        namespace: the namespace of relative topics, such as `/robot1`.
 
     Raises:
         RoboCacheError: the spec is not valid. The message has one line per error, with its position in the file.
     """
     if isinstance(source, Mapping):
-        return keys.read(FusionSpec, source)
+        return keys.read(FusionSpec, source).in_namespace(namespace)
     path = any_path(source, "specs")
     shown = printable(path, 60)
     try:
@@ -187,7 +201,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> FusionSpec:
         return f"{shown}:{node.line}:{node.column}"
 
     try:
-        return keys.read(FusionSpec, root.value)
+        return keys.read(FusionSpec, root.value).in_namespace(namespace)
     except SpecError as error:
         raise SpecError(error.problems, place) from None
 

@@ -56,5 +56,8 @@ def full_type_hint(name: str) -> str:
 
 
 topic_name = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
+topic_in_namespace = pattern(
+    "a topic such as /panda/joint_states, or joint_states in the namespace", _TOPIC.replace("^/", "^/?")
+)
 message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
 field_path = pattern("a field's path such as pose.orientation", _FIELD)

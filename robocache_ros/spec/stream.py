@@ -21,7 +21,7 @@ from robocache_ros.spec.message_types import (
     components_of,
     field_path,
     message_type,
-    topic_name,
+    topic_in_namespace,
 )
 from robocache_ros.spec.problems import SpecError
 from robocache_ros.spec.quality import StreamQuality
@@ -35,7 +35,11 @@ OUTCOMES = ("reward", "success")  # roles of streams that say how an episode wen
 class QosSpec:
     """Quality of service of a subscription; the default is ROS 2's sensor-data profile with a queue for a burst."""
 
-    reliability: str = key(choice("best_effort", "reliable"), "requested delivery", default="best_effort")
+    reliability: str = key(
+        choice("auto", "best_effort", "reliable"),
+        "requested delivery; auto: reliable for images and clouds whose publishers all offer it, else best effort",
+        default="auto",
+    )
     durability: str = key(
         choice("volatile", "transient_local"),
         "transient_local: the last sample is kept for late subscribers",
@@ -53,7 +57,9 @@ class StreamSpec:
     """One stream: a field of a topic's messages, how it is stamped and how it is aligned."""
 
     name: str
-    topic: str = key(topic_name, "the topic to subscribe to")
+    topic: str = key(
+        topic_in_namespace, "the topic to subscribe to; a name without a leading / is in the namespace of the node"
+    )
     type: str = key(message_type, "the topic's message type")
     field: str | tuple[str, ...] = key(
         either(field_path, many(field_path, unique=True)),
@@ -136,11 +142,11 @@ class StreamSpec:
     image: ImageSpec | None = key(nested(ImageSpec), "crop, size and normalisation of an image", default=None)
     voxels: VoxelSpec | None = key(nested(VoxelSpec), "the grid that a point cloud is reduced to", default=None)
     camera_info: str = key(
-        topic_name,
+        topic_in_namespace,
         "intrinsics of a depth image, which makes it a point cloud; the image is rectified",
         default="",
     )
-    color: str = key(topic_name, "the colour image registered to the depth image, of the same size", default="")
+    color: str = key(topic_in_namespace, "the colour image registered to the depth image, of the same size", default="")
     quality: StreamQuality | None = key(nested(StreamQuality), "limits that a recording must keep", default=None)
     pair_ms: float = key(
         number(0, 1e4), "largest difference between the stamps of a depth and a colour image", default=20.0, unit="ms"

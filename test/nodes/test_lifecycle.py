@@ -222,3 +222,21 @@ def test_name_namespace_and_topics_can_be_remapped(
     wait(lambda: len(layout) and joints.get_subscription_count(), "the remapped names")
 
     assert process.stop() == 0, process.log.read_text()
+
+
+def test_relative_topics_and_diagnostics_are_in_the_namespace_of_the_node(
+    rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]
+) -> None:
+    from diagnostic_msgs.msg import DiagnosticArray
+    from sensor_msgs.msg import JointState
+
+    joint_spec["streams"]["joints"]["topic"] = "joints"
+    joints = rig.publisher(JointState, "/robot1/joints")
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    process = rig.start(joint_spec, remap=["__ns:=/robot1"], autostart=True)
+
+    wait(joints.get_subscription_count, "the subscription in the namespace")
+    wait(lambda: len(diagnostics), "diagnostics")
+
+    assert diagnostics.newest.status[0].name == "robot1/fusion_node: joints"
+    assert process.stop() == 0, process.log.read_text()

@@ -134,10 +134,10 @@ def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.Mon
 
 def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
     signal = compat.Signal(rig.node)
-    waiter = compat.Waiter(rig.node, [], signal)
+    waiter = compat.Waiter(rig.node, 0, signal)
     signal.send()
 
-    waiter.wait(3600_000 * MS)  # it would outlast the test's time limit
+    waiter.wait(3600_000 * MS, [])  # it would outlast the test's time limit
 
     waiter.destroy()
     signal.destroy()
@@ -190,7 +190,7 @@ def test_messages_that_are_not_read_stay_in_the_middleware(
     monkeypatch.setattr(large_messages, "MOST", 3)
     monkeypatch.setattr(large_messages, "BATCH", 3)
     source = EndlessTopic(rig)
-    large = LargeMessages(rig.node, SimpleNamespace(topics=[source]), lambda error: None)  # type: ignore[arg-type]
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), lambda error: None)  # type: ignore[arg-type]
     read: list[int] = []
     while len(read) < 30:
         source.read = len(read) + 1  # the message that is read next is no longer kept
@@ -205,7 +205,7 @@ def test_error_while_receiving_is_reported_to_the_node(rig: Any, wait: Callable[
     source = EndlessTopic(rig)
     source.take = lambda subscriber, limit: iter([1 // 0])  # type: ignore[method-assign]
     failures: list[Exception] = []
-    large = LargeMessages(rig.node, SimpleNamespace(topics=[source]), failures.append)  # type: ignore[arg-type]
+    large = LargeMessages(rig.node, SimpleNamespace(topics=[source], resubscribe=id), failures.append)  # type: ignore[arg-type]
     wait(lambda: failures, "the failure")
     large.destroy()
 

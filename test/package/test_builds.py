@@ -72,7 +72,7 @@ def test_package_xml_and_setup_py_name_one_address() -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with nothing built in it."""
     copy = tmp_path_factory.mktemp("source") / "robocache_ros"
-    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "install", "log", "out", "data", "*.png")
+    built = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "install", "log", "out", "*.png")
     return Path(shutil.copytree(SOURCE, copy, ignore=built))
 
 
@@ -107,6 +107,10 @@ def test_pip_install_finds_the_files_in_the_environment(tree: Path, tmp_path: Pa
     assert found["files"] == sources(tree)
     assert Path(found["kernels"]) == tmp_path / "env" / "share" / "robocache_ros" / "kernels"
     assert Path(found["robocache_ros"]).is_relative_to(tmp_path / "env")
+    demo = "from robocache_ros.demo.show import parser; print(*parser().parse_args([]).bag.iterdir(), sep='\\n')"
+    recording = run(bin_ / "python", "-c", demo, cwd=tmp_path).split()
+    assert {Path(file).name for file in recording} >= {"metadata.yaml", "panda_lift.mcap"}
+    assert all(Path(file).is_relative_to(tmp_path / "env") for file in recording)
 
 
 def test_editable_install_finds_the_files_in_the_sources(tree: Path, tmp_path: Path) -> None:

@@ -62,6 +62,15 @@ def test_a_missing_extra_is_one_line_that_names_it(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["play", "demo"])
+def test_help_of_a_command_that_needs_ros_needs_none(command: str) -> None:
+    pytest.importorskip("typer")
+    done = start("robocache", command, "--help", blocked="rclpy rosgraph_msgs")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--rate" in done.stdout
+
+
 def test_a_typer_that_is_too_old_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("__version__ = '0.7.0'")
     done = subprocess.run(

@@ -94,7 +94,7 @@ def test_a_spec_is_read_from_a_file(tmp_path):
         ("streams/joints/topics", "/x", "streams.joints.topics: no such key; did you mean 'topic'?"),
         ("rate", 50, "rate: no such key; did you mean 'rate_hz'?"),
         ("cameras", 50, "cameras: no such key; the keys here are robocache, streams, rate_hz,"),
-        ("streams/joints/topic", "joints", "streams.joints.topic: 'joints' is not an absolute topic name such as"),
+        ("streams/joints/topic", "joints/", "streams.joints.topic: 'joints/' is not a topic such as"),
         ("streams/joints/type", "JointState", "streams.joints.type: 'JointState' is not a message type such as"),
         ("streams/joints/names", None, "streams.joints.names: missing; joint states are read by joint name"),
         ("streams/joints/names", ["a", "a"], "streams.joints.names: 'a' is in the list twice; name each once"),
@@ -127,7 +127,7 @@ def test_an_error_names_the_key_the_value_and_what_is_allowed(path, value, messa
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize("topic", ["/j\n", "/j\u0661", "j", "/" + "j" * 300])
+@pytest.mark.parametrize("topic", ["/j\n", "/j\u0661", "j/", "/" + "j" * 300])
 def test_a_topic_matches_from_end_to_end(topic):
     with pytest.raises(RoboCacheError, match=r"streams\.joints\.topic: "):
         load_spec(changed("streams/joints/topic", topic))
@@ -139,7 +139,7 @@ def test_all_errors_of_a_spec_are_reported_at_once_with_line_and_column(tmp_path
 rate: 50
 streams:
   joints:
-    topic: joint_states
+    topic: /joint_states/
     type: sensor_msgs/msg/JointState
     names: [a, 7]
   front: {topic: /image, type: sensor_msgs/msg/Image, align: linear, voxels: {}}
@@ -149,7 +149,8 @@ streams:
     lines = [line.replace(str(tmp_path), "") for line in str(refused.value).splitlines()]
     assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
         "rate: no such key",
-        "streams.joints.topic: 'joint_states' is not an absolute topic name such as /panda/joint_states",
+        "streams.joints.topic: '/joint_states/' is not a topic such as /panda/joint_states, or joint_states in "
+        "the namespace",
         "streams.joints.names[1]: 7 is not a joint's name",
         "streams.front.voxels.origin_m: missing",
         "streams.front.voxels.size_m: missing",
@@ -213,3 +214,30 @@ def test_the_json_schema_knows_every_key_and_its_choices():
     assert stream["additionalProperties"] is False
     assert set(stream["required"]) == {"topic", "type"}
     json.dumps(schema)
+
+
+def test_relative_topics_are_in_the_namespace() -> None:
+    depth = {
+        "type": "sensor_msgs/msg/Image",
+        "camera_info": "depth/info",
+        "voxels": {
+            "origin_m": [0, 0, 0],
+            "size_m": 0.1,
+            "shape": [2, 2, 2],
+        },
+    }
+    given = {
+        "robocache": 1,
+        "streams": {
+            "arm": {"topic": "joint_states", "type": "sensor_msgs/msg/JointState", "names": ["a"]},
+            "base": {"topic": "/odom", "type": "nav_msgs/msg/Odometry", "field": "pose.pose.position"},
+            "depth": {"topic": "depth/image", **depth},
+        },
+    }
+
+    robot, alone = load_spec(given, "/robot1"), load_spec(given)
+
+    assert [s.topic for s in robot.streams] == ["/robot1/joint_states", "/odom", "/robot1/depth/image"]
+    assert robot.stream("depth").camera_info == "/robot1/depth/info"
+    assert [s.topic for s in alone.streams] == ["/joint_states", "/odom", "/depth/image"]
+    assert load_spec(robot.to_dict()) == robot

@@ -68,7 +68,7 @@ class Monitor:
 
         self._fused = subscribe(Float32MultiArray, f"{NODE}/fused", 5000)
         self._diagnostics = subscribe(DiagnosticArray, "/diagnostics", 10)
-        self._waiter = compat.Waiter(self._node, [self._fused, self._diagnostics])
+        self._waiter = compat.Waiter(self._node, 2)
         self._subscriber = RawSubscriber()
         self.ticks: list[Tick] = []
         self.values: dict[str, dict[str, str]] = {}
@@ -77,7 +77,7 @@ class Monitor:
         """Record for some time, or until something has ended."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and not ended():
-            self._waiter.wait(50_000_000)
+            self._waiter.wait(50_000_000, [self._fused, self._diagnostics])
             while (message := self._subscriber.take(self._fused)) is not None:
                 tick_ns, window = frame_messages.read_fused(deserialize_message(bytes(message.data), Float32MultiArray))
                 valid = bool(window[-1][len(JOINTS) + 1] > 0)

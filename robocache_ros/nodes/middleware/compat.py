@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +63,18 @@ class Signal:
 
 
 class Waiter:
-    """Waits until one of the given subscriptions has a message, or a signal is sent."""
+    """Waits until one of at most `most` subscriptions has a message, or a signal is sent."""
 
-    def __init__(self, node: Node, subscriptions: Iterable[Subscription[Any]], signal: Signal | None = None) -> None:
-        self._subscriptions = list(subscriptions)
+    def __init__(self, node: Node, most: int, signal: Signal | None = None) -> None:
         self._signal = signal
         try:
             # rclpy.wait_for_message does the same in every distribution; there is no public interface.
             rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
-            self._set: Any = rcl.WaitSet(
-                len(self._subscriptions), int(signal is not None), 0, 0, 0, 0, node.context.handle
-            )
+            self._set: Any = rcl.WaitSet(most, int(signal is not None), 0, 0, 0, 0, node.context.handle)
         except (ImportError, AttributeError, TypeError):
             self._set = None
 
-    def wait(self, timeout_ns: int, among: Sequence[Subscription[Any]] | None = None) -> None:
+    def wait(self, timeout_ns: int, subscriptions: Iterable[Subscription[Any]]) -> None:
         """Return when a message has arrived, or after `timeout_ns`."""
         if timeout_ns <= 0:
             return
@@ -85,7 +82,7 @@ class Waiter:
             time.sleep(min(timeout_ns, POLL_NS) / 1e9)
             return
         self._set.clear_entities()
-        for subscription in self._subscriptions if among is None else among:
+        for subscription in subscriptions:
             self._set.add_subscription(subscription.handle)
         if self._signal:
             self._set.add_guard_condition(self._signal.handle)
@@ -93,7 +90,6 @@ class Waiter:
 
     def destroy(self) -> None:
         """Release the wait set: if it outlives its context, the threads of the context do not end."""
-        self._subscriptions.clear()
         if self._set is not None:
             self._set.clear_entities()
             self._set.destroy_when_not_in_use()

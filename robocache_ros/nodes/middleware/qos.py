@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
@@ -27,6 +28,11 @@ def profile(qos: QosSpec) -> QoSProfile:
 def for_replay(asked: QosSpec, *, large: bool) -> QosSpec:
     """Reliable, with a queue deep enough that a fast replay loses no message while the node is busy."""
     return replace(asked, reliability="reliable", depth=max(asked.depth, LARGE_DEPTH if large else SMALL_DEPTH))
+
+
+def any_best_effort(offered: Iterable[QoSProfile]) -> bool:
+    """Whether a publisher offers best effort only, which a reliable subscription does not receive."""
+    return any(profile.reliability == ReliabilityPolicy.BEST_EFFORT for profile in offered)
 
 
 def unmet(asked: QosSpec, offered: QoSProfile) -> str:

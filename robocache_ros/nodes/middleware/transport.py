@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from robocache_ros.errors import printable
+from robocache_ros.resources import resource
 from robocache_ros.spec import FusionSpec, StreamSpec
 
+LARGE_IMAGE_BYTES = 1280 * 720 * 3  # a transport that carries less is warned of, if the messages' size is not known
 SEGMENT_BYTES = 512 * 1024  # default size of Fast DDS' shared memory segment
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")  # Kilted and later; Humble and Jazzy
+OLD_NAME_OF_PROFILE = ("humble", "iron", "jazzy")  # later distributions warn about the old variable
+# Set where this package chose the profile, and not the user: the drivers, started elsewhere, then have the defaults.
+PROFILE_IS_OURS = "ROBOCACHE_TRANSPORT_PROFILE"
 SOCKET_LIMIT = Path("/proc/sys/net/core/rmem_max")
 
 
@@ -38,22 +43,17 @@ class Limit:
 
     def exceeded(self, stream: StreamSpec, nbytes: int, qualifier: str = "") -> str:
         """The warning for messages of a known size; empty if they fit."""
-        if stream.qos.reliability != "best_effort" or nbytes <= self.nbytes:
+        if stream.qos.reliability == "reliable" or nbytes <= self.nbytes:
             return ""
         return (
             f"{stream.name}: messages on {printable(stream.topic, 60)} have {qualifier}{_mib(nbytes)}, more than "
             f"{self.where} ({_mib(self.nbytes)}); best effort may lose them; {self.advice}"
         )
 
-    def silent(self, stream: StreamSpec, publishers: int) -> str:
-        """The warning for a best effort topic that is published but from which no message arrives; otherwise empty."""
-        if stream.qos.reliability != "best_effort":
-            return ""
-        return (
-            f"{stream.name}: nothing arrives from {publishers} publisher(s) of {printable(stream.topic, 60)}; "
-            f"best effort loses every message larger than {self.where} ({_mib(self.nbytes)}); "
-            f"if they are larger, {self.advice}"
-        )
+    @property
+    def losses(self) -> str:
+        """What best effort loses, and the way out."""
+        return f"best effort loses every message larger than {self.where} ({_mib(self.nbytes)}); {self.advice}"
 
 
 def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
@@ -64,10 +64,12 @@ def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
         environ: the environment, whose variables name the files with its settings.
     """
     if "fastrtps" in rmw or "fastdds" in rmw:
+        if environ.get(PROFILE_IS_OURS):
+            environ = {name: value for name, value in environ.items() if name not in PROFILES}
         return Limit(
             fast_dds_bytes(environ),
             "Fast DDS' shared memory segment",
-            f"set {PROFILES[0]} to this package's config/fastdds.xml, for the drivers too",
+            f"set {PROFILES[0]} to this package's config/fastdds.xml where the drivers are started",
         )
     if "cyclone" in rmw:
         return Limit(
@@ -77,6 +79,14 @@ def limit(rmw: str, environ: Mapping[str, str] = os.environ) -> Limit | None:
             at_receiver=True,
         )
     return None
+
+
+def use_profile(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Use this package's Fast DDS profile in this process, unless the user chose one; call it before rclpy.init."""
+    if not any(environ.get(name) for name in PROFILES):
+        names = PROFILES if environ.get("ROS_DISTRO") in OLD_NAME_OF_PROFILE else PROFILES[:1]
+        environ.update(dict.fromkeys(names, str(resource("config", "fastdds.xml"))))
+        environ[PROFILE_IS_OURS] = "1"
 
 
 def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, int]) -> list[str]:
@@ -89,13 +99,17 @@ def warnings(spec: FusionSpec, found: Limit | None, payload_bytes: Mapping[str, 
     """
     if found is None:
         return []
-    lines = []
+    lines, unknown = [], []
     for stream in spec.feeds:
         if stream.name in payload_bytes:
             lines.append(found.exceeded(stream, payload_bytes[stream.name], "up to "))
         elif stream.image and stream.image.crop and stream.type.endswith("/Image"):
             top, left, height, width = stream.image.crop
             lines.append(found.exceeded(stream, (top + height) * (left + width), "at least "))  # a byte a pixel
+        elif stream.kind != "vector" and not stream.type.endswith("/CompressedImage"):
+            unknown += [stream.name] if stream.qos.reliability != "reliable" else []
+    if unknown and found.nbytes < LARGE_IMAGE_BYTES:
+        lines.append(f"{printable(', '.join(unknown), 80)}: {found.losses}")
     return [line for line in lines if line]
 
 

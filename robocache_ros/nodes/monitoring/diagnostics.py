@@ -46,7 +46,7 @@ class Diagnostics:
 
     Args:
         spec: the streams.
-        name: the node's name, with which the name of each status begins.
+        name: the node's name with its namespace, with which the name of each status begins.
     """
 
     def __init__(self, spec: FusionSpec, name: str) -> None:
@@ -108,7 +108,9 @@ class Diagnostics:
         values["stale_ticks"] = str(stats.invalid[index])
         values["held_ticks"] = str(stats.held[index])
 
-        level, message = _judge(stream, problems, new, rate_hz, bool(counters["received"]), active)
+        level, message = _judge(
+            stream, problems, new, rate_hz, "" if counters["received"] else _unheard(stream, state), active
+        )
         old = not stream.samples and stats.newest_age_ns[index] > stream.max_age_ns
         stale = old or stats.newest_valid[index] == NONE
         if level == OK and active and stats.newest_tick_ns is not None and stale:
@@ -117,7 +119,7 @@ class Diagnostics:
             why = missing[-1] if missing else f"no sample {span} the newest tick"
             if stream.align == "next":
                 why = f"no sample arrived by delay_ms that is within {stream.max_age_ms:g} ms after the newest tick"
-            level, message = STALE, f"stale: {why}"
+            level, message = STALE, f"stale: {why}" + (f"; {state.loss}" if state.loss else "")
         return self._status(stream.name, level, message, values)
 
     def _places(self, feed: StreamSpec, stream: StreamSpec) -> bool:
@@ -163,16 +165,21 @@ def _rate(count: int, before_ns: int | None, newest_ns: int | None) -> float | N
     return count * 1e9 / (newest_ns - before_ns)
 
 
+def _unheard(stream: StreamSpec, state: StreamState) -> str:
+    missing = "" if state.publishers else ", which has no publisher; compare it with ros2 topic list"
+    return state.loss or f"nothing received on {printable(stream.topic, 100)}{missing}"
+
+
 def _judge(
-    stream: StreamSpec, problems: list[str], new: Counter[str], rate_hz: float | None, received: bool, active: bool
+    stream: StreamSpec, problems: list[str], new: Counter[str], rate_hz: float | None, unheard: str, active: bool
 ) -> tuple[bytes, str]:
     """Level and message of a stream."""
     if problems:
         return ERROR, "; ".join(problems)
     if not active:
         return OK, "inactive"
-    if not received:
-        return STALE, f"nothing received on {printable(stream.topic, 100)}"
+    if unheard:
+        return STALE, unheard
     for cause, advice in _ADVICE.items():
         if new[cause]:
             return WARN, f"{new[cause]} {cause}: {advice}"

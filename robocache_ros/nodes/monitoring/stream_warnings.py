@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 
@@ -21,7 +21,6 @@ class StreamWarnings:
     Args:
         spec: the streams.
         stats: counts of the ticks.
-        best_effort: names of streams with a best effort subscription.
         now_s: returns the time of a monotonic clock.
     """
 
@@ -29,12 +28,11 @@ class StreamWarnings:
         self,
         spec: FusionSpec,
         stats: TickStats,
-        best_effort: Iterable[str] = (),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = [stream.name for stream in spec.streams]
         self._stats = stats
-        self._best_effort = frozenset(best_effort)
+        self._began: dict[str, int] = {}  # by stream: ticks emitted when its first message was seen
         self._now_s = now_s
         self._ticks = stats.emitted
         self._invalid = stats.invalid.copy()
@@ -43,11 +41,17 @@ class StreamWarnings:
     def check(self, reasons: Mapping[str, str], received: Container[str]) -> list[str]:
         """A warning for each stream that was invalid at most ticks, once enough ticks are counted.
 
+        The ticks until a stream's first message are its start-up, and not counted.
+
         Args:
             reasons: message of each stream's diagnostic status, by its name.
             received: names of the streams that have received a message.
         """
-        ticks = self._stats.emitted - self._ticks
+        for name in self._names:
+            if name in received:
+                self._began.setdefault(name, self._stats.emitted)
+        begin = self._ticks
+        ticks = self._stats.emitted - begin
         if ticks < MIN_TICKS:
             return []
         shares = (self._stats.invalid - self._invalid) / ticks
@@ -55,11 +59,9 @@ class StreamWarnings:
         now_s = self._now_s()
         lines = []
         for name, share in zip(self._names, shares.tolist(), strict=True):
-            if share <= INVALID_SHARE or now_s < self._next_s[name]:
+            if share <= INVALID_SHARE or now_s < self._next_s[name] or self._began.get(name, 0) > begin:
                 continue
             self._next_s[name] = now_s + REPEAT_S
-            line = f"{name}: invalid at {share:.0%} of the last {ticks} ticks ({reasons.get(name, 'no reason known')})"
-            if name in self._best_effort and name in received:
-                line += "; if messages are lost on the way, set the node's parameter reliable, as a replay does"
-            lines.append(line)
+            reason = reasons.get(name, "no reason known")
+            lines.append(f"{name}: invalid at {share:.0%} of the last {ticks} ticks ({reason})")
         return lines

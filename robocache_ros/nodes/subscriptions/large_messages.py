@@ -32,12 +32,13 @@ class LargeMessages:
 
     def __init__(self, node: Node, subscriptions: TopicSubscriptions, failed: Callable[[Exception], None]) -> None:
         self.news = compat.Signal(node)  # sent for each message
+        self._subscriptions = subscriptions
         self._topics: Sequence[Topic] = [topic for topic in subscriptions.topics if topic.large]
         self._failed = failed
         self._received: deque[tuple[Topic, ReceivedMessage]] = deque()
         self._raw_subscriber = RawSubscriber()
         self._stopped = threading.Event()
-        self._waiter = compat.Waiter(node, (topic.subscription for topic in self._topics))
+        self._waiter = compat.Waiter(node, len(self._topics))
         self._thread = threading.Thread(target=self._run, name="robocache-large", daemon=True)
         if self._topics:
             self._thread.start()
@@ -64,13 +65,14 @@ class LargeMessages:
                 if flooded:
                     self._stopped.wait(PAUSE_S)
                 else:
-                    self._waiter.wait(IDLE_NS)
+                    self._waiter.wait(IDLE_NS, [topic.subscription for topic in self._topics])
         except Exception as error:
             if not self._stopped.is_set():
                 self._failed(error)
 
     def _receive(self, topic: Topic) -> bool:
         """Receive the messages of a topic; returns whether there may be more."""
+        self._subscriptions.resubscribe(topic)
         count = 0
         for message in topic.take(self._raw_subscriber, BATCH):
             self._received.append((topic, message))

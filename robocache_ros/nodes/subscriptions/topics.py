@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class StreamState:
     """State of a stream's messages, in addition to the engine's counters."""
 
     newest_arrival_ns: int | None = None
+    publishers: int = 0  # of its topic, at the last check
+    loss: str = ""  # why messages may be lost on the way
     age: Delay = field(default_factory=Delay)  # header stamp to arrival
     transport: Delay = field(default_factory=Delay)  # publication to reception, by the middleware's timestamps
     frame_id: str = ""
@@ -68,6 +70,9 @@ class Topic:
     subscription: Subscription[Any]
     streams: tuple[StreamSpec, ...]
     qos: QosSpec
+    name: str  # the topic, after remapping
+    auto: bool = False  # whether the reliability follows from what the publishers offer
+    wanted: QosSpec | None = None  # QoS that the thread that receives the topic shall subscribe with next
     largest_bytes: int = 0  # size of the largest message so far, of a large topic
     buffers: deque[NDArray[np.uint8]] = field(default_factory=deque)  # for the next large messages
 
@@ -132,6 +137,7 @@ class TopicSubscriptions:
 
     def take_from(self, topic: Topic, limit: int) -> list[tuple[Topic, ReceivedMessage]]:
         """The waiting messages of a topic, oldest first, at most `limit`."""
+        self.resubscribe(topic)
         return [(topic, message) for message in topic.take(self._raw_subscriber, limit)]
 
     def provide_buffers(self) -> None:
@@ -175,19 +181,35 @@ class TopicSubscriptions:
             self._node.destroy_subscription(topic.subscription)
         self.topics = []
 
+    def resubscribe(self, topic: Topic) -> None:
+        """Subscribe to a topic with the QoS that `TopicChecks` wants; called by the thread that receives it."""
+        wanted, topic.wanted = topic.wanted, None
+        if wanted:
+            self._node.destroy_subscription(topic.subscription)
+            topic.subscription, topic.qos = self._subscription(topic.streams[0], wanted), wanted
+
     def _subscribe(self, streams: tuple[StreamSpec, ...], reliable: bool) -> Topic:
         first = streams[0]
-        asked = qos.for_replay(first.qos, large=first.kind != "vector") if reliable else first.qos
-        subscription = self._node.create_subscription(
-            message_class(first),
-            first.topic,
+        large = first.kind != "vector"
+        asked = qos.for_replay(first.qos, large=large) if reliable else first.qos
+        name = self._node.resolve_topic_name(first.topic)
+        auto = asked.reliability == "auto"
+        if auto:
+            offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(name)]
+            all_reliable = large and offered and not qos.any_best_effort(offered)
+            asked = replace(asked, reliability="reliable" if all_reliable else "best_effort")
+        return Topic(self._subscription(first, asked), streams, asked, name, auto)
+
+    def _subscription(self, stream: StreamSpec, asked: QosSpec) -> Subscription[Any]:
+        return self._node.create_subscription(
+            message_class(stream),
+            stream.topic,
             _never_called,
             qos.profile(asked),
             callback_group=self._group,
             event_callbacks=compat.no_events(),
             raw=True,
         )
-        return Topic(subscription, streams, asked)
 
 
 def message_class(stream: StreamSpec) -> type[Any]:

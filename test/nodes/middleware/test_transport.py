@@ -42,8 +42,13 @@ def test_declared_size_above_the_limit_is_warned_of() -> None:
     assert "config/fastdds.xml" in line
 
 
-def test_image_of_unknown_size_is_not_warned_of_before_a_message_is_due() -> None:
-    assert warnings(spec(image={"size": [640, 480]}), {}) == []
+def test_images_of_unknown_size_are_warned_of_where_the_transport_is_small(tmp_path: Path) -> None:
+    (line,) = warnings(spec(image={"size": [640, 480]}), {})
+
+    assert line.startswith(
+        "front: best effort loses every message larger than Fast DDS' shared memory segment (0.50 MiB)"
+    )
+    assert warnings(spec(), written(tmp_path / "p.xml", 64 * 2**20)) == []
 
 
 def test_shipped_profile_carries_a_large_camera() -> None:
@@ -56,7 +61,6 @@ def test_shipped_profile_carries_a_large_camera() -> None:
 def test_crop_tells_how_large_an_image_is_at_least(tmp_path: Path) -> None:
     environ = written(tmp_path / "p.xml", 2**20)
 
-    assert warnings(spec(image={"crop": [0, 0, 1000, 1000]}), environ) == []
     (line,) = warnings(spec(image={"crop": [0, 0, 1080, 1920]}), environ)
     assert "at least 1.98 MiB" in line
 
@@ -71,15 +75,32 @@ def test_reliable_stream_is_not_warned_of() -> None:
     assert warnings(spec(qos={"reliability": "reliable"}), {}, {"front": 921_600}) == []
 
 
-def test_silent_topic_is_warned_of_with_the_limit_as_a_condition() -> None:
+def test_limit_states_what_is_lost_and_the_way_out() -> None:
     found = transport.limit(FAST, {})
     assert found
 
-    line = found.silent(spec().streams[0], 1)
+    assert found.losses.startswith(
+        "best effort loses every message larger than Fast DDS' shared memory segment (0.50 MiB)"
+    )
+    assert "config/fastdds.xml" in found.losses
 
-    assert line.startswith("front: nothing arrives from 1 publisher(s) of /camera; best effort loses every message")
-    assert "0.50 MiB" in line
-    assert "if they are larger" in line
+
+def test_profile_that_this_package_chose_says_nothing_about_the_drivers() -> None:
+    environ: dict[str, str] = {"ROS_DISTRO": "kilted"}
+    transport.use_profile(environ)
+
+    assert transport.fast_dds_bytes(environ) == 64 * 2**20
+    (line,) = warnings(spec(), environ)
+    assert line.startswith("front: best effort loses every message larger than")
+
+
+def test_profile_of_the_user_is_kept(tmp_path: Path) -> None:
+    environ = written(tmp_path / "p.xml", 2**20)
+    before = dict(environ)
+
+    transport.use_profile(environ)
+
+    assert environ == before
 
 
 def test_unreadable_profile_counts_as_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -18,15 +19,17 @@ REASONS = {"arm": "stale: no sample within 100 ms of the newest tick"}
 
 
 class Watched:
-    def __init__(self, *best_effort: str) -> None:
+    def __init__(self, received: Iterable[str] = ("arm",)) -> None:
         self.stats = TickStats(2)
         self.now_s = 0.0
-        self.warnings = StreamWarnings(SPEC, self.stats, best_effort, lambda: self.now_s)
+        self.received = set(received)
+        self.warnings = StreamWarnings(SPEC, self.stats, lambda: self.now_s)
+        self.warnings.check({}, self.received)
 
     def after(self, ticks: int, *invalid: int) -> list[str]:
         self.stats.emitted += ticks
         self.stats.invalid += invalid
-        return self.warnings.check(REASONS, {"arm"})
+        return self.warnings.check(REASONS, self.received)
 
 
 def test_mostly_invalid_stream_is_warned_of_with_its_reason() -> None:
@@ -35,17 +38,16 @@ def test_mostly_invalid_stream_is_warned_of_with_its_reason() -> None:
     ]
 
 
-def test_best_effort_stream_is_told_of_the_reliable_parameter() -> None:
-    (line,) = Watched("arm").after(200, 192, 0)
+def test_ticks_before_the_first_message_of_a_stream_are_its_start_up() -> None:
+    watched = Watched(received=())
 
-    assert line.endswith("; if messages are lost on the way, set the node's parameter reliable, as a replay does")
+    silent = watched.after(200, 200, 0)
+    watched.received = {"arm"}
+    watched.now_s = REPEAT_S + 1
+    began = watched.after(200, 150, 0)
+    later = watched.after(200, 150, 0)
 
-
-def test_stream_that_was_never_received_is_not_told_of_the_reliable_parameter() -> None:
-    (line,) = Watched("base").after(200, 0, 200)
-
-    assert line.startswith("base: invalid at 100% of the last 200 ticks")
-    assert "reliable" not in line
+    assert [len(lines) for lines in (silent, began, later)] == [1, 0, 1]
 
 
 def test_stream_that_is_valid_at_most_ticks_is_not_warned_of() -> None:

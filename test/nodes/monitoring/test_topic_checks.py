@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,21 +23,23 @@ SPEC = load_spec({"robocache": 1, "streams": {"front": {"topic": "/camera", "typ
 class Checked:
     """Checks of one camera topic with given publishers, and the lines that they log."""
 
-    def __init__(self, *types: str, limit: Limit | None = None) -> None:
+    def __init__(self, *types: str, limit: Limit | None = None, offers: str = "BEST_EFFORT") -> None:
         self.lines: list[str] = []
+        self.infos: list[str] = []
         self.now_s = 0.0
         (stream,) = SPEC.streams
-        self.topic = Topic(SimpleNamespace(topic_name="/camera"), (stream,), stream.qos)  # type: ignore[arg-type]
+        qos = replace(stream.qos, reliability="best_effort")
+        self.topic = Topic(SimpleNamespace(), (stream,), qos, "/camera", auto=True)  # type: ignore[arg-type]
         self.state = StreamState()
         self.publishers = [
             SimpleNamespace(
                 topic_type=name,
                 endpoint_gid=[number],
-                qos_profile=QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE),
+                qos_profile=QoSProfile(depth=1, reliability=ReliabilityPolicy[offers]),
             )
             for number, name in enumerate(types)
         ]
-        logger = SimpleNamespace(error=self.lines.append, warning=self.lines.append)
+        logger = SimpleNamespace(error=self.lines.append, warning=self.lines.append, info=self.infos.append)
         node: Any = SimpleNamespace(
             get_logger=lambda: logger, get_publishers_info_by_topic=lambda name: self.publishers
         )
@@ -45,7 +48,7 @@ class Checked:
 
     def check_at(self, *times_s: float) -> None:
         for self.now_s in times_s:
-            self.checks.check()
+            self.checks.check(active=True)
 
 
 def limit(nbytes: int, *, at_receiver: bool = False) -> Limit:
@@ -61,7 +64,10 @@ def test_published_topic_without_a_message_is_warned_of_once() -> None:
 
     assert before == []
     assert len(checked.lines) == 1
-    assert checked.lines[0].startswith("front: nothing arrives from 1 publisher(s) of /camera")
+    assert checked.lines[0] == (
+        "front: nothing arrives from 1 publisher(s) of /camera; best effort loses every message larger than the "
+        "segment (0.48 MiB); use the profile"
+    )
 
 
 def test_topic_whose_messages_arrive_is_not_warned_of() -> None:
@@ -71,6 +77,54 @@ def test_topic_whose_messages_arrive_is_not_warned_of() -> None:
     checked.check_at(0.0, 10 * SILENT_S)
 
     assert checked.lines == []
+
+
+def test_images_of_reliable_publishers_are_requested_as_reliable() -> None:
+    checked = Checked(IMAGE, IMAGE, offers="RELIABLE")
+
+    checked.check_at(0.0)
+
+    assert checked.topic.wanted is not None
+    assert checked.topic.wanted.reliability == "reliable"
+    assert checked.infos == ["front: subscribing to /camera as reliable, which all of its publishers offer"]
+
+
+def test_subscription_of_images_that_arrive_is_kept() -> None:
+    checked = Checked(IMAGE, offers="RELIABLE")
+    checked.topic.largest_bytes = 57_600
+
+    checked.check_at(0.0)
+
+    assert checked.topic.wanted is None
+
+
+def test_publisher_of_best_effort_makes_an_automatic_subscription_best_effort() -> None:
+    checked = Checked(IMAGE)
+    checked.topic.qos = replace(checked.topic.qos, reliability="reliable")
+
+    checked.check_at(0.0)
+
+    assert checked.topic.wanted is not None
+    assert checked.topic.wanted.reliability == "best_effort"
+
+
+@pytest.mark.parametrize(
+    ("declared", "advice"),
+    [
+        ("reliable", "set the stream's qos.reliability to auto"),
+        ("auto", "set the node's parameter reliable to false, which is for replays"),
+    ],
+    ids=["by the spec", "by the parameter"],
+)
+def test_incompatible_reliability_is_reported_with_the_setting_that_causes_it(declared: str, advice: str) -> None:
+    checked = Checked(IMAGE)
+    (stream,) = checked.topic.streams
+    checked.topic.streams = (replace(stream, qos=replace(stream.qos, reliability=declared)),)
+    checked.topic.qos, checked.topic.auto = replace(checked.topic.qos, reliability="reliable"), False
+
+    checked.check_at(0.0)
+
+    assert checked.lines == [f"front: a publisher of /camera offers less reliability than the node requests; {advice}"]
 
 
 def test_topic_without_a_publisher_is_not_warned_of() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("rclpy")
+import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rosgraph_msgs.msg import Clock
@@ -25,6 +26,8 @@ from robocache_ros.bench.hostile.damage import make
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player
 from robocache_ros.nodes.bag_player import BagPlayer, Options
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.spec import load_spec
 
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 MS = 1_000_000
@@ -165,3 +168,48 @@ def test_damage_found_while_playing_is_logged(rig: Any, capfd: pytest.CaptureFix
     assert bag_player.main([str(recording.path), "--rate", "10"]) == 0
 
     assert "1 of 7 chunks are damaged; 20 of 140 messages could not be read" in capfd.readouterr().err
+
+
+def test_topics_of_a_spec_are_replayed(rig: Any) -> None:
+    with Bag(PANDA) as bag:
+        spec = str(Path(__file__).parents[3] / "config" / "panda_lift.yaml")
+        streams = {stream.topic for stream in load_spec(spec).streams}
+        played = BagPlayer(rig.node, bag, Options(spec=spec, duration_s=0.2, rate=10.0)).run()
+        expected = sum(1 for _ in bag.messages(streams, None, bag.start_ns + 200 * MS))
+
+    assert played.messages == expected
+
+
+def test_relative_topics_of_a_spec_are_replayed_in_the_namespace(
+    rig: Any, wait: Callable[..., Any], tmp_path: Path
+) -> None:
+    spec = tmp_path / "robot.yaml"
+    spec.write_text(
+        "robocache: 1\nstreams: {ee: {topic: panda/ee_pose, type: geometry_msgs/msg/PoseStamped, field: pose.position}}"
+    )
+    node = rclpy.create_node("player", namespace="/robot1", context=rig.context)
+    poses = rig.listen(PoseStamped, "/robot1/panda/ee_pose")
+
+    with Bag(PANDA) as bag:
+        played = BagPlayer(node, bag, Options(spec=str(spec), duration_s=0.2, rate=10.0, wait_s=20.0)).run()
+
+    wait(lambda: len(poses) == played.messages > 0, "the messages")
+    node.destroy_node()
+
+
+def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(
+    rig: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
+    types = {"/named": "std_msgs/msg/String", "/odd": "stereo_msgs/msg/DisparityImage"}
+    installed = compat.load_message_class
+    monkeypatch.setattr(compat, "load_message_class", lambda name: None if "stereo" in name else installed(name))
+    path = write_bag(tmp_path / "bag", types, [("/named", 10**18, text), ("/odd", 10**18 + MS, text)])
+
+    assert bag_player.main([str(path)]) == 0
+    everything = capfd.readouterr().err
+    assert bag_player.main([str(path), "--topics", "/odd"]) == 1
+
+    assert "/odd: its type stereo_msgs/msg/DisparityImage is not installed" in everything
+    assert "the topic is not replayed" in everything
+    assert "1 messages published" in everything

@@ -95,7 +95,7 @@ def own_thread(node: Node, received: Received) -> None:
     """Receive with a wait set and rcl's take."""
     process.reduce_timer_slack()
     subscriptions = subscribe(node, received.serialized, raw=True, own=True)
-    subscriber, waiter = RawSubscriber(), compat.Waiter(node, subscriptions)
+    subscriber, waiter = RawSubscriber(), compat.Waiter(node, len(subscriptions))
     due_ns = time.monotonic_ns() + PERIOD_NS
     while rclpy.ok():
         for subscription in subscriptions:
@@ -103,7 +103,7 @@ def own_thread(node: Node, received: Received) -> None:
                 received.serialized(message.data)
         left_ns = due_ns - time.monotonic_ns()
         if left_ns > 200_000:
-            waiter.wait(left_ns - 200_000)
+            waiter.wait(left_ns - 200_000, subscriptions)
             continue
         time.sleep(max(0, left_ns) / 1e9)
         received.on_timer()

@@ -20,7 +20,8 @@ class Options:
         rate: speed of the replay, in seconds of the recording per second.
         loop: start again at the end.
         clock: publish /clock.
-        topics: the topics to replay; empty: all.
+        topics: the topics to replay; empty: those of `spec`, or all.
+        spec: the path of a fusion spec, whose topics are replayed, relative ones in the namespace of the player.
         start_s: seconds of the recording to skip.
         duration_s: seconds of the recording to replay; None: all.
         wait_s: how long to wait at most until every topic has a subscriber, in seconds.
@@ -33,6 +34,7 @@ class Options:
     loop: bool = False
     clock: bool = False
     topics: tuple[str, ...] = ()
+    spec: str = ""
     start_s: float = 0.0
     duration_s: float | None = None
     wait_s: float = 0.0
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--loop", action="store_true", help="Start again at the end.")
     made.add_argument("--clock", action="store_true", help="Publish /clock, for nodes with use_sim_time.")
     made.add_argument("--topics", nargs="+", default=[], metavar="TOPIC", help="Replay only these topics.")
+    made.add_argument("--spec", default="", metavar="FILE", help="Replay the topics of this fusion spec.")
     made.add_argument(
         "--start", type=float, default=0.0, metavar="S", help="Skip the first S seconds of the recording."
     )
@@ -83,6 +86,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
             loop=given.loop,
             clock=given.clock,
             topics=tuple(given.topics),
+            spec=given.spec,
             start_s=given.start,
             duration_s=given.duration,
             wait_s=given.wait_for_subscribers,
