@@ -96,7 +96,7 @@ def describe(path: str | Path) -> BagInfo:
             NOT_CHECKED if bag.sampled_spans else bag.integrity,
             topics,
             bag.definitions,
-            frames.frames(),
+            frames.frames(timeline),
             bool(bag.sampled_spans),
         )
 

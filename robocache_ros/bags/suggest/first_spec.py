@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
 from robocache_ros.bags.suggest.columns import (
     Column,
@@ -32,7 +33,7 @@ from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
 from robocache_ros.bags.suggest.spec_text import MAX_NAME, SuggestedStream, as_name, lines_of, unique_names
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
 from robocache_ros.bags.suggest.suggested_poses import suggested_poses
-from robocache_ros.bags.suggest.timing import delay_ms, limits, short_episodes, with_times
+from robocache_ros.bags.suggest.timing import delay_ms, limits, short_episodes, tens, with_times
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.types import parse_path
 from robocache_ros.decode.decoder import nearest_header
@@ -242,7 +243,8 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo, *, chosen: bool) -> 
         return [], reason
     if kind == TF_TYPE:
         poses, reason = suggested_poses(info.frames, name)
-        return [replace(pose, keys=_keys(name, topic, pose.keys)) for pose in poses], reason
+        # Each pose has the `stamp` of its own transforms.
+        return [replace(pose, keys=_keys(name, topic, pose.keys, stamp="")) for pose in poses], reason
     if not stats.count:
         return [], "no messages"
     if not topic.messages:
@@ -382,11 +384,15 @@ def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:
     )
 
 
-def _keys(name: str, topic: TopicInfo, keys: dict[str, Any]) -> dict[str, Any]:
+def _keys(name: str, topic: TopicInfo, keys: dict[str, Any], stamp: str | None = None) -> dict[str, Any]:
     role = {"role": "action"} if _is_action(name) else {}
-    if topic.stats.clock.stamp:
-        keys = {"stamp": topic.stats.clock.stamp, **keys}
-    return {"topic": name, "type": topic.stats.type, **keys, "rate_hz": _nominal_hz(topic), **role}
+    stamp = topic.stats.clock.stamp if stamp is None else stamp
+    if stamp:
+        keys = {"stamp": stamp, **keys}
+    skew = {}
+    if topic.stats.clock.kind == "timeline" and (late_ms := topic.stats.delay_ms(0.99)) > LIMIT_NS / 1e6:
+        skew = {"max_skew_ms": tens(2 * late_ms)}  # stamped by the data that it was computed from
+    return {"topic": name, "type": topic.stats.type, **keys, **skew, "rate_hz": _nominal_hz(topic), **role}
 
 
 def _limits(topic: TopicInfo, align: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from robocache_ros.errors import printable
 OFTEN_SILENT = 0.25  # share of the time from a topic's first message to the end of the recording
 SLOWEST_BLENDED_HZ = 5  # the next sample of a slower topic comes too late to interpolate on a robot
 COVERED = 0.99  # share of the messages of a topic that arrive within `delay_ms`
-LATER, LATE_MS = 2.5, 100.0  # a topic is late above this factor of the usual wait, and above this wait
+LATER, LATE_MS = 3.0, 300.0  # a topic is late above this factor of the usual wait, and above this wait
 SLOWER_CLOUD = 1.25  # a cloud that raises `delay_ms` by this factor is left out
 SHORT_S, SHORT_SHARE, FEWEST_SHORT = 1.0, 0.5, 3  # short episodes: their length, and how many are worth a warning
 _HELD = "often silent: its last value is held, with its age; with `split` an export leaves such ticks out"
@@ -54,8 +54,8 @@ def with_times(info: BagInfo, streams: Sequence[SuggestedStream]) -> tuple[list[
         if stream not in clouds and not stream.is_held:
             wait = wait_ms(info, stream)
             waits[stream.keys["topic"]] = max(wait, waits.get(stream.keys["topic"], 0.0))
-    usual = float(np.median([wait for wait in waits.values() if wait] or [0.0]))
-    limit = max(LATER * usual, LATE_MS)
+    known = sorted(wait for wait in waits.values() if wait)
+    limit = max(LATER * known[(len(known) - 1) // 2], LATE_MS) if known else LATE_MS  # of the lower median
     found = [
         _held_because_late(info, stream)
         if waits.get(stream.keys["topic"], 0.0) > limit and not stream.is_held and stream not in clouds
@@ -78,7 +78,7 @@ def wait_ms(info: BagInfo, stream: SuggestedStream) -> float:
     align = stream.keys["align"]
     neighbour = period_ms if alignment(align).blends else period_ms / 2 if align == "nearest" else 0.0
     delays = stream.delays_ms if stream.delays_ms is not None else topic.stats.delays_ms
-    in_time = delays[abs(delays) <= LIMIT_NS / 1e6]  # fusion drops other samples
+    in_time = delays[abs(delays) <= stream.keys.get("max_skew_ms", LIMIT_NS / 1e6)]  # fusion drops other samples
     return max(float(np.quantile(in_time, COVERED)) if len(in_time) else 0.0, 0.0) + neighbour
 
 
@@ -104,7 +104,7 @@ def _held_because_late(info: BagInfo, stream: SuggestedStream) -> SuggestedStrea
     topic = info.topics[stream.keys["topic"]]
     keys = limits(stream.period_ms or topic.stats.period_ms, "hold")
     late = wait_ms(info, replace(stream, keys={**stream.keys, "align": "hold"}))
-    if late > LATE_MS:
+    if late > LATE_MS / 2:
         keys["max_age_ms"] = tens(float(keys["max_age_ms"]) + late)
         why = f"late: its values come up to {late:.0f} ms after their time, and delay_ms does not wait for them"
     else:

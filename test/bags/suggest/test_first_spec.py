@@ -63,7 +63,8 @@ def test_stamps_of_different_clocks_are_told_apart_in_the_notes(tmp_path: Path) 
     path = recorded(tmp_path / "bag", [0, 0, 3 * 86400 * S, 3 * 86400 * S, -400 * S])
     info = describe(path)
 
-    own = "the timeline: they come from another clock; stamp: device translates them"
+    own = "the timeline: they come from another clock; "
+    own += "give their streams `stamp: device`, which translates them, as --write-spec does"
     assert info.notes == (
         f"/pose_2, /pose_3: stamps are 2.59e5 s behind {own}",
         f"/pose_4: stamps are 400.0 s ahead of {own}",
