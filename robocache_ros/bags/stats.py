@@ -15,7 +15,7 @@ from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF_STATIC, TF_TYPE
-from robocache_ros.units import NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 Int64 = NDArray[np.int64]
 
@@ -23,6 +23,7 @@ GAP_PERIODS = 3.0  # a gap is at least three periods; shorter intervals are jitt
 LOST_PERIODS = 1.5  # minimum interval that counts as a lost sample
 MAX_PUBLISHERS = 256  # of a topic of transforms; the messages of others are judged together
 MAX_FRAME_BYTES = 256  # of the name of a frame
+MIN_SPAN_NS = 10 * NS_PER_MS  # messages within a shorter time have no rate: they were latched, or published at once
 APART_NS = NS_PER_S // 2  # a publisher whose stamps differ more from those of the others is named
 _STAMPED_HEAD = 12  # bytes of a message up to the end of the header stamp: encapsulation, seconds, nanoseconds
 
@@ -53,7 +54,7 @@ class TopicStats:
     clock: Clock  # clock of the header stamps
     start_ns: int
     stop_ns: int
-    rate_hz: float  # distinct samples / time between the first and the last; 0 for one sample
+    rate_hz: float  # distinct samples / time between the first and the last; 0 for /tf_static, and if that is too short
     period_ms: float  # median interval
     jitter_ms: float  # half the range of the middle 90 % of the intervals
     missing: int  # estimated number of lost samples; 0 for a topic with bursts
@@ -127,10 +128,10 @@ class Recorder:
             for name in names
         }
 
-    def stats(self, timeline: Timeline | None = None) -> dict[str, TopicStats]:
-        """Compute statistics by topic, on a timeline (None: the log times). Topics without messages are omitted."""
+    def stats(self, timeline: Timeline | None = None, *, empty: bool = False) -> dict[str, TopicStats]:
+        """Compute statistics by topic, on a timeline (None: the log times); `empty`: also of those without messages."""
         self._by = by = timeline or Timeline()
-        found = {name: self._of(topic, by) for name, topic in self._topics.items() if self._logs[name]}
+        found = {name: self._of(topic, by) for name, topic in self._topics.items() if empty or self._logs[name]}
         return {name: self._with_shared_stamps(stats, found) for name, stats in found.items()}
 
     def _with_shared_stamps(self, stats: TopicStats, others: Mapping[str, TopicStats]) -> TopicStats:
@@ -152,7 +153,7 @@ class Recorder:
     def _of(self, topic: Topic, timeline: Timeline, *, is_shared: bool = False) -> TopicStats:
         arrivals = timeline.arrivals(np.array(self._logs[topic.name], np.int64))
         size = self._sizes[topic.name]
-        if not self._stamped[topic.name]:
+        if not self._stamped[topic.name] or not len(arrivals):
             return _describe(topic, arrivals, np.sort(arrivals), size, 0, 0, Clock(), None)
         every = Times(arrivals, self._stamps(topic.name), self._publishers(topic.name))
         used, clock, apart = _main_clock(every, self._senders.get(topic.name))
@@ -299,7 +300,7 @@ def _describe(
         clock=clock,
         start_ns=int(times[0]) if len(times) else 0,
         stop_ns=int(times[-1]) if len(times) else 0,
-        rate_hz=(len(times) - 1) * NS_PER_S / span if span else 0.0,
+        rate_hz=(len(times) - 1) * NS_PER_S / span if span >= MIN_SPAN_NS and topic.name != TF_STATIC else 0.0,
         period_ms=period / 1e6,
         jitter_ms=float(high - low) / 2e6,
         missing=int(np.sum(np.rint(lost / period) - 1)) if len(lost) else 0,

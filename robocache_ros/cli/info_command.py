@@ -57,6 +57,7 @@ def info(
 
 def _one(path: Path, write_spec: Path | None, topics: Sequence[str], only: Sequence[str], json: bool) -> None:
     from robocache_ros.bags.describe import describe
+    from robocache_ros.bags.reader import UNCHECKED
     from robocache_ros.cli.output import tables
 
     described = describe(path)
@@ -76,7 +77,8 @@ def _one(path: Path, write_spec: Path | None, topics: Sequence[str], only: Seque
     if described.frames:
         tables.show(tables.frame_table(described.frames))
     tables.show_notes(described.notes)
-    tables.say(f"integrity: {described.integrity}")
+    if described.integrity != UNCHECKED:  # most recordings have no checksums, which needs no action
+        tables.say(f"integrity: {described.integrity}")
     if write_spec:
         _write(write_spec, text)
         tables.show_notes(warnings)

@@ -376,6 +376,48 @@ def test_the_next_command_can_be_copied(robocache: Robocache, tmp_path: Path) ->
     assert f"robocache export '{path}' --spec '{tmp_path / 'my spec.yaml'}' --out DIR" in done.out
 
 
+def test_a_topic_without_messages_is_shown(robocache: Robocache, tmp_path: Path) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.types["/arm/silent"] = FLOAT
+    path = recording.write(tmp_path / "bag")
+    row = next(line for line in robocache("info", path).out.splitlines() if "/arm/silent" in line)
+
+    assert row.split() == ["/arm/silent", "0", "-", "-", "-", "-"]
+    done = robocache("info", path, "--write-spec", tmp_path / "spec.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "#   /arm/silent (std_msgs/msg/Float64MultiArray): no messages" in (tmp_path / "spec.yaml").read_text()
+
+
+def test_static_transforms_that_are_latched_have_no_rate(
+    robocache: Robocache, tmp_path: Path, tf_message: Callable[..., bytes]
+) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.types["/tf_static"] = "tf2_msgs/msg/TFMessage"
+    times = [START_NS, START_NS + 7_000, START_NS + 14_000]
+    recording.messages += [("/tf_static", time, tf_message((0, "arm", "tool", (0, 0, 1)))) for time in times]
+    path = recording.write(tmp_path / "bag")
+    row = next(line for line in robocache("info", path).out.splitlines() if "/tf_static" in line)
+
+    assert row.split()[1:3] == ["3", "-"]
+
+
+def test_what_is_missing_is_not_cut_from_the_error(first: First, exported: Exported, tmp_path: Path) -> None:
+    recording = Recording()
+    for n in range(12):
+        recording.numbers(f"/robot_with_a_long_name/camera_{n}/exposure", 50, lambda k: [sine(k)])
+    first(recording)
+    file = tmp_path / "spec.yaml"
+    file.write_text(file.read_text().replace("/camera_7/exposure", "/camera_7/exposures"))
+    done = exported()
+
+    assert done.code == 2
+    name = "/robot_with_a_long_name/camera_7/exposure"
+    assert f"has no topic {name}s (did you mean {name}?)" in done.err
+    assert len(done.err) < 200
+
+
 NAMES = ("abitobot_sim", "ait_images", "capstan_surgical", "cougars_auv", "crab_custom", "crazyflie", "husky_ur_sim")
 NAMES += ("nissan_imu", "rerun_allsensors", "ros1_kuka_joints", "ros1_realsense", "ros1_turtlesim/example.bag")
 NAMES += ("soccer_split", "stinger_boat")

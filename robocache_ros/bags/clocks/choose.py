@@ -2,8 +2,8 @@
 
 The header stamps of a topic are on the clock of the log times, on /clock, on the clock of other topics, or on a clock
 of their own. Two clocks are the same if the median difference of the stamps, at equal log times, is at most the limit
-of fusion (`max_skew_ms`, 5 s). The publishers of /tf are judged one by one: AMCL stamps its transforms in the future, and
-SLAM repeats old ones. The rule:
+of fusion (`max_skew_ms`, 5 s). The publishers of /tf are judged one by one: AMCL stamps its transforms in the future,
+and SLAM repeats old ones. The rule:
 
 1. A topic is considered if it has at least two messages, and at least a hundredth of those of the largest topic.
 2. If the first messages of all considered topics are on the clock of the log times, this clock is the timeline.
