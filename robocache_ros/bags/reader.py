@@ -132,7 +132,7 @@ class Bag:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
     def require(self, spec: FusionSpec) -> None:
-        """Raise an error if topics or types of the spec are not in the recording; it names the first, and one like it."""
+        """Raise an error if topics or types of the spec are not in the recording; it names the first one."""
         feeds = self.feeds(spec)
         missing = list(dict.fromkeys(feed.topic for feed in feeds if feed.topic not in self.topics))
         if missing:

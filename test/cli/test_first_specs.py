@@ -125,7 +125,7 @@ def test_counters_of_microseconds_are_named_and_not_proposed(first: First, expor
     fields = {
         "timestamp": ("uint64", lambda k: 5_000_000_000_000_000 + 20_000 * k),
         "sample_us": ("uint64", lambda k: 4_000_000_000_000_000_000 + 20_000 * k),
-        "beat": ("uint64", lambda k: 7 + k),
+        "pulse": ("uint64", lambda k: 7 + k),
         "thrust": ("float64", sine),
         "roll": ("float64", lambda k: 0.1 * sine(k + 9)),
     }
@@ -134,7 +134,7 @@ def test_counters_of_microseconds_are_named_and_not_proposed(first: First, expor
 
     assert [stream.field for stream in spec.streams] == [("thrust", "roll")]
     assert "timestamp (not a measurement)" in text
-    assert "sample_us, beat (counts messages or time)" in text
+    assert "sample_us, pulse (counts messages or time)" in text
     assert exported().code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,10 +98,10 @@ class _Values:
         wanted: Wanted = [(("name",), remembered(read_text))] if self._names else []
         self._program = Program(self._message, [*wanted, *((parse_path(path), numbers) for path in self._paths)])
         self._dim = len(self._names) or keys["dim"]
+        self._kinds: list[np.dtype[Any]] = []  # of the numbers of each path
         self._lengths: list[int] = []
-        self._integers: list[bool] = []
-        self._rows: list[list[float]] = []
-        self._logs_ns: list[int] = []
+        self._parts: list[bytearray] = []  # of the messages that are not reduced yet, by path
+        self._logs_ns = array("q")
         self._sums: _Sums | None = None
 
     def add(self, data: bytes | memoryview, log_ns: int) -> None:
@@ -113,28 +114,34 @@ class _Values:
             if not set(self._names) <= set(place) or len(parts[1]) != len(parts[0]):
                 return
             parts = [parts[1][[place[name] for name in self._names]]]
-        if sum(len(part) for part in parts) != self._dim:
-            return
         if not self._lengths:
+            if sum(map(len, parts)) != self._dim:
+                return
             self._lengths = [len(part) for part in parts]
-            self._integers = [part.dtype.kind != "f" for part in parts for _ in part]
-        self._rows.append([float(value) for part in parts for value in part.tolist()])
+            self._kinds = [part.dtype for part in parts]
+            self._parts = [bytearray() for _ in parts]
+        if [len(part) for part in parts] != self._lengths:
+            return
+        for block, part, kind in zip(self._parts, parts, self._kinds, strict=True):
+            block += (part if part.dtype == kind else part.astype(kind)).tobytes()  # of another byte order
         self._logs_ns.append(log_ns)
-        if len(self._rows) == BLOCK:
+        if len(self._logs_ns) == BLOCK:
             self._reduce()
 
     def columns(self) -> list[Column]:
-        if self._rows:
+        if self._logs_ns:
             self._reduce()
         sums = self._sums
         if sums is None:
             return []
-        counters = sums.are_counters() & np.array(self._integers)
+        kinds = zip(self._kinds, self._lengths, strict=True)
+        integers = [kind.kind != "f" for kind, length in kinds for _ in range(length)]
+        counters = sums.are_counters() & np.array(integers)
         return [
             Column(
                 label,
                 "" if self._names else label,
-                self._integers[i],
+                integers[i],
                 sums.count,
                 int(sums.not_finite[i]),
                 float(sums.low[i]),
@@ -149,8 +156,10 @@ class _Values:
         ]
 
     def _reduce(self) -> None:
-        values, times = np.array(self._rows), np.array(self._logs_ns, np.int64)
-        self._rows, self._logs_ns = [], []
+        blocks = zip(self._parts, self._kinds, self._lengths, strict=True)
+        parts = [np.frombuffer(bytes(block), kind).reshape(-1, length) for block, kind, length in blocks]
+        values, times = np.concatenate(parts, axis=1, dtype=np.float64), np.array(self._logs_ns, np.int64)
+        self._parts, self._logs_ns = [bytearray() for _ in self._parts], array("q")
         if self._sums is None:
             self._sums = _Sums(values[0], int(times[0]))
         self._sums.add(values, times)
