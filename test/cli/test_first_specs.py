@@ -229,6 +229,16 @@ def test_a_yaw_in_radians_that_wraps_is_an_angle(first: First, exported: Exporte
     assert exported().code == 0
 
 
+def test_the_other_numbers_of_an_array_with_an_angle_are_not_angles(first: First) -> None:
+    recording = Recording()
+    recording.numbers("/base/data", 50, lambda k: [9 * sine(k), (3 + 0.07 * k) % (2 * math.pi) - math.pi])
+
+    assert {stream.field: stream.align for stream in first(recording)[0].streams} == {
+        "data[0]": "linear",
+        "data[1]": "angle",
+    }
+
+
 def test_one_slow_topic_does_not_delay_the_others(first: First, exported: Exported) -> None:
     recording = Recording()
     for name in ("a", "b", "c"):

@@ -315,9 +315,9 @@ HEADINGS = re.compile(r"(^|_)(yaw|heading|bearing|azimuth|course|compass|hdg|cog
 DEGREES = re.compile(r"(^|_)(deg|degs|degree|degrees)(_|$)")
 
 
-def without_indexes(path: str) -> str:
-    """Return a path for all elements of a list: `section[].angle` for `section[2].angle`."""
-    return re.sub(r"\[\d+\]", "[]", path)
+def in_each_message(path: str) -> str:
+    """Return a path for all messages of a list: `joints[].angle` for `joints[2].angle`. Numbers of a list may differ."""
+    return re.sub(r"\[\d+\](?=.)", "[]", path)
 
 
 def angle_unit(column: Column) -> str:

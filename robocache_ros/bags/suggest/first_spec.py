@@ -20,13 +20,13 @@ from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_
 from robocache_ros.bags.suggest.columns import (
     Column,
     angle_unit,
+    in_each_message,
     is_rounded,
     offset_of,
     read_columns,
     readable,
     shown,
     usable_columns,
-    without_indexes,
 )
 from robocache_ros.bags.suggest.common_size import is_depth, with_common_size
 from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
@@ -209,8 +209,8 @@ def _with_columns(
         return [replace(stream, keys=keys if with_unit else {k: v for k, v in keys.items() if k != "unit"})]
     found = []
     for unit in ("deg", "rad") if keys["align"] == "linear" else ():
-        alike = {without_indexes(column.path) for column in columns if angle_unit(column) == unit}
-        angles = [column for column in columns if without_indexes(column.path) in alike]
+        alike = {in_each_message(column.path) for column in columns if angle_unit(column) == unit}
+        angles = [column for column in columns if in_each_message(column.path) in alike]
         if angles:
             columns = [column for column in columns if column not in angles]
             last = as_name(angles[0].path.rpartition(".")[2]) if len(angles) == 1 else "angles"

@@ -84,7 +84,7 @@ def bag_table(info: BagInfo) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for name, topic in info.topics.items():
         stats = topic.stats
-        what = f"{stats.type.replace('/msg/', '/')}\n{topic.content}".strip()
+        what = f"{printable(stats.type.replace('/msg/', '/'), 120)}\n{printable(topic.content, 160)}".strip()
         table.add_row(
             f"[bold]{escape(printable(name, 120))}[/]\n[dim]{escape(what)}[/]",
             str(stats.count),
