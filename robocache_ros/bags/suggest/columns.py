@@ -316,7 +316,7 @@ DEGREES = re.compile(r"(^|_)(deg|degs|degree|degrees)(_|$)")
 
 
 def in_each_message(path: str) -> str:
-    """Return a path for all messages of a list: `joints[].angle` for `joints[2].angle`. Numbers of a list may differ."""
+    """Return a path for all messages of a list, `joints[].angle` for `joints[2].angle`; else the path itself."""
     return re.sub(r"\[\d+\](?=.)", "[]", path)
 
 
