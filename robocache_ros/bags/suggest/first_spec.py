@@ -156,14 +156,15 @@ def _without_observation(streams: Sequence[SuggestedStream]) -> str:
 
 def _nothing(info: BagInfo, only: Sequence[str], found: Sequence[SuggestedStream]) -> str:
     """Describe in one line why a recording has no stream."""
-    where, counts = printable(info.path, 80), [topic.stats.count for topic in info.topics.values()]
+    where = printable(info.path, 80)
+    counts = [topic.stats.count for topic in info.topics.values() if topic.stats.count]
     if only and found:
         return f"{where}: no stream is of the kind {', '.join(only)}; leave out --only"
     topics = f"{len(counts)} topic{'s' if len(counts) > 1 else ''}"
     if max(counts, default=0) < FEW_MESSAGES:
         each = f"{max(counts)} message{'s' if max(counts) > 1 else ''} {'each' if len(counts) > 1 else 'in it'}"
         return f"{where}: no topic has enough messages to be a stream ({topics}, {each}); record for longer"
-    kinds = Counter(topic.stats.type.split("/")[-1] for topic in info.topics.values())
+    kinds = Counter(topic.stats.type.split("/")[-1] for topic in info.topics.values() if topic.stats.count)
     names = printable(", ".join(kind for kind, _ in kinds.most_common(2)), 40)
     return f"{where}: has no topic that can be fused ({topics}: {names}); record numbers or images"
 
@@ -215,7 +216,7 @@ def _with_columns(
             columns = [column for column in columns if column not in angles]
             last = as_name(angles[0].path.rpartition(".")[2]) if len(angles) == 1 else "angles"
             name = stream.name if last in stream.name else f"{stream.name}_{last}"
-            remark = "an angle that wraps around: interpolated across the wrap"
+            remark = "an angle that wraps around"
             made = _of_columns(stream, angles)
             keys_of = {key: value for key, value in made.keys.items() if key != "offset"}
             found.append(replace(made, name=name, keys={**keys_of, "align": "angle", "unit": unit}, remarks=(remark,)))
