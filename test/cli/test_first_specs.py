@@ -66,7 +66,7 @@ class Recording:
 
 
 def joints(names: Sequence[str], stamp_ns: int, positions: Sequence[float]) -> bytes:
-    data = b"\0\1\0\0" + struct.pack("<iII4x", *divmod(stamp_ns, 10**9), 1)[:-3]
+    """A JointState in CDR, without velocities and efforts."""
     data = b"\0\1\0\0" + struct.pack("<iII", *divmod(stamp_ns, 10**9), 1) + b"\0"
 
     def align(size: int) -> None:

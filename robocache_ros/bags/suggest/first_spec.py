@@ -248,12 +248,12 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo, *, chosen: bool) -> 
         return [replace(pose, keys=_keys(name, topic, pose.keys, stamp="")) for pose in poses], reason
     if not stats.count:
         return [], "no messages"
-    if not topic.messages:
-        return [], "the type is not known, and the recording does not define it (an mcap file would)"
     seconds = (stats.stop_ns - stats.start_ns) / 1e9
     if stats.count < FEW_MESSAGES or stats.rate_hz < SPARSE_HZ or seconds < MIN_SHARE * info.duration_s:
         messages = f"{stats.count} message{'s' if stats.count > 1 else ''} only"
         return [], f"{messages}, in {seconds:.1f} s of the recording: an event, not a stream"
+    if not topic.messages:
+        return [], "the type is not known, and the recording does not define it (an mcap file would)"
     if kind == JOINT_TYPE:
         streams = [stream for names in _joint_sets(topic) for stream in _joints(name, topic, names)]
         return streams, "" if streams else "no message has joint names, each with a value"
