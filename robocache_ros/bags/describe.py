@@ -79,7 +79,7 @@ def describe(path: str | Path) -> BagInfo:
                 frames.add(message)
         topics = {}
         timeline = timeline_of(recorder.times())
-        for name, stats in recorder.stats(timeline).items():
+        for name, stats in recorder.stats(timeline, empty=True).items():
             if bag.sampled_spans:
                 stats = _of_samples(stats, bag.sampled_spans.get(name, (bag.start_ns, bag.stop_ns)))
             messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
@@ -96,7 +96,7 @@ def describe(path: str | Path) -> BagInfo:
             NOT_CHECKED if bag.sampled_spans else bag.integrity,
             topics,
             bag.definitions,
-            frames.frames(),
+            frames.frames(timeline),
             bool(bag.sampled_spans),
         )
 

@@ -31,6 +31,7 @@ __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"
 
 CHECKED = "every message is covered by a checksum that is verified"
 UNCHECKED = "not every message has a checksum: altered contents cannot be detected"
+MAX_LINE = 186  # characters of an error
 _SHOWN = 5  # maximum number of topics in a note
 
 
@@ -131,13 +132,19 @@ class Bag:
             raise RoboCacheError(f"{self.path}: cannot be read: {error.strerror}; check its disk") from None
 
     def require(self, spec: FusionSpec) -> None:
-        """Raise an error if topics or types of the spec are not in the recording; it names each and similar topics."""
+        """Raise an error if topics or types of the spec are not in the recording; it names the first one."""
         feeds = self.feeds(spec)
-        missing = [f"{feed.topic}{self._near(feed.topic)}" for feed in feeds if feed.topic not in self.topics]
+        missing = list(dict.fromkeys(feed.topic for feed in feeds if feed.topic not in self.topics))
         if missing:
-            raise RoboCacheError(
-                f"{self.path}: has no topic {', '.join(dict.fromkeys(missing))}; it has {', '.join(self.topics)}"
+            more = (
+                f", nor {len(missing) - 1} more topic{'s' if len(missing) > 2 else ''} of the spec"
+                if missing[1:]
+                else ""
             )
+            near = self._near(missing[0])
+            text = f"{printable(self.path, 50)}: has no topic {printable(missing[0], 60)}{near}{more}; it has "
+            space = MAX_LINE - len(text)  # the names of all topics are cut, never what is missing
+            raise RoboCacheError(text + printable(", ".join(self.topics), max(space, 8)))
         for stream in spec.framed if not {TF, TF_STATIC} & set(self.topics) else ():
             raise RoboCacheError(
                 f"streams.{stream.name}.voxels.frame: {self.path} has no topic {TF_STATIC}; give voxels.extrinsic"
@@ -156,7 +163,7 @@ class Bag:
 
     def _near(self, topic: str) -> str:
         near = difflib.get_close_matches(topic, self.topics, n=1, cutoff=0.5)
-        return f" (did you mean {near[0]}?)" if near else ""
+        return f" (did you mean {printable(near[0], 60)}?)" if near else ""
 
     def _check(self) -> Metadata:
         """Refuse a path that is not a recording, by the names and types of its files."""

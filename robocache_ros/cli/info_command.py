@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -20,6 +21,16 @@ def info(
         typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing spec.")] = False,
+    topics: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--topics", help="Topics of the spec: a name or a glob such as '/arm/*'; may be repeated."),
+    ] = None,
+    only: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads it at run time
+        typer.Option(
+            "--only", help="Streams of the spec: actions, clouds, images, joints, numbers or poses; may be repeated."
+        ),
+    ] = None,
     json: given.AsJson = False,
 ) -> None:
     """Show the topics, types, rates and delays of a recording, or write a first spec for it.
@@ -28,6 +39,9 @@ def info(
     """
     from robocache_ros.cli.given_recordings import given_recordings
 
+    if (topics or only) and not write_spec:
+        option = "--topics" if topics else "--only"
+        raise RoboCacheError(f"{option}: chooses the streams of a spec; add --write-spec FILE")
     if write_spec and write_spec.exists() and not overwrite:
         raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
     paths = [recording.path for recording in given_recordings(bags)]
@@ -38,33 +52,38 @@ def info(
     if len(paths) > 1:
         _overview(paths, json)
         return
-    _one(paths[0], write_spec, json)
+    _one(paths[0], write_spec, topics or [], only or [], json)
 
 
-def _one(path: Path, write_spec: Path | None, json: bool) -> None:
+def _one(path: Path, write_spec: Path | None, topics: Sequence[str], only: Sequence[str], json: bool) -> None:
     from robocache_ros.bags.describe import describe
+    from robocache_ros.bags.reader import UNCHECKED
     from robocache_ros.cli.output import tables
 
     described = describe(path)
+    warnings: tuple[str, ...] = ()
     if write_spec:
-        from robocache_ros.bags.suggest.first_spec import suggest_spec
+        from robocache_ros.bags.suggest.first_spec import first_spec
 
-        text = suggest_spec(described)
+        text, warnings = first_spec(described, topics, only)
     if json:
         from robocache_ros.cli.output.recording_facts import facts
 
         if write_spec:
             _write(write_spec, text)
-        print_document("info", {"recordings": [facts(described)], "wrote": write_spec})
+        print_document("info", {"recordings": [facts(described)], "wrote": write_spec, "warnings": warnings})
         return
     tables.show(tables.bag_table(described))
     if described.frames:
         tables.show(tables.frame_table(described.frames))
     tables.show_notes(described.notes)
-    tables.say(f"integrity: {described.integrity}")
+    if described.integrity != UNCHECKED:  # most recordings have no checksums, which needs no action
+        tables.say(f"integrity: {described.integrity}")
     if write_spec:
         _write(write_spec, text)
-        tables.say(f"wrote {write_spec}; next: robocache export {path} --spec {write_spec} --out DIR")
+        tables.show_notes(warnings)
+        paths = f"{shlex.quote(str(path))} --spec {shlex.quote(str(write_spec))}"
+        tables.say(f"wrote {printable(write_spec, 200)}; next: robocache export {printable(paths, 600)} --out DIR")
 
 
 def _overview(paths: Sequence[Path], json: bool) -> None:
@@ -82,7 +101,8 @@ def _overview(paths: Sequence[Path], json: bool) -> None:
             errors += lines_of(error)
             rows.append({"path": path, "error": str(error)})
     if json:
-        print_document("info", {"recordings": rows, "wrote": None}, exit_code=int(bool(errors)), errors=errors)
+        document = {"recordings": rows, "wrote": None, "warnings": ()}
+        print_document("info", document, exit_code=int(bool(errors)), errors=errors)
     else:
         tables.show(tables.overview_table(rows))
         for line in errors:

@@ -134,6 +134,7 @@ class DeviceClock:
     _last: Point | None = None  # stamp and arrival of the newest sample
     _slow_ns: int | None = None  # since this arrival, every sample was late by more than JUMP_NS
     _odd: int = 0  # samples in a row beyond a jump
+    _counts_for: DeviceClock | None = None
 
     @property
     def offset_ns(self) -> int | None:
@@ -144,6 +145,10 @@ class DeviceClock:
     def skew_ppm(self) -> float:
         """How much faster the host's clock runs than the device's."""
         return self.line.skew_ppm if self.line else 0.0
+
+    def another(self) -> DeviceClock:
+        """A clock for other samples, whose jumps this one counts too."""
+        return DeviceClock(_counts_for=self)
 
     def restart(self) -> None:
         """Discard all samples: the host's clock has jumped."""
@@ -160,6 +165,8 @@ class DeviceClock:
         """
         if self._last and self._jumped(stamp_ns, arrival_ns):
             self.jumps += 1
+            if self._counts_for:
+                self._counts_for.jumps += 1
             self.restart()
         if self._last and self.line and (self._odd or stamp_ns <= self._last[0]):
             if stamp_ns > self._last[0]:

@@ -103,7 +103,7 @@ class FusionEngine:
             self.reset(f"the clock jumped back by {(self._now_ns - arrival_ns) / 1e9:.3f} s")
             self._now_ns = arrival_ns
         entry = self._streams[stream]
-        stamp_ns = entry.time_ns(stamp_ns, arrival_ns)
+        stamp_ns = entry.time_ns(stamp_ns, arrival_ns, value)
         if stamp_ns is None:
             return Outcome.UNSTAMPED
         if abs(stamp_ns - arrival_ns) > entry.skew_ns:

@@ -71,14 +71,19 @@ class StreamSamples:
         """
         return {"overrun": self.overrun, "corrupt": self.corrupt, "too_slow": self.too_slow}
 
-    def time_ns(self, stamp_ns: int | None, arrival_ns: int) -> int | None:
+    def time_ns(self, stamp_ns: int | None, arrival_ns: int, value: Any) -> int | None:
         """A sample's time by the spec's `stamp`, before `latency_ms`; None if a required stamp is not set."""
         # ROS marks a stamp that was never set with time zero.
         if self.by_arrival or (not stamp_ns and self.spec.stamp == "header_or_receive"):
             return arrival_ns
         if not stamp_ns:
             return None
-        return self.clock.translate(stamp_ns, arrival_ns) if self.clock else stamp_ns
+        clock = self.clock_of(value)
+        return clock.translate(stamp_ns, arrival_ns) if clock else stamp_ns
+
+    def clock_of(self, _value: Any) -> DeviceClock | None:
+        """The clock that translates the stamp of a value; None if stamps are used as they are."""
+        return self.clock
 
     def add(self, backend: Backend, stamp_ns: int, arrival_ns: int, value: Any) -> bool:
         """Add a sample; returns False if a sample with this stamp exists (the first one is kept)."""

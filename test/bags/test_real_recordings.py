@@ -130,14 +130,15 @@ def test_stamps_by_the_log_s_clock_are_used_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIFTED)
 @pytest.mark.parametrize("visibility", ["ideal", "deployed"])
-def test_no_frame_of_a_simulated_or_old_recording_is_late_or_skewed(name: str, visibility: str) -> None:
+def test_few_messages_of_a_simulated_or_old_recording_are_late_and_none_is_skewed(name: str, visibility: str) -> None:
     path = Path(FOLDER or "") / name
     with Bag(path) as bag:
         run = BagRun(bag, load_spec(yaml.safe_load(suggest_spec(describe(path)))), visibility=visibility)
         frames = list(run.frames())
 
     counts = sum(run.counters.values(), Counter())
-    assert (counts["late"], counts["skewed"], counts["unstamped"]) == (0, 0, 0)
+    assert counts["late"] <= 0.01 * counts["received"]  # `delay_ms` covers 99 % of the messages
+    assert (counts["skewed"], counts["unstamped"]) == (0, 0)
     rows = [number for number, stream in enumerate(run.spec.streams) if stream.stamp == "header"]
     assert np.concatenate([part.valid for part in frames])[:, rows].all(axis=1).mean() > 0.98
 

@@ -73,7 +73,7 @@ def test_the_first_spec_loads_and_exports_at_once(robocache: Callable[..., Finis
     assert spec.delay_ms == 60  # above the 48 ms of a camera; the cloud, with 77 ms, is left out
     assert spec.stream("panda_position").names == tuple(f"panda_joint{k}" for k in range(1, 8))
     assert spec.stream("ee_orientation").align == "slerp"
-    assert spec.stream("command").role == "action"
+    assert spec.stream("panda_command").role == "action"
     assert spec.stream("front").rate_hz == 30
     result = robocache("export", BAG, "--spec", first, "--out", tmp_path / "out", "--media", "none")
     assert result.code == 0, result.err

@@ -19,16 +19,34 @@ FEW = 0.1  # maximum share of unusable stamps
 
 
 class Times(NamedTuple):
-    """The messages of a topic in log order. An invalid stamp is -1."""
+    """The messages of a topic in log order. An invalid stamp is -1.
+
+    publishers: which publisher of the topic sent a message; None: there is one. The publishers of /tf stamp their
+    transforms by rules of their own, so that its stamps are judged by publisher.
+    """
 
     logs_ns: Int64  # (M,)
     stamps_ns: Int64  # (M,)
+    publishers: Int64 | None = None  # (M,)
 
     @property
     def set_ones(self) -> Times:
         """Return the messages whose stamps are valid and set."""
-        known = self.stamps_ns > 0
-        return Times(self.logs_ns[known], self.stamps_ns[known])
+        return self.where(self.stamps_ns > 0)
+
+    def where(self, chosen: NDArray[np.bool_] | slice) -> Times:
+        """Return some of the messages."""
+        of = None if self.publishers is None else self.publishers[chosen]
+        return Times(self.logs_ns[chosen], self.stamps_ns[chosen], of)
+
+    def by_publisher(self) -> list[Times]:
+        """Return the messages of each publisher, in the order of their first messages."""
+        if self.publishers is None:
+            return [self]
+        _, first = np.unique(self.publishers, return_index=True)
+        return [
+            self.where(self.publishers == self.publishers[index])._replace(publishers=None) for index in sorted(first)
+        ]
 
 
 class Clock(NamedTuple):

@@ -139,7 +139,7 @@ class Timeline:
         jumps = f"; the time jumps {count} time{'s' if count > 1 else ''}, and the timeline restarts" if count else ""
         return (
             f"the timeline follows {whose}, {difference(self.offset_ns)} the log times, at {self.rate:.5f} of their "
-            f"rate; arrivals are converted to it {how}{jumps}"
+            f"rate; arrivals are converted to it {how}{jumps}; nothing needs to be set"
         )
 
     def to_dict(self) -> dict[str, Any]:

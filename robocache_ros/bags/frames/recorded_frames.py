@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from robocache_ros.bags.clocks.stamp_clock import Clock, clock_of
+from robocache_ros.bags.clocks.timeline import Timeline
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.decode.payloads import DecodeError
 from robocache_ros.decode.transforms import Transform, read_transforms
@@ -15,6 +18,7 @@ from robocache_ros.spec import TF_STATIC, TF_TYPE
 
 MAX_FRAMES = 1024
 MAX_TRANSFORMS = 200_000  # maximum number to process: 100 s of a robot with 40 frames at 50 Hz
+ON_TIMELINE = Clock("timeline")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class FrameInfo:
         moves: whether the pose changes.
         rate_hz, period_ms: mean rate and median interval; 0 if `is_static`, or for a single transform.
         parents: number of different consecutive parents; 1 if the parent never changes.
+        clock: the clock of its stamps.
+        delays_ms: arrival - stamp of its transforms on the timeline; None if not known.
     """
 
     parent: str
@@ -38,24 +44,30 @@ class FrameInfo:
     rate_hz: float
     period_ms: float
     parents: int
+    clock: Clock = field(default=ON_TIMELINE)
+    delays_ms: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
 
 class _Frame:
     def __init__(self, topic: str, first: Transform) -> None:
         self.topic, self.first, self.last = topic, first, first
         self.moves, self.parents = False, 1
-        self.times = array("q")
+        self.times, self.stamps, self.logs = array("q"), array("q"), array("q")
 
     def add(self, transform: Transform, log_ns: int) -> None:
         self.moves = self.moves or transform[2:4] != self.first[2:4]
         self.parents += transform.parent != self.last.parent
         self.last = transform
         self.times.append(transform.stamp_ns or log_ns)
+        self.stamps.append(transform.stamp_ns)
+        self.logs.append(log_ns)
 
-    def info(self) -> FrameInfo:
+    def info(self, timeline: Timeline) -> FrameInfo:
         times = np.unique(np.array(self.times, np.int64))
         static = self.topic == TF_STATIC
         timed = len(times) > 1 and not static
+        stamps, arrivals = np.array(self.stamps, np.int64), timeline.arrivals(np.array(self.logs, np.int64))
+        clock = clock_of(arrivals, stamps)
         return FrameInfo(
             parent=self.last.parent,
             topic=self.topic,
@@ -65,6 +77,8 @@ class _Frame:
             rate_hz=(len(times) - 1) * 1e9 / float(times[-1] - times[0]) if timed else 0.0,
             period_ms=float(np.median(np.diff(times))) / 1e6 if timed else 0.0,
             parents=self.parents,
+            clock=ON_TIMELINE if static else clock,
+            delays_ms=(arrivals - stamps) / 1e6 if timed and clock.kind == "timeline" else None,
         )
 
 
@@ -104,9 +118,9 @@ class FrameRecorder:
             if frame.topic == message.topic:
                 frame.add(transform, message.log_ns)
 
-    def frames(self) -> dict[str, FrameInfo]:
+    def frames(self, timeline: Timeline) -> dict[str, FrameInfo]:
         """Return the frames that have a parent, by name."""
-        return {name: frame.info() for name, frame in self._frames.items()}
+        return {name: frame.info(timeline) for name, frame in self._frames.items()}
 
 
 def upwards(frames: Mapping[str, FrameInfo], frame: str) -> list[str]:

@@ -35,10 +35,11 @@ def _recorded_size(info: BagInfo, stream: SuggestedStream) -> tuple[int, int] | 
     if "image" not in stream.keys:
         return None
     message = info.topics[stream.keys["topic"]].messages[0]
-    return None if _is_depth(message) else image_size(message)
+    return None if is_depth(message) else image_size(message)
 
 
-def _is_depth(message: Any) -> bool:
+def is_depth(message: Any) -> bool:
+    """Whether an image has distances rather than colours."""
     return getattr(message, "encoding", "") in _DEPTH_ENCODINGS or "compressedDepth" in getattr(message, "format", "")
 
 
@@ -46,8 +47,8 @@ def _resized(stream: SuggestedStream, recorded: tuple[int, int], height: int, wi
     rows = min(recorded[0], max(1, round(recorded[1] * height / width)))
     columns = min(recorded[1], max(1, round(recorded[0] * width / height)))
     image: dict[str, Any] = {"size": [height, width]}
-    remark = f"{stream.remark}; {_WHY}"
+    remark = f"{stream.remarks[0]}; {_WHY}"
     if (rows, columns) != recorded:
         image["crop"] = [(recorded[0] - rows) // 2, (recorded[1] - columns) // 2, rows, columns]
         remark += "; cropped to its aspect ratio"
-    return replace(stream, keys={**stream.keys, "image": image}, remark=remark)
+    return replace(stream, keys={**stream.keys, "image": image}, remarks=(remark,))

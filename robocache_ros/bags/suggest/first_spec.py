@@ -1,27 +1,39 @@
-"""Generates a first fusion spec: all topics that can be fused, with limits from the measured rate and delay."""
+"""Generates a first fusion spec: the topics that a policy can use, with limits from what was measured."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
-from robocache_ros.alignments import alignment
+from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
-from robocache_ros.bags.suggest.common_size import with_common_size
+from robocache_ros.bags.suggest.columns import (
+    Column,
+    angle_unit,
+    in_each_message,
+    is_rounded,
+    offset_of,
+    read_columns,
+    readable,
+    shown,
+    usable_columns,
+)
+from robocache_ros.bags.suggest.common_size import is_depth, with_common_size
 from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
-from robocache_ros.bags.suggest.silence import hold_where_silent
-from robocache_ros.bags.suggest.slow_clouds import without_slow_clouds
-from robocache_ros.bags.suggest.spec_text import SuggestedStream, lines_of, tens
+from robocache_ros.bags.suggest.spec_text import MAX_NAME, SuggestedStream, as_name, lines_of, unique_names
 from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
 from robocache_ros.bags.suggest.suggested_poses import suggested_poses
+from robocache_ros.bags.suggest.timing import delay_ms, limits, short_episodes, tens, with_times
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.types import parse_path
 from robocache_ros.decode.decoder import nearest_header
@@ -29,11 +41,17 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, VIDEO_TYPES, load_spec
 
 ACTION_WORDS = ("command", "cmd", "action", "target", "goal", "setpoint", "desired", "leader")
+CONTROL = re.compile(r"(^|_)controll?(s|er|ers)?(_|$)")  # of the last part of a topic
+MEASURED = re.compile(r"(^|_)(state|states|status|mode|modes|odom|odometry|feedback|diagnostics|statistics|info)(_|$)")
 GENERIC = {
     *("joint_states", "image_raw", "image", "image_rect", "color", "compressed", "compressedDepth", "points", "data"),
     *("pose", "twist", "wrench", "imu", "odom"),
 }
+VAGUE = re.compile(
+    r"^(data|state|states|status|commands?|cmd|values?|output|input|raw|feedback|setpoints?|controls?|position|velocity)$"
+)
 SLIDING_WORDS = ("finger", "gripper", "prismatic", "slide", "lift", "linear")  # joints that may not be in rad
+LARGEST_RAD = 4 * math.pi  # larger values of joints may be degrees or the ticks of a servo
 SPARSE_HZ = 0.5  # a topic with a lower rate is an event, not a stream
 FEW_MESSAGES = 2  # a topic with fewer messages is also an event
 SLOWEST_HZ = 0.01  # lowest rate in a spec; one wrong stamp can reduce the measured rate
@@ -41,54 +59,201 @@ MIN_SHARE = 0.15  # a topic with messages in a smaller share of the recording is
 IMAGE_HEIGHT = 240  # larger images are scaled down to it
 MAX_SIDE = 4096  # maximum side of an image
 GRID = 64  # voxels along the longest side
+KINDS = ("actions", "clouds", "images", "joints", "numbers", "poses")  # of streams, for `only`
+CONTROLLER_STATES = re.compile(r"^control_msgs/msg/.*State(Stamped)?$|/JointTrajectoryControllerState$")
 _OFFSET = "the offset is subtracted before values become float32, whose steps would be coarse"
 _SCALARS = re.compile(r"^std_msgs/msg/(Float|U?Int)(8|16|32|64)(MultiArray)?$|^std_msgs/msg/Bool$")
 
 
+class FirstSpec(NamedTuple):
+    """A suggested spec: its YAML text, and what the user should know before an export."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
 def suggest_spec(info: BagInfo) -> str:
     """Return the YAML text of a valid spec for the recording; RoboCacheError if no topic can be fused."""
-    streams: list[SuggestedStream] = []
+    return first_spec(info).text
+
+
+def first_spec(info: BagInfo, topics: Sequence[str] = (), only: Sequence[str] = ()) -> FirstSpec:
+    """Return a valid spec for the recording.
+
+    Args:
+        info: the recording.
+        topics: names of topics or globs such as `/arm/*`; empty: all topics.
+        only: kinds of streams, of KINDS; empty: all kinds.
+
+    Errors:
+        RoboCacheError: no topic can be fused, or none is chosen.
+    """
+    _check_choice(info, topics, only)
+    found: list[SuggestedStream] = []
     left_out = []
     for name, topic in info.topics.items():
-        found, why = _streams_of(info, name, topic)
-        streams += found
+        if topics and not any(fnmatchcase(name, glob) for glob in topics):
+            continue
+        streams, why = _streams_of(info, name, topic, chosen=bool(topics))
+        found += streams
         if why:
-            left_out.append(f"{name} ({topic.stats.type}): {why}")
+            left_out.append(_line(name, topic, why))
+    columns = read_columns(info, found)
+    warnings = []
+    streams, useless = _refined(info, found, columns, constants=False)
+    if not streams and found:
+        streams, useless = _refined(info, found, columns, constants=True)
+        if streams:
+            warnings.append("no value changes in this recording, so it does not show which ones a policy can use")
+    streams = [stream for stream in streams if not only or _kind(stream) in only]
     if not streams:
-        raise RoboCacheError(_nothing(info))
-    hold_where_silent(info, streams)
-    streams = without_slow_clouds(info, with_common_size(info, streams))
-    text = "\n".join(lines_of(info, streams, left_out)) + "\n"
+        raise RoboCacheError(_nothing(info, only, found))
+    streams = unique_names(with_common_size(info, streams))
+    streams, longest = with_times(info, streams)
+    warnings += filter(None, [short_episodes(info, streams), _without_observation(streams)])
+    delay = delay_ms(longest.ms)
+    source = f" ({printable(longest.topic, 80)})" if longest.topic else ""
+    why = f"Nearly all values arrive within {longest.ms:.0f} ms of their time{source}, except where a stream is held."
+    text = "\n".join(lines_of(info, streams, [*left_out, *useless], warnings, (delay, why))) + "\n"
     load_spec(yaml.safe_load(text))  # a suggested spec must load
-    return text
+    return FirstSpec(text, tuple(warnings))
 
 
-def _nothing(info: BagInfo) -> str:
+def _check_choice(info: BagInfo, topics: Sequence[str], only: Sequence[str]) -> None:
+    for kind in only:
+        if kind not in KINDS:
+            raise RoboCacheError(f"--only: {printable(kind, 40)!r} is not one of {', '.join(KINDS)}; use one of them")
+    for glob in topics:
+        if not any(fnmatchcase(name, glob) for name in info.topics):
+            near = get_close_matches(glob, info.topics, n=1, cutoff=0.5)
+            hint = f"did you mean {printable(near[0], 60)}?" if near else "`robocache info` lists its topics"
+            raise RoboCacheError(f"--topics: the recording has no topic {printable(glob, 60)}; {hint}")
+
+
+def _line(name: str, topic: TopicInfo, why: str) -> str:
+    return f"{printable(name, 120)} ({printable(topic.stats.type, 80)}): {why}"
+
+
+def _kind(stream: SuggestedStream) -> str:
+    keys = stream.keys
+    if keys.get("role") == "action":
+        return "actions"
+    if "voxels" in keys:
+        return "clouds"
+    if keys["type"] in IMAGE_TYPES or keys["type"] in VIDEO_TYPES:
+        return "images"
+    if keys["type"] == JOINT_TYPE:
+        return "joints"
+    vectors = [what for _, what, _ in VECTORS.get(keys["type"], ())]
+    return "poses" if "frames" in keys or "position" in vectors else "numbers"
+
+
+def _without_observation(streams: Sequence[SuggestedStream]) -> str:
+    if all(stream.keys.get("role") == "action" for stream in streams if not stream.left_out):
+        return "every stream is an action, so a policy has nothing to observe; record sensors too, or change a `role`"
+    return ""
+
+
+def _nothing(info: BagInfo, only: Sequence[str], found: Sequence[SuggestedStream]) -> str:
     """Describe in one line why a recording has no stream."""
-    where, counts = printable(info.path, 80), [topic.stats.count for topic in info.topics.values()]
+    where = printable(info.path, 80)
+    counts = [topic.stats.count for topic in info.topics.values() if topic.stats.count]
+    if only and found:
+        return f"{where}: no stream is of the kind {', '.join(only)}; leave out --only"
     topics = f"{len(counts)} topic{'s' if len(counts) > 1 else ''}"
     if max(counts, default=0) < FEW_MESSAGES:
         each = f"{max(counts)} message{'s' if max(counts) > 1 else ''} {'each' if len(counts) > 1 else 'in it'}"
         return f"{where}: no topic has enough messages to be a stream ({topics}, {each}); record for longer"
-    kinds = Counter(topic.stats.type.split("/")[-1] for topic in info.topics.values())
-    shown = printable(", ".join(kind for kind, _ in kinds.most_common(2)), 40)
-    return f"{where}: has no topic that can be fused ({topics}: {shown}); record numbers or images"
+    kinds = Counter(topic.stats.type.split("/")[-1] for topic in info.topics.values() if topic.stats.count)
+    names = printable(", ".join(kind for kind, _ in kinds.most_common(2)), 40)
+    return f"{where}: has no topic that can be fused ({topics}: {names}); record numbers or images"
 
 
-def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
+def _refined(
+    info: BagInfo, streams: Sequence[SuggestedStream], columns: Sequence[Sequence[Column]], *, constants: bool
+) -> tuple[list[SuggestedStream], list[str]]:
+    """Return the streams with the columns that a policy can use, and lines that name the others.
+
+    Args:
+        info: the recording.
+        streams: one per topic and field.
+        columns: of each stream, in the whole recording; empty for images, clouds and poses.
+        constants: whether columns that never change are used.
+    """
+    found: list[SuggestedStream] = []
+    useless: dict[str, dict[str, list[str]]] = {}  # topic -> reason -> labels
+    for stream, values in zip(streams, columns, strict=True):
+        name = stream.keys["topic"]
+        parts = [stream]
+        if values:
+            kept, reasons = usable_columns(stream, values, constants=constants)
+            for reason, labels in reasons.items():
+                field = f"{stream.keys['field']} of " if "names" in stream.keys else ""
+                useless.setdefault(name, {}).setdefault(reason, []).extend(f"{field}{label}" for label in labels)
+            parts = _with_columns(stream, values, kept) if kept else []
+        for part in parts:
+            if problem := readable(info, part):
+                useless.setdefault(name, {}).setdefault(printable(problem, 120), []).append(part.name)
+            else:
+                found.append(part)
+    return found, [_line(name, info.topics[name], shown(reasons)) for name, reasons in useless.items()]
+
+
+def _with_columns(
+    stream: SuggestedStream, all_columns: Sequence[Column], kept: Sequence[Column]
+) -> list[SuggestedStream]:
+    """Return a stream of the columns that are kept, and one for each unit of those that are angles that wrap around."""
+    keys, columns = stream.keys, list(kept)
+    if "names" in keys:
+        with_unit = keys["field"] != "position" or all(max(-c.low, c.high) <= LARGEST_RAD for c in kept)
+        keys = {**keys, "names": [column.label for column in kept]}
+        return [replace(stream, keys=keys if with_unit else {k: v for k, v in keys.items() if k != "unit"})]
+    found = []
+    for unit in ("deg", "rad") if keys["align"] == "linear" else ():
+        alike = {in_each_message(column.path) for column in columns if angle_unit(column) == unit}
+        angles = [column for column in columns if in_each_message(column.path) in alike]
+        if angles:
+            columns = [column for column in columns if column not in angles]
+            last = as_name(angles[0].path.rpartition(".")[2]) if len(angles) == 1 else "angles"
+            name = stream.name if last in stream.name else f"{stream.name}_{last}"
+            remark = "an angle that wraps around"
+            made = _of_columns(stream, angles)
+            keys_of = {key: value for key, value in made.keys.items() if key != "offset"}
+            found.append(replace(made, name=name, keys={**keys_of, "align": "angle", "unit": unit}, remarks=(remark,)))
+    if not columns:
+        return found
+    rest = stream if len(columns) == len(all_columns) else _of_columns(stream, columns)
+    offset = [] if stream.is_quaternion else [offset_of(column) for column in columns]
+    if any(offset) or (offset and any(is_rounded(column.path) for column in columns)):
+        rest = replace(rest, keys={**rest.keys, "offset": offset}, remarks=(*rest.remarks, _OFFSET))
+    return [rest, *found]
+
+
+def _of_columns(stream: SuggestedStream, columns: Sequence[Column]) -> SuggestedStream:
+    paths = [column.path for column in columns]
+    field = paths[0] if len(paths) == 1 else paths
+    keys = {**stream.keys, "field": field, "dim": len(paths)}
+    order = ("topic", "type", "stamp", "field", "dim")
+    return replace(stream, keys={**{key: keys[key] for key in order if key in keys}, **keys})
+
+
+def _streams_of(info: BagInfo, name: str, topic: TopicInfo, *, chosen: bool) -> tuple[list[SuggestedStream], str]:
     stats, kind = topic.stats, topic.stats.type
     reason = next((text for start, text in NO_STREAMS.items() if kind.startswith(start)), "")
     if reason:
         return [], reason
     if kind == TF_TYPE:
         poses, reason = suggested_poses(info.frames, name)
-        return [replace(pose, keys=_keys(name, topic, pose.keys)) for pose in poses], reason
-    if not topic.messages:
-        return [], "the type is not known, and the recording does not define it (an mcap file would)"
+        # Each pose has the `stamp` of its own transforms.
+        return [replace(pose, keys=_keys(name, topic, pose.keys, stamp="")) for pose in poses], reason
+    if not stats.count:
+        return [], "no messages"
     seconds = (stats.stop_ns - stats.start_ns) / 1e9
     if stats.count < FEW_MESSAGES or stats.rate_hz < SPARSE_HZ or seconds < MIN_SHARE * info.duration_s:
         messages = f"{stats.count} message{'s' if stats.count > 1 else ''} only"
         return [], f"{messages}, in {seconds:.1f} s of the recording: an event, not a stream"
+    if not topic.messages:
+        return [], "the type is not known, and the recording does not define it (an mcap file would)"
     if kind == JOINT_TYPE:
         streams = [stream for names in _joint_sets(topic) for stream in _joints(name, topic, names)]
         return streams, "" if streams else "no message has joint names, each with a value"
@@ -100,10 +265,21 @@ def _streams_of(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[Sugges
         cloud = _cloud(name, topic)
         return ([cloud], "") if cloud else ([], "no finite x, y, z in it")
     if kind in VECTORS:
-        return [_vector(name, topic, *field) for field in VECTORS[kind] if _is_used(topic, field[0])], ""
+        unused = [field for field, _, _ in VECTORS[kind] if not _is_used(topic, field)]
+        streams = [_vector(name, topic, *field) for field in VECTORS[kind] if field[0] not in unused]
+        return streams, f"{', '.join(unused)} is 0, 0, 0, 0, which is no orientation" if unused else ""
     if _SCALARS.match(kind):
         return _array(name, topic)
+    if CONTROLLER_STATES.search(kind) and not chosen and (joints := _joint_topic(info)):
+        how = f"--topics {printable(name, 80)} proposes it"
+        return [], f"the state of a controller, whose joints are in {joints}; {how}"
     return _custom(info, name, topic)
+
+
+def _joint_topic(info: BagInfo) -> str:
+    """Return a topic of joint states that is a stream; empty if there is none."""
+    topics = (n for n, t in info.topics.items() if t.stats.type == JOINT_TYPE and t.stats.rate_hz >= SPARSE_HZ)
+    return printable(next(topics, ""), 80)
 
 
 def _custom(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
@@ -115,22 +291,24 @@ def _custom(info: BagInfo, name: str, topic: TopicInfo) -> tuple[list[SuggestedS
     found, others = numeric_fields(message, topic.messages)
     streams = []
     for field in found:
-        smooth = field.is_smooth and not _is_action(name)
+        smooth = field.is_float and not _is_action(name)
         align = "hold" if not smooth else "slerp" if field.is_quaternion else "linear"
         keys: dict[str, Any] = {"field": field.path, "dim": field.dim, **_limits(topic, align)}
         if nearest_header(message, parse_path(field.paths[0])) != ("header",):
             keys["stamp"] = "receive"
-        if offset := field.offset:
-            keys["offset"] = offset
         if unit := UNITS.get((topic.stats.type, field.paths[0])):
             keys["unit"] = unit
-        part = re.sub(r"[^a-z0-9]+", "_", field.name.lower()).strip("_")
+        part = as_name(field.name)
         part = f"_{part}" if part and part != "data" and part not in _base(name) else ""
-        streams.append(SuggestedStream(f"{_base(name)}{part}", _keys(name, topic, keys), _OFFSET if offset else ""))
-    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-    left_out = f"its fields {', '.join(others[:6])}{more}" if others else ""
+        part = part or ("" if field.is_float or len(found) == 1 else "_states")
+        streams.append(
+            SuggestedStream(
+                f"{_base(name)}{part}"[:MAX_NAME], _keys(name, topic, keys), is_quaternion=field.is_quaternion
+            )
+        )
+    left_out = f"its fields {', '.join(others)}" if others else ""
     if not streams:
-        return [], left_out or "it has no number"
+        return [], left_out or "it has no number that is a measurement"
     return streams, left_out
 
 
@@ -142,15 +320,13 @@ def _joint_sets(topic: TopicInfo) -> list[list[str]]:
 
 def _joints(name: str, topic: TopicInfo, joints: list[str]) -> Iterator[SuggestedStream]:
     messages = [message for message in topic.messages if set(message.name) == set(joints)]
+    largest = max((float(np.abs(np.nan_to_num(m.position)).max(initial=0.0)) for m in messages), default=0.0)
+    angles = not any(word in joint.lower() for joint in joints for word in SLIDING_WORDS) and largest <= LARGEST_RAD
     for field, unit in (("position", "rad"), ("velocity", "rad/s"), ("effort", "N m")):
         values = [np.asarray(getattr(m, field)) for m in messages]
         if all(len(v) == len(m.name) for v, m in zip(values, messages, strict=True)):
-            if field != "position" and not any(v.any() for v in values):
-                continue  # zeros: the driver does not measure this quantity
-            if not all(np.isfinite(v).all() for v in values):
-                continue  # NaN: not measured either
-            angles = not any(word in joint.lower() for joint in joints for word in SLIDING_WORDS)
-            keys = {"field": field, "names": joints, **_limits(topic, "linear"), **({"unit": unit} if angles else {})}
+            align = "hold" if _is_action(name) else "linear"  # a command is in effect until the next one
+            keys = {"field": field, "names": joints, **_limits(topic, align), **({"unit": unit} if angles else {})}
             yield SuggestedStream(f"{_base(name)}_{field}", _keys(name, topic, keys))
 
 
@@ -158,12 +334,12 @@ def _vector(name: str, topic: TopicInfo, field: str, what: str, unit: str) -> Su
     base = re.sub(r"_?(pose|twist|wrench|odometry|odom|transform)$", "", _base(name)) or _base(name)
     action = _is_action(name)
     align = "hold" if action else "slerp" if what == "orientation" else "linear"
-    keys: dict[str, Any] = {"field": field, **_limits(topic, align)}
+    keys: dict[str, Any] = {"field": field, "dim": 4 if what == "orientation" else 3, **_limits(topic, align)}
     if topic.stats.clock.kind == "none":
         keys["stamp"] = "receive"
     if unit:
         keys["unit"] = unit
-    return SuggestedStream(f"{base}_{what}", _keys(name, topic, keys))
+    return SuggestedStream(f"{base}_{what}", _keys(name, topic, keys), is_quaternion=what == "orientation")
 
 
 def _array(name: str, topic: TopicInfo) -> tuple[list[SuggestedStream], str]:
@@ -180,13 +356,14 @@ def _image(name: str, topic: TopicInfo) -> SuggestedStream:
     height, width = image_size(topic.messages[0]) or (224, 224)
     scale = min(1.0, IMAGE_HEIGHT / height, MAX_SIDE / max(height, width))
     size = [height, width] if scale == 1 else [max(2, 2 * round(side * scale / 2)) for side in (height, width)]
-    keys = {"image": {"size": size}, **_limits(topic, "hold")}
-    return SuggestedStream(_base(name), _keys(name, topic, keys), f"{width}x{height} in the recording")
+    depth = is_depth(topic.messages[0])
+    keys = {"image": {"size": size}, **_limits(topic, "nearest" if depth else "hold")}
+    return SuggestedStream(_base(name), _keys(name, topic, keys), (f"{width}x{height} in the recording",))
 
 
 def _video(name: str, topic: TopicInfo) -> SuggestedStream:
     remark = "as large as in the recording; image: {size: [height, width]} makes it smaller"
-    return SuggestedStream(_base(name), _keys(name, topic, _limits(topic, "hold")), remark)
+    return SuggestedStream(_base(name), _keys(name, topic, _limits(topic, "hold")), (remark,))
 
 
 def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:
@@ -204,23 +381,30 @@ def _cloud(name: str, topic: TopicInfo) -> SuggestedStream | None:
     return SuggestedStream(
         base if "point" in base else f"{base}_voxels",
         _keys(name, topic, {"voxels": grid, **_limits(topic, "hold")}),
-        remark,
+        (remark,),
     )
 
 
-def _keys(name: str, topic: TopicInfo, keys: dict[str, Any]) -> dict[str, Any]:
+def _keys(name: str, topic: TopicInfo, keys: dict[str, Any], stamp: str | None = None) -> dict[str, Any]:
     role = {"role": "action"} if _is_action(name) else {}
-    if topic.stats.clock.stamp:
-        keys = {"stamp": topic.stats.clock.stamp, **keys}
-    return {"topic": name, "type": topic.stats.type, **keys, "rate_hz": _nominal_hz(topic), **role}
+    stamp = topic.stats.clock.stamp if stamp is None else stamp
+    if stamp:
+        keys = {"stamp": stamp, **keys}
+    skew = {}
+    if topic.stats.clock.kind == "timeline" and (late_ms := topic.stats.delay_ms(0.99)) > LIMIT_NS / 1e6:
+        skew = {"max_skew_ms": tens(2 * late_ms)}  # stamped by the data that it was computed from
+    return {"topic": name, "type": topic.stats.type, **keys, **skew, "rate_hz": _nominal_hz(topic), **role}
 
 
 def _limits(topic: TopicInfo, align: str) -> dict[str, Any]:
-    """Return limits, in tens of ms: interpolate over a few lost samples, hold for a few more periods."""
+    """Return limits from the rate; of a topic with bursts, from the time between them."""
+    intervals = topic.stats.intervals_ms
+    between = float(np.quantile(intervals, 0.95)) if len(intervals) else 0.0
     period = 1000 / _nominal_hz(topic)
-    if alignment(align).blends:
-        return {"align": align, "max_gap_ms": tens(max(4 * period, 20)), "max_age_ms": tens(max(6 * period, 50))}
-    return {"align": align, "max_age_ms": tens(max(3 * period, 50))}
+    return limits(between if between > BURSTS * period else period, align)
+
+
+BURSTS = 5.0  # in a topic with bursts, one interval in twenty is longer than this many mean periods
 
 
 def _nominal_hz(topic: TopicInfo) -> float:
@@ -239,9 +423,24 @@ def _is_used(topic: TopicInfo, path: str) -> bool:
 
 
 def _is_action(name: str) -> bool:
-    return any(word in name.lower() for word in ACTION_WORDS)
+    """Whether the name of a topic is that of a command, and not that of the state of a controller."""
+    lower = name.lower()
+    if any(word in lower for word in ACTION_WORDS):
+        return not MEASURED.search(_last(lower)) or any(word in _last(lower) for word in ACTION_WORDS)
+    return bool(CONTROL.search(_last(lower))) and not MEASURED.search(_last(lower))
+
+
+def _last(name: str) -> str:
+    parts = [part for part in name.strip("/").split("/") if part not in ("data", "value", "values")]
+    return parts[-1] if parts else name
 
 
 def _base(name: str) -> str:
-    parts = [part for part in name.strip("/").split("/") if part not in GENERIC] or name.strip("/").split("/")
-    return re.sub(r"[^a-z0-9_]", "_", parts[-1].lower()).lstrip("_0123456789") or "stream"
+    """Return a name for the streams of a topic: its last part, with the one before it where the last is vague."""
+    every = name.strip("/").split("/")
+    parts = [part for part in every if part not in GENERIC] or every[:1]
+    last = as_name(parts[-1])
+    at = every.index(parts[-1])
+    if VAGUE.match(last) and at:
+        last = f"{as_name(every[at - 1])}_{last}"
+    return last.lstrip("_0123456789") or "stream"

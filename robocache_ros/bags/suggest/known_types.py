@@ -14,6 +14,10 @@ VECTORS = {  # type -> (path, quantity, unit); quaternions use spherical interpo
         ("transform.rotation", "orientation", ""),
     ),
     "geometry_msgs/msg/TwistStamped": (("twist.linear", "linear", "m/s"), ("twist.angular", "angular", "rad/s")),
+    "geometry_msgs/msg/TwistWithCovarianceStamped": (
+        ("twist.twist.linear", "linear", "m/s"),
+        ("twist.twist.angular", "angular", "rad/s"),
+    ),
     "geometry_msgs/msg/Twist": (("linear", "linear", "m/s"), ("angular", "angular", "rad/s")),
     "geometry_msgs/msg/WrenchStamped": (("wrench.force", "force", "N"), ("wrench.torque", "torque", "N m")),
     "nav_msgs/msg/Odometry": (
@@ -35,4 +39,9 @@ UNITS = {  # (type, field) -> unit, for types whose fields are detected generica
     ("sensor_msgs/msg/Illuminance", "illuminance"): "lx",
     ("sensor_msgs/msg/Range", "range"): "m",
     ("sensor_msgs/msg/LaserScan", "ranges"): "m",
+}
+MEASURED_FIELDS = {  # type -> the fields that are measured; the others describe the sensor
+    "sensor_msgs/msg/LaserScan": ("ranges", "intensities"),
+    "sensor_msgs/msg/Range": ("range",),
+    "sensor_msgs/msg/NavSatFix": ("latitude", "longitude", "altitude"),
 }

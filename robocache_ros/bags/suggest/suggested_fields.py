@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robocache_ros.bags.suggest.known_types import MEASURED_FIELDS
 from robocache_ros.decode.cdr import types
 from robocache_ros.decode.cdr.definitions import EMPTY_FIELD, HEADER
-from robocache_ros.decode.cdr.types import Array, Primitive, Struct, Type, parse_path
+from robocache_ros.decode.cdr.types import Array, Primitive, Struct, Text, Type, parse_path
 from robocache_ros.decode.decoder import nearest_header
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.keys import keys_of
-from robocache_ros.spec.message_types import ROUNDED
 
 MOST = 16  # maximum number of streams per topic
-COARSE = 1e-3  # maximum float32 step relative to the value range of a field
 LONGEST = 1024  # maximum number of values of one field
 ELEMENTS = 64  # maximum number of messages in a list that are read individually
 BYTES = 64  # a longer list of bytes is a file or an image, not a vector
@@ -30,7 +29,10 @@ NO_STREAMS = {  # type prefix -> reason why no stream is suggested
     **dict.fromkeys(("visualization_msgs/", "moveit_msgs/msg/Display"), "markers for display"),
 }
 _TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
-_NO_MEASUREMENTS = ("variance", "time", "timestamp", "stamp", "seq", "sequence", EMPTY_FIELD)
+# Words in the names of fields that are times, counters or descriptions of a measurement, but no measurements.
+_NO_MEASUREMENTS = re.compile(
+    r"covariance|(^|_)(variance|cov|time|times|timestamp|stamp|seq|sequence|count|counter|id|ids|index|usec|nsec)(_|$)"
+)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _accepts = keys_of(StreamSpec)["field"].metadata["type"].accepts
 
@@ -63,47 +65,20 @@ class NumericField(NamedTuple):
         """Number of values per message."""
         return int(self.values.shape[1])
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether all sampled messages have the same values."""
-        return bool(np.array_equal(self.values, np.broadcast_to(self.values[0], self.values.shape), equal_nan=True))
-
-    @property
-    def is_smooth(self) -> bool:
-        """Whether values between two samples are meaningful."""
-        return self.is_float and bool(np.isfinite(self.values).all())
-
-    @property
-    def offset(self) -> list[float]:
-        """The offset to subtract before conversion to float32; empty if float32 is precise enough without it."""
-        rounded = _is_rounded(self.paths, self.dim)
-        values = np.where(np.isfinite(self.values), self.values, 0)
-        steps = np.spacing(np.abs(values).max(axis=0).astype(np.float32)).astype(np.float64)
-        spans = np.ptp(values, axis=0)
-        exact = (values.astype(np.float32) == values).all(axis=0)
-        coarse = rounded | (~exact & (spans > 0) & (steps > spans * COARSE))
-        if not coarse.any():
-            return []
-        digits = np.clip(-np.floor(np.log10(np.maximum(spans, 1e-4))), 0, 4).astype(int)
-        return [round(float(v), int(d)) if c else 0.0 for v, d, c in zip(values[-1], digits, coarse, strict=True)]
-
 
 def numeric_fields(message: Struct, messages: Sequence[Any]) -> tuple[list[NumericField], list[str]]:
     """Return the fields of a type that streams can read, and the omitted fields, each with a reason.
 
     Single numbers with the same alignment form one stream, as do those at one path of a list of messages. Omitted are
-    single values that are constant while others change, lists of variable length, and streams beyond MOST.
+    times and counters by their names, lists of variable length, and streams beyond MOST.
 
     Args:
         message: the type.
         messages: some messages of it, with the fields as attributes.
     """
-    search = _Search()
+    search = _Search(MEASURED_FIELDS.get(message.name, ("",)))
     search.fields(message, "", messages)
     found, left_out = search.found, search.left_out
-    if any(not field.is_constant for field in found):
-        left_out += [f"{field.paths[0]} (constant)" for field in found if field.dim == 1 and field.is_constant]
-        found = [field for field in found if field.dim > 1 or not field.is_constant]
     together: dict[tuple[Any, ...], list[NumericField]] = {}
     for field in found:
         together.setdefault(_kind(message, field), []).append(field)
@@ -120,7 +95,7 @@ def _kind(message: Struct, field: NumericField) -> tuple[Any, ...]:
     anywhere = re.sub(r"\[\d+\]", "[]", path)
     if field.is_quaternion or (field.dim > 1 and anywhere == path):
         return (path,)
-    return ("" if field.dim == 1 and anywhere == path else anywhere, header, field.is_smooth)
+    return ("" if field.dim == 1 and anywhere == path else anywhere, header, field.is_float)
 
 
 def _joined(fields: Sequence[NumericField]) -> NumericField:
@@ -130,27 +105,29 @@ def _joined(fields: Sequence[NumericField]) -> NumericField:
     return NumericField(tuple(field.paths[0] for field in fields), values, all(field.is_float for field in fields))
 
 
-def _is_rounded(paths: Sequence[str], dim: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    named = [path.rpartition(".")[2] in ROUNDED for path in paths]
-    return np.array(named if len(named) == dim else [any(named)] * dim)
-
-
 class _Search:
     """Traverses the fields of a type.
 
-    found: fields that a stream can read. left_out: paths, with reasons.
+    found: fields that a stream can read. left_out: paths, with reasons. measured: fields that are measurements; all
+    fields begin with "".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measured: tuple[str, ...]) -> None:
+        self.measured = measured
         self.found: list[NumericField] = []
         self.left_out: list[str] = []
 
     def fields(self, struct: Struct, path: str, values: Sequence[Any]) -> None:
         """Add the fields of a message."""
         for name, t in struct.fields:
-            is_header = isinstance(t, Struct) and t.name in (*_TIMES, HEADER)
-            if not is_header and name not in _NO_MEASUREMENTS and "covariance" not in name:
-                self.field(t, f"{path}.{name}".lstrip("."), [getattr(value, name) for value in values])
+            inner = f"{path}.{name}".lstrip(".")
+            if name == EMPTY_FIELD or (isinstance(t, Struct) and t.name in (*_TIMES, HEADER)):
+                continue
+            if _NO_MEASUREMENTS.search(name) or not inner.startswith(self.measured):
+                if not isinstance(t, Text):
+                    self.left_out.append(f"{inner} (not a measurement)")
+            else:
+                self.field(t, inner, [getattr(value, name) for value in values])
 
     def field(self, t: Type, path: str, values: Sequence[Any]) -> None:
         """Add a field, or its nested fields."""

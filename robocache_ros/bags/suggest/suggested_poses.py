@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
+
 from robocache_ros.bags.frames.recorded_frames import FrameInfo, upwards
-from robocache_ros.bags.suggest.spec_text import SuggestedStream, tens
+from robocache_ros.bags.suggest.spec_text import SuggestedStream
+from robocache_ros.bags.suggest.timing import limits
 from robocache_ros.spec import TF_STATIC
 
 MOST = 4  # maximum number of poses per topic
@@ -77,13 +80,13 @@ def _stream(frames: Frames, target: str, source: str) -> SuggestedStream:
     chain = [frames[frame] for frame in _chain(frames, target, source)]
     moving = [info for info in chain if not info.is_static]
     period_ms = max(info.period_ms for info in moving)
-    keys = {
-        "frames": [target, source],
-        "align": "linear",
-        "max_gap_ms": tens(max(4 * period_ms, 20)),
-        "max_age_ms": tens(max(6 * period_ms, 50)),
-    }
+    keys = {"frames": [target, source], **limits(period_ms, "linear")}
+    stamps = {info.clock.stamp for info in moving}
+    if len(stamps) == 1 and (stamp := stamps.pop()):  # transforms of which some follow the timeline are used as stamped
+        keys = {"stamp": stamp, **keys}
+    delays = [info.delays_ms for info in moving if info.delays_ms is not None]
+    slowest = max(delays, key=lambda values: float(np.quantile(values, 0.99)), default=None)
     through = f"through {len(chain)} transforms" if len(chain) > 1 else "its transform"
     remark = f"the pose of {source} in {target}, {through}; any two frames listed by `robocache info` are possible"
     name = re.sub(r"[^a-z0-9_]", "_", source.lower()).lstrip("_0123456789") or "frame"
-    return SuggestedStream(f"{name}_pose", keys, remark, period_ms)
+    return SuggestedStream(f"{name}_pose", keys, (remark,), period_ms, slowest)

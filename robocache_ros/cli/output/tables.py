@@ -84,14 +84,18 @@ def bag_table(info: BagInfo) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for name, topic in info.topics.items():
         stats = topic.stats
-        what = f"{stats.type.replace('/msg/', '/')}\n{topic.content}".strip()
+        what = f"{printable(stats.type.replace('/msg/', '/'), 120)}\n{printable(topic.content, 160)}".strip()
         table.add_row(
             f"[bold]{escape(printable(name, 120))}[/]\n[dim]{escape(what)}[/]",
             str(stats.count),
-            f"{stats.rate_hz:.1f}",
+            f"{stats.rate_hz:.1f}" if stats.rate_hz else "-",
             "?" if info.is_sampled else str(stats.missing) if stats.missing else "-",
             "?" if info.is_sampled else f"{stats.longest_gap_ms:.0f}" if stats.gaps else "-",
-            f"{stats.delay_ms(0.5):.1f} / {stats.delay_ms(1):.1f}" if stats.stamped else _NO_DELAY[stats.clock.kind],
+            f"{stats.delay_ms(0.5):.1f} / {stats.delay_ms(1):.1f}"
+            if stats.stamped
+            else _NO_DELAY[stats.clock.kind]
+            if stats.count
+            else "-",
         )
     return table
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from robocache_ros.decode.transforms import Transform
 from robocache_ros.engine.backends.interface import Backend, Selections
+from robocache_ros.engine.device_clock import DeviceClock
 from robocache_ros.engine.sample_index import Int64
 from robocache_ros.engine.stream_samples import StreamSamples
 from robocache_ros.engine.transforms.edge_samples import FIRST_SLOTS
-from robocache_ros.engine.transforms.frame_tree import FrameTree
+from robocache_ros.engine.transforms.frame_tree import MAX_FRAMES, FrameTree
 from robocache_ros.engine.transforms.static_transforms import StaticTransforms
 from robocache_ros.engine.window_samples import WindowSamples
 from robocache_ros.ops.resample.selection import Selection
@@ -86,6 +87,7 @@ class TransformSamples(StreamSamples):
         self.clock = leader.clock if leader else self.clock
         self._target, self._source = (frame.lstrip("/") for frame in spec.frames)
         self._leads = leader is None
+        self._clocks: dict[str, DeviceClock] = {}  # by frame; `clock` is that of the first one, with the jumps of all
         self._cut_ns, self._patience = fusion.cut_ns, fusion.rate_hz
         self._slots, self._turn = slots, 0
 
@@ -94,6 +96,14 @@ class TransformSamples(StreamSamples):
         added = self.tree.add(value, stamp_ns, arrival_ns)
         self.overrun = self.tree.overrun
         return added
+
+    def clock_of(self, value: Transform) -> DeviceClock | None:
+        """The clock of a frame's publisher: one that stamps its transforms ahead does not move those of another one."""
+        if self.clock is None or value.child in self._clocks:
+            return self._clocks.get(value.child)
+        if len(self._clocks) >= MAX_FRAMES:
+            return self.clock
+        return self._clocks.setdefault(value.child, self.clock.another() if self._clocks else self.clock)
 
     def newest_ns(self, now_ns: int) -> int:
         """The newest stamp of all frames; `now_ns` if no frame moves."""
@@ -108,7 +118,8 @@ class TransformSamples(StreamSamples):
         """Drop all moving transforms and restart the timeline."""
         self.tree.clear()
         if self.clock and self._leads:
-            self.clock.restart()
+            for clock in (self.clock, *self._clocks.values()):
+                clock.restart()
 
     def select(
         self, backend: Backend, ticks: Int64, deadlines: Int64 | None, selections: Selections, number: int

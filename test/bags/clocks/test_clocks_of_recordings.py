@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +215,112 @@ def test_an_episode_ends_where_the_time_jumps(tmp_path: Path) -> None:
     assert len(recording.episodes) == 3
     for episode in recording.episodes:
         assert (np.diff(recording.ticks_ns[episode.start : episode.stop]) == 20 * MS).all()
+
+
+TF = "tf2_msgs/msg/TFMessage"
+
+
+def driven(path: Path, tf_message: Callable[..., bytes], time_of: TimeOf, map_stamp: TimeOf, seconds: int = 16) -> Path:
+    """A robot that drives along a sine: its odometry as poses and in /tf, and map -> odom by another node.
+
+    Args:
+        path: of the recording.
+        tf_message: the fixture.
+        time_of: the clock of the odometry, by log time.
+        map_stamp: the stamps of map -> odom, by log time.
+        seconds: length of the recording.
+    """
+    messages = []
+    for k in range(50 * seconds):
+        log = START_NS + 20 * k * MS
+        x = float(np.sin(2 * k / 50))
+        messages.append(("/odom", log + 2 * MS, pose(time_of(log), x)))
+        messages.append(("/tf", log + 3 * MS, tf_message((time_of(log), "odom", "base_link", (x, 0.0, 0.0)))))
+        if k % 5 == 1:
+            messages.append(
+                ("/tf", log + 4 * MS, tf_message((map_stamp(log), "map", "odom", (0.01 * (k % 50), 0.0, 0.0))))
+            )
+    return write_bag(path, {"/odom": POSE, "/tf": TF}, messages)
+
+
+def test_a_publisher_that_post_dates_its_transforms_is_no_jump_of_the_clock(
+    tmp_path: Path, tf_message: Callable[..., bytes]
+) -> None:
+    """AMCL stamps map -> odom a second ahead, here in simulated time."""
+    path = driven(tmp_path / "bag", tf_message, simulated, lambda log: simulated(log) + S)
+
+    info = describe(path)
+    assert not any("jumps" in note for note in info.notes)
+    assert any("/tf: map -> odom is stamped 1.0 s ahead" in note for note in info.notes)
+    result = export([path], suggested(path), tmp_path / "dataset")
+    assert len(result.recordings[0].episodes) == 1
+    assert result.frames > 700
+    with Bag(path) as bag:
+        assert len(read_timeline(bag).segments) == 1
+        ticks = np.concatenate([part.ticks_ns for part in BagRun(bag, suggested(path)).frames()])
+    assert (np.diff(ticks) > 0).all()
+
+
+@pytest.mark.parametrize("share", [1, 5])
+def test_a_publisher_that_repeats_an_old_transform_is_no_clock_of_its_own(
+    share: int, tmp_path: Path, tf_message: Callable[..., bytes]
+) -> None:
+    """slam_toolbox repeats map -> odom with the stamp of the last scan that it matched."""
+    path = driven(tmp_path / "bag", tf_message, wall, lambda log: START_NS + (log - START_NS) // (12 * S) * S * share)
+
+    spec = suggested(path)
+    assert {stream.stamp for stream in spec.streams} == {"header"}
+    assert "stamp: device" not in " ".join(describe(path).notes)
+    done, frames = run(path, spec)
+    fused = np.concatenate([part.fused.numpy() for part in frames])
+    by_topic, by_tf = (done.layout.slots[name].start for name in ("odom_position", "base_link_pose"))
+    np.testing.assert_array_equal(fused[:, by_topic], fused[:, by_tf])
+
+
+def test_a_topic_that_is_late_with_the_stamps_of_another_one_is_not_on_another_clock(tmp_path: Path) -> None:
+    """A detector stamps its results as the images that it got, and takes seven seconds."""
+    messages = []
+    for k in range(1000):
+        log = START_NS + 20 * k * MS
+        messages.append(("/camera_pose", log, pose(log, float(np.sin(0.02 * k)))))
+        messages.append(("/detection", log + 7 * S, pose(log, float(np.cos(0.02 * k)))))
+    path = write_bag(
+        tmp_path / "bag", dict.fromkeys(("/camera_pose", "/detection"), POSE), sorted(messages, key=lambda m: m[1])
+    )
+    spec = suggested(path)
+
+    assert {stream.stamp for stream in spec.streams} == {"header"}
+    assert spec.delay_ms < 100
+    done, frames = run(path, spec)
+    assert not sum(counts["skewed"] for counts in done.counters.values())
+    fused, valid = (np.concatenate([getattr(part, of) for part in frames]) for of in ("fused", "valid"))
+    rows = fused[(valid > 0).all(axis=1)][:, :2]
+    assert len(rows) > 900
+    np.testing.assert_allclose((rows**2).sum(axis=1), 1, atol=0.05)  # held for up to a period, 0.02 rad
+
+
+def test_a_post_dated_transform_does_not_move_those_of_another_publisher_of_the_device(
+    tmp_path: Path, tf_message: Callable[..., bytes]
+) -> None:
+    """A computer whose clock is not synchronised runs odometry and AMCL; AMCL is heard first."""
+    path = driven(tmp_path / "bag", tf_message, since_boot, lambda log: since_boot(log) + S)
+    streams = {
+        "by_topic": {"topic": "/odom", "type": POSE, "field": "pose.position", "stamp": "device", "align": "linear"},
+        "by_tf": {"topic": "/tf", "type": TF, "frames": ["odom", "base_link"], "stamp": "device"},
+        "wall": {"topic": "/wall", "type": POSE, "field": "pose.position", "align": "linear"},
+        "more": {"topic": "/more", "type": POSE, "field": "pose.position", "align": "linear"},
+    }
+    with Bag(path) as bag:
+        messages = [m for m in bag.messages() if m.log_ns >= START_NS + 24 * MS]
+    assert messages[0].topic == "/tf"  # map -> odom
+    for topic in ("/wall", "/more"):
+        messages += [(topic, START_NS + 20 * k * MS, pose(START_NS + 20 * k * MS, k)) for k in range(800)]
+    types = {"/odom": POSE, "/tf": TF, "/wall": POSE, "/more": POSE}
+    other = write_bag(tmp_path / "other", types, sorted(messages, key=lambda message: message[1]))
+    done, frames = run(other, load_spec({"robocache": 1, "delay_ms": 60, "actions": "none", "streams": streams}))
+    fused = np.concatenate([part.fused.numpy() for part in frames])[100:]
+    by_topic, by_tf = (done.layout.slots[name].start for name in ("by_topic", "by_tf"))
+
+    assert done.timeline == Timeline()
+    assert np.abs(fused[:, by_topic] - fused[:, by_tf]).max() < 0.02  # of 2 a second: less than 10 ms
+    assert done.counters["by_tf"]["device_jumps"] == 0

@@ -22,7 +22,7 @@ def cameras(*images: tuple[int, int, str]) -> list[dict[str, Any]]:
         for n, (height, width, encoding) in enumerate(images)
     }
     streams = [
-        SuggestedStream(name[1:], {"topic": name, "image": {"size": [m.height, m.width]}}, "as recorded")
+        SuggestedStream(name[1:], {"topic": name, "image": {"size": [m.height, m.width]}}, ("as recorded",))
         for name, topic in topics.items()
         for m in topic.messages
     ]
@@ -53,7 +53,7 @@ def panda() -> BagInfo:
 def test_a_slow_cloud_is_commented_out_with_the_reason(panda: BagInfo) -> None:
     text = suggest_spec(panda)
 
-    assert "  # left out, because it is slow: it needs delay_ms 90, and the other streams 60\n" in text
+    assert "  # left out, because it is slow: it needs delay_ms 80, and the other streams 60\n" in text
     assert "  # front_voxels:\n  #   topic: /camera/front/points\n" in text
     assert "\ndelay_ms: 60\n" in text
 

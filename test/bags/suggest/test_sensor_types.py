@@ -74,7 +74,7 @@ def proposed(path: Path, kind: str, values: Any, definition: str = "") -> tuple[
 RAMP = {
     "sensor_msgs/msg/MagneticField": (
         lambda k: {"magnetic_field": {"x": 1e-5 * k, "y": 2e-5, "z": 3e-5}},
-        [("magnetic_field", 3, "linear", "T")],
+        [("magnetic_field.x", 1, "linear", "T")],
     ),
     "sensor_msgs/msg/Range": (
         lambda k: {"range": 0.1 * k, "max_range": 4.0, "field_of_view": 0.5},
@@ -87,7 +87,7 @@ RAMP = {
     ),
     "sensor_msgs/msg/Joy": (
         lambda k: {"axes": [0.01 * k, 0, -0.5], "buttons": [k % 2, 0]},
-        [("axes", 3, "linear", ""), ("buttons", 2, "hold", "")],
+        [("axes[0]", 1, "linear", ""), ("buttons[0]", 1, "hold", "")],
     ),
     "sensor_msgs/msg/LaserScan": (
         lambda k: {"ranges": [1.0 + 0.01 * k] * 5, "angle_increment": 0.1, "range_max": 10.0},
@@ -95,7 +95,7 @@ RAMP = {
     ),
     "ackermann_msgs/msg/AckermannDriveStamped": (
         lambda k: {"drive": {"steering_angle": 0.01 * k, "speed": 1.5}},
-        [("drive", 5, "linear", "")],
+        [("drive.steering_angle", 1, "linear", "")],
     ),
     "ackermann_msgs/msg/AckermannDrive": (
         lambda k: {"steering_angle": 0.01 * k, "speed": 1.0 + 0.1 * k},
@@ -113,7 +113,7 @@ RAMP = {
                 {"interface_names": ["position", "velocity"], "values": [0.02 * k, 2.0]},
             ],
         },
-        [(("interface_values[0].values", "interface_values[1].values"), 4, "linear", "")],
+        [(("interface_values[0].values[0]", "interface_values[1].values[0]"), 2, "linear", "")],
     ),
     "control_msgs/msg/JointTrajectoryControllerState": (
         lambda k: {
@@ -122,18 +122,17 @@ RAMP = {
             "reference": {"positions": [0.01 * k + 0.1, 0.1], "velocities": [0.5, 0.0]},
         },
         [
-            ("reference.positions", 2, "linear", ""),
-            ("reference.velocities", 2, "linear", ""),
-            ("feedback.positions", 2, "linear", ""),
+            ("reference.positions[0]", 1, "linear", ""),
+            ("feedback.positions[0]", 1, "linear", ""),
         ],
     ),
     "geometry_msgs/msg/Twist": (
         lambda k: {"linear": {"x": 0.01 * k}, "angular": {"z": 0.1}},
-        [("linear", 3, "linear", "m/s"), ("angular", 3, "linear", "rad/s")],
+        [("linear.x", 1, "linear", "m/s")],
     ),
     "geometry_msgs/msg/Pose": (
         lambda k: {"position": {"x": 0.01 * k}, "orientation": {"w": 1.0}},
-        [("position", 3, "linear", "m"), ("orientation", 4, "slerp", "")],
+        [("position.x", 1, "linear", "m")],
     ),
 }
 
@@ -153,11 +152,22 @@ def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path: Path) -> None:
     assert {stream.stamp for stream in spec.streams} == {"receive"}
 
 
-def test_ranges_that_are_infinite_are_held(tmp_path: Path) -> None:
-    values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf], "range_max": 10.0}  # noqa: E731
-    spec, fused, _ = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
-    assert [(s.field, s.align) for s in spec.streams] == [("ranges", "hold")]
-    assert np.isinf(fused[:, 1]).any()
+def test_values_that_are_infinite_are_left_out_and_named_with_their_number(tmp_path: Path) -> None:
+    values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf if k % 4 == 0 else 2.0], "range_max": 10.0}  # noqa: E731
+    spec, fused, text = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
+    assert [(s.field, s.align) for s in spec.streams] == [("ranges[0]", "linear")]
+    assert np.isfinite(fused).all()
+    assert "ranges[1] (NaN or infinite in 25 of 100 messages)" in text
+
+
+def test_a_scan_with_holes_is_left_out_whole(tmp_path: Path) -> None:
+    values = lambda k: {  # noqa: E731
+        "ranges": [1.0 + 0.01 * k] * 99 + [np.inf],
+        "intensities": [float(k % 7)] * 100,
+    }
+    spec, _, text = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
+    assert [s.field for s in spec.streams] == ["intensities"]
+    assert "ranges (NaN or infinite in 100 of 100 messages, in 1 of 100 values)" in text
 
 
 def test_a_position_of_gps_keeps_its_centimetres(tmp_path: Path) -> None:
@@ -178,7 +188,7 @@ def test_numbers_whose_steps_in_float32_are_coarse_get_an_offset(tmp_path: Path)
     values = lambda k: {"point": {"x": 465_123.25 + 0.001 * k, "y": 0.001 * k, "z": 0.0}}  # noqa: E731, UTM easting
     spec, fused, _ = proposed(tmp_path, "geometry_msgs/msg/PointStamped", values)
     (stream,) = spec.streams
-    assert stream.offset[1:] == (0.0, 0.0)
+    assert stream.offset[1:] == (0.0,)
     assert abs(stream.offset[0] - 465_123) <= 1
     assert len(np.unique(fused[:, 0])) > 90
 

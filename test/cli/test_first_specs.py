@@ -1,0 +1,455 @@
+"""First specs as a user gets them: `info --write-spec`, then `export`, on recordings with the traits of real ones."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robocache_ros.bags.write import write_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import FusionSpec, load_spec
+
+from .conftest import Finished
+
+Robocache = Callable[..., Finished]
+START_NS, MS = 1_700_000_000_000_000_000, 1_000_000
+FLOAT, JOINTS, TWIST = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState", "geometry_msgs/msg/Twist"
+RECORDINGS = os.environ.get("ROBOCACHE_RECORDINGS")
+
+
+class Recording:
+    """A recording of a second or more, topic by topic."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {}
+        self.definitions: dict[str, str] = {}
+        self.messages: list[tuple[str, int, bytes]] = []
+
+    def add(self, topic: str, kind: str, rate_hz: float, data: Callable[[int], bytes], seconds: float = 4) -> None:
+        self.types[topic] = kind
+        times = [START_NS + round(k * 1e9 / rate_hz) for k in range(round(seconds * rate_hz))]
+        self.messages += [(topic, time, data(k)) for k, time in enumerate(times)]
+
+    def numbers(self, topic: str, rate_hz: float, values: Callable[[int], Sequence[float]]) -> None:
+        """Add a Float64MultiArray."""
+
+        def data(k: int) -> bytes:
+            row = values(k)
+            return b"\0\1\0\0" + struct.pack(f"<III4x{len(row)}d", 0, 0, len(row), *row)
+
+        self.add(topic, FLOAT, rate_hz, data)
+
+    def flat(
+        self, topic: str, kind: str, fields: dict[str, tuple[str, Callable[[int], Any]]], rate_hz: float = 50
+    ) -> None:
+        """Add a type of its own; its fields are numbers of 8 bytes."""
+        codes = {"float64": "d", "uint64": "Q", "int64": "q"}
+        self.definitions[kind] = "\n".join(f"{name_type} {name}" for name, (name_type, _) in fields.items())
+        packed = "<" + "".join(codes[name_type] for name_type, _ in fields.values())
+        self.add(
+            topic,
+            kind,
+            rate_hz,
+            lambda k: b"\0\1\0\0" + struct.pack(packed, *(value(k) for _, value in fields.values())),
+        )
+
+    def write(self, path: Path) -> Path:
+        messages = sorted(self.messages, key=lambda message: message[1])
+        return write_bag(path, self.types, messages, definitions=self.definitions)
+
+
+def joints(names: Sequence[str], stamp_ns: int, positions: Sequence[float]) -> bytes:
+    """A JointState in CDR, without velocities and efforts."""
+    data = b"\0\1\0\0" + struct.pack("<iII", *divmod(stamp_ns, 10**9), 1) + b"\0"
+
+    def align(size: int) -> None:
+        nonlocal data
+        data += b"\0" * (-(len(data) - 4) % size)
+
+    align(4)
+    data += struct.pack("<I", len(names))
+    for name in names:
+        align(4)
+        data += struct.pack("<I", len(name) + 1) + name.encode() + b"\0"
+    for values in (positions, (), ()):
+        align(4)
+        data += struct.pack("<I", len(values))
+        if values:
+            align(8)
+            data += struct.pack(f"<{len(values)}d", *values)
+    return data
+
+
+@pytest.fixture
+def first(robocache: Robocache, tmp_path: Path) -> Callable[..., tuple[FusionSpec, str, Finished]]:
+    """Write a recording and its first spec; return the spec, its text and what was printed."""
+
+    def run(recording: Recording, *options: str) -> tuple[FusionSpec, str, Finished]:
+        path = recording.write(tmp_path / "bag")
+        done = robocache("info", path, "--write-spec", tmp_path / "spec.yaml", *options)
+        assert done.code == 0, done.err
+        text = (tmp_path / "spec.yaml").read_text()
+        return load_spec(tmp_path / "spec.yaml"), re.sub(r"\n *#  +", " ", text), done
+
+    return run
+
+
+@pytest.fixture
+def exported(robocache: Robocache, tmp_path: Path) -> Callable[..., Finished]:
+    """Export the recording of `first` with its spec."""
+
+    def run(*options: str) -> Finished:
+        paths = (tmp_path / "bag", "--spec", tmp_path / "spec.yaml", "--out", tmp_path / "dataset")
+        return robocache("export", *paths, "--jobs", 1, "--no-report", *options)
+
+    return run
+
+
+First = Callable[..., tuple[FusionSpec, str, Finished]]
+Exported = Callable[..., Finished]
+
+
+def sine(k: int) -> float:
+    return math.sin(0.05 * k)
+
+
+def test_counters_of_microseconds_are_named_and_not_proposed(first: First, exported: Exported) -> None:
+    recording = Recording()
+    fields = {
+        "timestamp": ("uint64", lambda k: 5_000_000_000_000_000 + 20_000 * k),
+        "sample_us": ("uint64", lambda k: 4_000_000_000_000_000_000 + 20_000 * k),
+        "pulse": ("uint64", lambda k: 7 + k),
+        "thrust": ("float64", sine),
+        "roll": ("float64", lambda k: 0.1 * sine(k + 9)),
+    }
+    recording.flat("/fmu/out/vehicle", "px4_msgs/msg/Vehicle", fields)
+    spec, text, _ = first(recording)
+
+    assert [stream.field for stream in spec.streams] == [("thrust", "roll")]
+    assert "timestamp (not a measurement)" in text
+    assert "sample_us, pulse (counts messages or time)" in text
+    assert exported().code == 0
+
+
+def test_an_offset_beyond_the_limit_of_a_spec_leaves_the_field_out(first: First, exported: Exported) -> None:
+    recording = Recording()
+    far = [4e18 + 1e6 * k * (-1) ** k for k in range(200)]
+    fields = {"far": ("float64", lambda k: far[k]), "near": ("float64", sine)}
+    recording.flat("/rig", "my_msgs/msg/Rig", fields)
+    spec, text, _ = first(recording)
+
+    assert [stream.field for stream in spec.streams] == ["near"]
+    assert "far (too large for float32, also with an offset)" in text
+    assert exported().code == 0
+
+
+def test_constant_columns_are_named_with_their_value_and_left_out(first: First, exported: Exported) -> None:
+    recording = Recording()
+    recording.numbers("/arm/state", 50, lambda k: [sine(k), 1.5, 0.0, 0.0, 0.0, -sine(k)])
+    spec, text, _ = first(recording)
+
+    (stream,) = spec.streams
+    assert (stream.name, stream.field, stream.dim) == ("arm_state", ("data[0]", "data[5]"), 2)
+    assert "data[1] (always 1.5); data[2..4] (always 0)" in text
+    assert exported().code == 0
+
+
+def test_values_of_which_the_samples_are_all_alike_are_not_constant(first: First) -> None:
+    recording = Recording()
+    recording.numbers("/arm/state", 50, lambda k: [sine(k), float(k == 77)])  # a button that is pressed once
+
+    assert first(recording)[0].streams[0].dim == 2
+
+
+def test_a_recording_in_which_nothing_changes_has_a_spec_with_a_warning(first: First, exported: Exported) -> None:
+    recording = Recording()
+    recording.numbers("/arm/state", 50, lambda _: [1.0, 2.0])
+    spec, text, done = first(recording)
+
+    assert spec.streams[0].dim == 2
+    assert "no value changes in this recording" in done.out
+    assert "# Warning: no value changes" in text
+    assert exported().code == 0
+
+
+def test_fields_with_nan_are_named_with_their_number_and_not_proposed(first: First, exported: Exported) -> None:
+    recording = Recording()
+    recording.numbers(
+        "/actuators", 50, lambda k: [sine(k), math.nan if k != 60 else 0.5, math.inf if k == 9 else sine(k)]
+    )
+    spec, text, _ = first(recording)
+
+    assert [stream.field for stream in spec.streams] == ["data[0]"]
+    assert "data[1] (NaN or infinite in 199 of 200 messages); data[2] (NaN or infinite in 1 of 200 messages)" in text
+    assert "200 " in exported().out
+
+
+def takes_degrees() -> bool:
+    yaw = {"topic": "/a", "type": "my_msgs/msg/A", "field": "yaw", "dim": 1, "align": "angle", "unit": "deg"}
+    try:
+        load_spec({"robocache": 1, "streams": {"yaw": yaw}})
+    except RoboCacheError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not takes_degrees(), reason="the engine interpolates angles in rad only")
+def test_a_yaw_in_degrees_is_an_angle(first: First) -> None:
+    recording = Recording()
+    fields = {
+        "yaw": ("float64", lambda k: (170 + 0.5 * k + 180) % 360 - 180),
+        "depth": ("float64", lambda k: 20 * sine(k)),
+    }
+    recording.flat("/auv/attitude", "my_msgs/msg/Attitude", fields)
+    _, text, _ = first(recording)
+
+    assert re.search(
+        r"attitude_yaw:\n(    .*\n)*    field: yaw\n(    .*\n)*    align: angle\n(    .*\n)*    unit: deg\n", text
+    )
+    assert re.search(r"field: depth\n(    .*\n)*    align: linear\n", text)
+
+
+def test_a_yaw_in_radians_that_wraps_is_an_angle(first: First, exported: Exported) -> None:
+    recording = Recording()
+    fields = {"yaw": ("float64", lambda k: (3 + 0.02 * k + math.pi) % (2 * math.pi) - math.pi), "x": ("float64", sine)}
+    recording.flat("/base", "my_msgs/msg/Base", fields)
+    spec, _, _ = first(recording)
+
+    assert {stream.field: (stream.align, stream.unit) for stream in spec.streams} == {
+        "yaw": ("angle", "rad"),
+        "x": ("linear", ""),
+    }
+    assert exported().code == 0
+
+
+def test_the_other_numbers_of_an_array_with_an_angle_are_not_angles(first: First) -> None:
+    recording = Recording()
+    recording.numbers("/base/data", 50, lambda k: [9 * sine(k), (3 + 0.07 * k) % (2 * math.pi) - math.pi])
+
+    assert {stream.field: stream.align for stream in first(recording)[0].streams} == {
+        "data[0]": "linear",
+        "data[1]": "angle",
+    }
+
+
+def test_one_slow_topic_does_not_delay_the_others(first: First, exported: Exported) -> None:
+    recording = Recording()
+    for name in ("a", "b", "c"):
+        recording.numbers(f"/{name}/joints", 50, lambda k: [sine(k)])
+    recording.numbers("/gps/heights", 1, lambda k: [sine(20 * k)])
+    spec, text, _ = first(recording)
+
+    assert spec.delay_ms <= 30
+    assert spec.stream("heights").align == "hold"
+    assert spec.stream("heights").max_age_ms == 3000
+    assert "slow: its newest value is held" in text
+    assert exported().code == 0
+
+
+def test_one_late_topic_is_held_and_named_and_does_not_delay_the_others(first: First) -> None:
+    recording = Recording()
+    for name in ("a", "b", "c"):
+        recording.add(f"/{name}/joint_states", JOINTS, 50, lambda k: joints(["j"], START_NS + 20 * k * MS, [sine(k)]))
+    recording.add("/odd/joint_states", JOINTS, 50, lambda k: joints(["j"], START_NS + (20 * k - 2000) * MS, [sine(k)]))
+    spec, text, _ = first(recording)
+
+    assert spec.delay_ms <= 30
+    assert {s.topic: s.align for s in spec.streams}["/odd/joint_states"] == "hold"
+    assert "late: its values come up to 2000 ms after their time" in text
+
+
+def test_positions_in_ticks_of_a_servo_have_no_unit(first: First) -> None:
+    recording = Recording()
+    recording.add(
+        "/servo/joint_states",
+        JOINTS,
+        50,
+        lambda k: joints(["a"], START_NS + 20 * k * MS, [round(2048 + 900 * sine(k))]),
+    )
+    recording.add("/arm/joint_states", JOINTS, 50, lambda k: joints(["b"], START_NS + 20 * k * MS, [sine(k)]))
+    spec, _, _ = first(recording)
+
+    assert {stream.topic: stream.unit for stream in spec.streams} == {
+        "/servo/joint_states": "",
+        "/arm/joint_states": "rad",
+    }
+
+
+@pytest.mark.parametrize(
+    "topic", ["/drone/setpoints", "/arm_controller", "/fmu/actuator_controls", "/arm/controller/commands"]
+)
+def test_a_topic_named_as_a_command_is_an_action(topic: str, first: First) -> None:
+    recording = Recording()
+    recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
+    recording.numbers(topic, 50, lambda k: [sine(k)])
+
+    assert [stream.topic for stream in first(recording)[0].streams if stream.role == "action"] == [topic]
+
+
+@pytest.mark.parametrize("topic", ["/arm_controller/state", "/diff_controller/odometry", "/control_mode"])
+def test_the_state_of_a_controller_is_not_an_action(topic: str, first: First) -> None:
+    recording = Recording()
+    recording.numbers(topic, 50, lambda k: [sine(k)])
+
+    assert [stream.role for stream in first(recording)[0].streams] == ["observation"]
+
+
+def test_a_command_that_never_changes_is_not_an_action(first: First, exported: Exported) -> None:
+    recording = Recording()
+    recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
+    recording.numbers("/arm/command", 50, lambda _: [0.25])
+    spec, text, _ = first(recording)
+
+    assert spec.actions == "none"
+    assert "/arm/command (std_msgs/msg/Float64MultiArray): data[0] (always 0.25)" in text
+    assert exported("--action", "next-observation").code == 0
+
+
+def test_a_spec_of_actions_only_warns(first: First) -> None:
+    recording = Recording()
+    recording.numbers("/arm/command", 50, lambda k: [sine(k)])
+
+    assert "every stream is an action" in first(recording)[2].out
+
+
+def test_names_have_the_part_before_a_vague_one_and_differ(first: First) -> None:
+    recording = Recording()
+    for topic in ("/imu/data", "/left/arm/commands", "/right/arm/commands", "/left/joint_states"):
+        recording.numbers(topic, 50, lambda k: [sine(k)])
+
+    assert {stream.topic: stream.name for stream in first(recording)[0].streams} == {
+        "/imu/data": "imu",
+        "/left/arm/commands": "left_arm_commands",
+        "/right/arm/commands": "right_arm_commands",
+        "/left/joint_states": "left",
+    }
+
+
+def test_many_short_episodes_are_announced_with_their_cause_and_the_setting_that_helps(
+    first: First, exported: Exported
+) -> None:
+    recording = Recording()
+    recording.numbers("/arm/joints", 50, lambda k: [sine(k)])
+    recording.types["/gripper"] = FLOAT
+    row = lambda k: b"\0\1\0\0" + struct.pack("<III4xd", 0, 0, 1, sine(k))  # noqa: E731
+    times = [START_NS + (k // 25 * 1000 + k % 25 * 30) * MS for k in range(100)]  # 0.75 s of messages in each second
+    recording.messages += [("/gripper", time, row(k)) for k, time in enumerate(times)]
+    spec, _, done = first(recording)
+    stream = spec.stream("gripper")
+
+    assert stream.on_invalid == "split"
+    found = re.search(r"about (\d+) episodes, .* of gripper \(/gripper\); raise its max_age_ms to (\d+)", done.out)
+    assert found
+    assert f"; {found[1]} episodes" in exported().out
+
+
+def test_topics_and_kinds_can_be_chosen(first: First, robocache: Robocache, tmp_path: Path) -> None:
+    recording = Recording()
+    recording.numbers("/arm/command", 50, lambda k: [sine(k)])
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.numbers("/leg/force", 50, lambda k: [sine(k)])
+    spec, _, _ = first(recording, "--topics", "/arm/*", "--only", "numbers")
+
+    assert [stream.topic for stream in spec.streams] == ["/arm/force"]
+    again = ("info", tmp_path / "bag", "--write-spec", tmp_path / "other.yaml")
+    done = robocache(*again, "--topics", "/arm/forces")
+    assert (done.code, "did you mean /arm/force?" in done.err) == (2, True)
+    done = robocache(*again, "--only", "pictures")
+    assert (done.code, "actions, clouds, images" in done.err) == (2, True)
+
+
+def test_a_topic_with_a_name_that_no_spec_takes_is_left_out(first: First, exported: Exported) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.numbers("/arm/\x1b[31mforce: #", 50, lambda k: [sine(k)])
+    spec, text, done = first(recording)
+
+    assert [stream.topic for stream in spec.streams] == ["/arm/force"]
+    assert "\x1b" not in text + done.out
+    assert r"/arm/\x1b[31mforce: #" in text
+    assert exported().code == 0
+
+
+def test_the_next_command_can_be_copied(robocache: Robocache, tmp_path: Path) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    path = recording.write(tmp_path / "a bag; really")
+    done = robocache("info", path, "--write-spec", tmp_path / "my spec.yaml")
+
+    assert f"robocache export '{path}' --spec '{tmp_path / 'my spec.yaml'}' --out DIR" in done.out
+
+
+def test_a_topic_without_messages_is_shown(robocache: Robocache, tmp_path: Path) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.types["/arm/silent"] = FLOAT
+    path = recording.write(tmp_path / "bag")
+    row = next(line for line in robocache("info", path).out.splitlines() if "/arm/silent" in line)
+
+    assert row.split() == ["/arm/silent", "0", "-", "-", "-", "-"]
+    done = robocache("info", path, "--write-spec", tmp_path / "spec.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "#   /arm/silent (std_msgs/msg/Float64MultiArray): no messages" in (tmp_path / "spec.yaml").read_text()
+
+
+def test_static_transforms_that_are_latched_have_no_rate(
+    robocache: Robocache, tmp_path: Path, tf_message: Callable[..., bytes]
+) -> None:
+    recording = Recording()
+    recording.numbers("/arm/force", 50, lambda k: [sine(k)])
+    recording.types["/tf_static"] = "tf2_msgs/msg/TFMessage"
+    times = [START_NS, START_NS + 7_000, START_NS + 14_000]
+    recording.messages += [("/tf_static", time, tf_message((0, "arm", "tool", (0, 0, 1)))) for time in times]
+    path = recording.write(tmp_path / "bag")
+    row = next(line for line in robocache("info", path).out.splitlines() if "/tf_static" in line)
+
+    assert row.split()[1:3] == ["3", "-"]
+
+
+def test_what_is_missing_is_not_cut_from_the_error(first: First, exported: Exported, tmp_path: Path) -> None:
+    recording = Recording()
+    for n in range(12):
+        recording.numbers(f"/robot_with_a_long_name/camera_{n}/exposure", 50, lambda k: [sine(k)])
+    first(recording)
+    file = tmp_path / "spec.yaml"
+    file.write_text(file.read_text().replace("/camera_7/exposure", "/camera_7/exposures"))
+    done = exported()
+
+    assert done.code == 2
+    name = "/robot_with_a_long_name/camera_7/exposure"
+    assert f"has no topic {name}s (did you mean {name}?)" in done.err
+    assert len(done.err) < 200
+
+
+NAMES = ("abitobot_sim", "ait_images", "capstan_surgical", "cougars_auv", "crab_custom", "crazyflie", "husky_ur_sim")
+NAMES += ("nissan_imu", "rerun_allsensors", "ros1_kuka_joints", "ros1_realsense", "ros1_turtlesim/example.bag")
+NAMES += ("soccer_split", "stinger_boat")
+REFUSED = ("klintan_db3", "one_shot", "moveit_renamed")
+
+
+@pytest.mark.skipif(not RECORDINGS, reason="ROBOCACHE_RECORDINGS names no folder of recordings")
+@pytest.mark.parametrize("name", [*NAMES, *REFUSED])
+def test_the_first_spec_of_a_real_recording_is_accepted_by_export(
+    name: str, robocache: Robocache, tmp_path: Path
+) -> None:
+    bag, file, out = Path(RECORDINGS or "") / name, tmp_path / "spec.yaml", tmp_path / "dataset"
+    done = robocache("info", bag, "--write-spec", file)
+    if name in REFUSED:
+        assert done.code == 2
+        assert re.search("no topic (has enough messages|that can be fused)", done.err)
+        return
+    assert done.code == 0
+    spec = load_spec(file)
+    assert len(spec.streams) <= 30
+    assert spec.delay_ms <= 300
+    media = "none" if spec.vectors else "image"
+    done = robocache("export", bag, "--spec", file, "--out", out, "--media", media, "--jobs", 1, "--no-report")
+    assert done.code == 0, done.err
+    assert re.search(r"[1-9]\d* ticks in [1-9]", done.out)
