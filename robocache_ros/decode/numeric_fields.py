@@ -41,7 +41,8 @@ class Alike(NamedTuple):
 class VectorDecoder(Decoder):
     """A numeric field, a composite (x y z w of a quaternion) or an array, as (D,) float32.
 
-    A NaN or infinite value is refused if samples are blended: it would spread into ticks marked as aligned.
+    A NaN or an infinity is no value: its message is refused, or the number of the stream's `fill` replaces it.
+    `filled` counts the messages in which values were replaced.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct, first: Wanted | None = None) -> None:
@@ -51,7 +52,7 @@ class VectorDecoder(Decoder):
         self._field, self._width = printable(", ".join(stream.paths), 60), stream.dim
         self._paths = paths
         self._offset = np.array(stream.offset, np.float64) if stream.offset else None
-        self._finite = stream.computes
+        self._fill = np.array(stream.fill, np.float32) if stream.fill else None
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
         """The samples of the leading messages among `others` that differ from `first` only in their numbers.
@@ -120,9 +121,15 @@ class VectorDecoder(Decoder):
             if math.isfinite(sum(few)) and max(few) < _TOO_LARGE and min(few) > -_TOO_LARGE:
                 return np.array(few, np.float32)
         value = to_float32(view)
-        if self._finite and not np.isfinite(value).all():
-            raise DecodeError("not_finite", f"{self._field}: {value[~np.isfinite(value)][0]} cannot be interpolated")
-        return value
+        finite = np.isfinite(value)
+        if finite.all():
+            return value
+        if self._fill is None:
+            column = int(finite.argmin())
+            hint = "with hold or nearest, `fill` can replace it"
+            raise DecodeError("not_finite", f"{self._field}: value {column} is {value[column]}; {hint}")
+        self.filled += 1
+        return np.where(finite, value, self._fill)
 
 
 class JointOrder(NamedTuple):

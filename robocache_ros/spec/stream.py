@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.spec.keys import choice, either, integer, key, many, nested, number, text
+from robocache_ros.spec.keys import choice, converted, either, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
@@ -70,6 +70,15 @@ class StreamSpec:
     offset: tuple[float, ...] = key(
         many(number(-1e15, 1e15)),
         "subtracted from the values in float64, before they become float32; one for each value",
+        default=(),
+    )
+    fill: tuple[float, ...] = key(
+        converted(
+            either(number(-1e15, 1e15), many(number(-1e15, 1e15))),
+            lambda given: given if isinstance(given, tuple) else (given,),
+        ),
+        "replaces a NaN or an infinity, after `offset`: one number, or one for each value. Without it, a sample that "
+        "contains one is dropped",
         default=(),
     )
     align: str = key(

@@ -97,7 +97,7 @@ class StreamRules:
         if self.is_vector:
             self.check_numbers()
         self.check_role()
-        for name in ("field", "dim", "offset") if not self.is_vector else ():
+        for name in ("field", "dim", "offset", "fill") if not self.is_vector else ():
             if getattr(s, name):
                 self.refuse(name, f"does not apply to {self.type}; leave it out")
 
@@ -126,6 +126,10 @@ class StreamRules:
             self.refuse("offset", f"{len(s.offset)} values, but the stream has {s.dim}; give one for each")
         elif rounded and not s.offset:
             self.refuse("offset", f"missing; float32 rounds {rounded[0]} to about a metre; give a place nearby")
+        if s.fill and (s.is_transform or s.computes):
+            self.refuse("fill", f"{s.reduce or s.align!r} would blend it with measured values; use hold or nearest")
+        elif s.fill and len(s.fill) not in (1, s.dim):
+            self.refuse("fill", f"{len(s.fill)} values, but the stream has {s.dim}; give one, or one for each")
 
     def check_transform(self) -> None:
         """Check the keys of a pose from the transform tree."""

@@ -16,6 +16,7 @@ JOINTS = {"topic": "/j", "type": "sensor_msgs/msg/JointState", "names": ["a", "b
 STREAMS = {
     "blended": {**JOINTS, "align": "linear"},
     "held": {**JOINTS, "field": "velocity", "align": "hold"},
+    "filled": {**JOINTS, "align": "nearest", "fill": [7, -7]},
     "by_receive_time": {**JOINTS, "align": "hold", "stamp": "receive"},
     "early": {**JOINTS, "align": "nearest", "latency_ms": 7},
 }

@@ -19,6 +19,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bench.hostile.mcap_writer import write_mcap
 from robocache_ros.decode.cdr.common_types import COMMON
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 
 START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
@@ -153,11 +154,10 @@ def test_a_type_without_a_header_is_stamped_by_arrival(tmp_path: Path) -> None:
     assert {stream.stamp for stream in spec.streams} == {"receive"}
 
 
-def test_ranges_that_are_infinite_are_held(tmp_path: Path) -> None:
+def test_ranges_that_are_infinite_are_no_values(tmp_path: Path) -> None:
     values = lambda k: {"ranges": [1.0 + 0.01 * k, np.inf], "range_max": 10.0}  # noqa: E731
-    spec, fused, _ = proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
-    assert [(s.field, s.align) for s in spec.streams] == [("ranges", "hold")]
-    assert np.isinf(fused[:, 1]).any()
+    with pytest.raises(RoboCacheError, match="dropped:not_finite"):
+        proposed(tmp_path, "sensor_msgs/msg/LaserScan", values)
 
 
 def test_a_position_of_gps_keeps_its_centimetres(tmp_path: Path) -> None:
