@@ -98,8 +98,8 @@ class StreamSpec:
     on_invalid: str = key(
         choice("split", "hold", "mask", "drop", "fail"),
         "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: the last "
-        "value is used, however old, also live. mask: zeros, marked in `valid`. drop: an export leaves the episode "
-        "out. fail: an export is refused",
+        "value is used, however old, also live, with `valid` 2. mask: zeros, marked in `valid`. drop: an export leaves "
+        "the episode out. fail: an export is refused",
         default="split",
     )
     latency_ms: float = key(
