@@ -6,7 +6,7 @@ import sys
 from dataclasses import MISSING, Field
 from typing import Any
 
-from robocache_ros.alignments import NAMES, alignment
+from robocache_ros.alignments import alignment, spec_alignments, units_of
 from robocache_ros.spec import (
     Extrinsic,
     FusionSpec,
@@ -66,10 +66,10 @@ def _alignments() -> str:
     """Return the table of alignments, generated from robocache_ros/alignments."""
     lines = ["## Alignments", "", "What `streams.<name>.align` accepts.", ""]
     lines += ["| align | value at a tick | values | default of |", "|---|---|---|---|"]
-    for name in NAMES:
+    for name in spec_alignments():
         each = alignment(name)
         group = f", {each.group} columns each" if each.group > 1 else ""
-        unit = f" [{each.unit}]" if each.unit else ""
+        unit = f" [{' or '.join(units_of(name))}]" if each.unit else ""
         kinds = ", ".join(f"{kind} streams" for kind in each.default_of) or "-"
         lines.append(f"| `{name}` | {each.meaning} | {each.values}{group}{unit} | {kinds} |")
     return "\n".join([*lines, "", LIMITS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from robocache_ros.alignments import NAMES, alignment
+from robocache_ros.alignments import alignment, in_unit, spec_alignments
 from robocache_ros.spec.keys import choice, converted, either, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
@@ -82,7 +82,7 @@ class StreamSpec:
         default=(),
     )
     align: str = key(
-        choice(*NAMES, WINDOW),
+        choice(*spec_alignments(), WINDOW),
         "how the value at a tick is computed, see Alignments below; by default that of its kind",
         default="",
     )
@@ -214,6 +214,11 @@ class StreamSpec:
     def width(self) -> int:
         """Number of columns in the fused tensor: values per tick for a vector, 0 for an image or a cloud."""
         return self.dim * (self.rows or 1) if self.kind == "vector" else 0
+
+    @cached_property
+    def method(self) -> str:
+        """The alignment that computes the value of a tick: `align`, or its variant for values in `unit`."""
+        return in_unit(self.align, self.unit)
 
     @property
     def computes(self) -> bool:
