@@ -46,7 +46,7 @@ if there is none after the tick. No sample is held for longer than `max_age_ms`.
 `nearest` and `next` select, is at most `max_age_ms` away and has a negative age. On the robot a tick has only samples
 that arrived within `delay_ms`: `next` is invalid at a tick whose next sample arrives later, or has the newest sample at
 or before the tick with `on_invalid: hold`. [Actions](../explanation/actions.md) says when to use `next`.
-[Design](../design.md#alignment) has the rules.
+[Design](../design.md#alignment) has the rules, and [Definitions](definitions.md) has the edge cases.
 
 `window` is for sensors that are faster than the ticks: a tick uses all samples with a stamp after the last tick and not
 after this one. They are `samples` rows of the fused row, the oldest first, padded with zeros at the end. If there are
