@@ -39,6 +39,7 @@ class Alignment:
     group: int = 1  # columns that are blended together: a power of two, up to 8
     values: str = "numbers"  # what a group of columns represents
     unit: str = ""  # required unit of the values; "" for any
+    variant_of: str = ""  # the alignment whose place it takes for values in `unit`; a spec names that one
     default_of: tuple[str, ...] = ()  # kinds of stream (vector, image, cloud) that use it if the spec names none
     has_gradient: bool = False  # a tick's value is the sum of its samples, weighted by the selection
 
@@ -58,6 +59,24 @@ def alignment(name: str) -> Alignment:
         raise KeyError(name)
     found: Alignment = import_module(f"{__name__}.{name}").ALIGNMENT
     return found
+
+
+def in_unit(name: str, unit: str) -> str:
+    """The name of the alignment `name` for values in a unit: of `angle` with deg, `angle_deg`."""
+    variants = (each for each in NAMES if alignment(each).variant_of == name and alignment(each).unit == unit)
+    return min(variants, default=name)
+
+
+def units_of(name: str) -> tuple[str, ...]:
+    """The units that an alignment accepts, its own first; empty for any."""
+    variants = (each.unit for each in map(alignment, NAMES) if each.variant_of == name)
+    return tuple(filter(None, (alignment(name).unit, *variants)))
+
+
+@cache
+def spec_alignments() -> tuple[str, ...]:
+    """The names that a spec gives; the unit of a stream then chooses among variants."""
+    return tuple(name for name in NAMES if not alignment(name).variant_of)
 
 
 @cache

@@ -39,7 +39,8 @@ def oracle(before: Float64, after: Float64, share: float) -> Float64:
 
 
 ALIGNMENT = Alignment(
-    "linear interpolation of angles in rad, in the direction of the smaller rotation, across the wrap at pi",
+    "linear interpolation of angles in the direction of the smaller rotation, across the wrap at pi; with `unit: deg` "
+    "at 180 or at 360",
     blend=blend,
     oracle=oracle,
     values="angles",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from robocache_ros.decode import decode_compressed
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.decode.payloads import ImagePayload
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.remote.any_path import is_url
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE
 from robocache_ros.spec.message_types import POINT_DATATYPES
@@ -31,6 +32,7 @@ SAMPLED = (
 )
 NOT_CHECKED = "most messages were not read, and their checksums not verified"
 SAMPLES = 8  # sample messages per topic, evenly spaced
+LISTED_ITEMS = 16  # elements of a list of messages in which numbers that are not finite are looked for
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class TopicInfo:
     stats: TopicStats
     messages: tuple[Any, ...] = field(repr=False)  # as returned by `read_message`; empty if the type is unknown
     content: str
+    not_finite: dict[str, int] = field(default_factory=dict)  # fields with NaN or infinity -> number of `messages`
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,11 @@ def describe(path: str | Path) -> BagInfo:
             if bag.sampled_spans:
                 stats = _of_samples(stats, bag.sampled_spans.get(name, (bag.start_ns, bag.stop_ns)))
             messages = tuple(_messages(bag.definitions, bag.topics[name].type, kept[name]))
-            topics[name] = TopicInfo(stats, messages, _content(stats.type, messages))
+            fields = Counter(path for message in messages for path in set(_not_finite(message)))
+            topics[name] = TopicInfo(stats, messages, _content(stats.type, messages), dict(sorted(fields.items())))
         size = sum(file.stat().st_size for file in bag.files)
         clocks = clock_notes(topic.stats for topic in topics.values())
-        notes = (*bag.notes, *filter(None, [timeline.note]), *clocks)
+        notes = (*bag.notes, *filter(None, [timeline.note]), *clocks, *_not_finite_notes(topics))
         return BagInfo(
             bag.path,
             size,
@@ -200,6 +204,33 @@ def _content(kind: str, messages: tuple[Any, ...]) -> str:
         return f"{len(first.data)} values"
     names = [name for name in vars(first) if name != "header"]
     return " ".join(names[:4])
+
+
+def _not_finite(message: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of a message that have a NaN or infinite number."""
+    for name, value in vars(message).items():
+        inner = f"{path}.{name}" if path else name
+        if isinstance(value, (float, np.ndarray)):
+            values = np.asarray(value)
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                yield inner
+        else:
+            for index, item in enumerate(value[:LISTED_ITEMS]) if isinstance(value, list) else [("", value)]:
+                if hasattr(item, "__dict__"):
+                    yield from _not_finite(item, f"{inner}[{index}]" if isinstance(value, list) else inner)
+
+
+def _not_finite_notes(topics: Mapping[str, TopicInfo]) -> Iterator[str]:
+    """Yield a note for each topic that has NaN or infinite numbers in the messages that were looked at."""
+    for name, topic in topics.items():
+        if topic.not_finite:
+            paths = list(topic.not_finite)
+            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+            most = max(topic.not_finite.values())
+            yield (
+                f"{printable(name, 60)}: NaN or infinite in {printable(', '.join(paths[:3]), 90)}{more} of {most} of "
+                f"{len(topic.messages)} messages; an export drops such messages of a stream of these fields"
+            )
 
 
 def _is_png(message: Any) -> bool:

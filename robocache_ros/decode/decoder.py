@@ -21,9 +21,11 @@ class Decoder(ABC):
     """Turns the serialized messages of one stream into samples.
 
     Not thread-safe. changed_sets: how often the joints of a message differed from those of the previous message.
+    filled: messages with a NaN or infinite value that was replaced.
     """
 
     changed_sets: int = 0
+    filled: int = 0
 
     def __init__(
         self, stream: StreamSpec, message: Struct, wanted: Wanted, near: Path = (), stamped: Path = ()

@@ -28,6 +28,8 @@ Int64: TypeAlias = "npt.NDArray[np.int64]"
 
 _FEW = 32
 _TOO_LARGE = 2.0**128 - 2.0**103  # the smallest double that rounds to infinity in float32
+_UNIT = 1e-6  # a squared length that differs less from 1 is that of a unit quaternion rounded to float32
+_SHORTEST, _LONGEST = 0.9, 1.1  # lengths of quaternions that are normalised; others are no rotations
 
 
 class Alike(NamedTuple):
@@ -41,7 +43,9 @@ class Alike(NamedTuple):
 class VectorDecoder(Decoder):
     """A numeric field, a composite (x y z w of a quaternion) or an array, as (D,) float32.
 
-    A NaN or infinite value is refused if samples are blended: it would spread into ticks marked as aligned.
+    A NaN or an infinity is no value: its message is refused, or the number of the stream's `fill` replaces it.
+    `filled` counts the messages in which values were replaced. For slerp, a quaternion of a length from 0.9 to 1.1 is
+    normalised in float64 and rounded once, unless rounding explains its length; others are refused.
     """
 
     def __init__(self, stream: StreamSpec, message: Struct, first: Wanted | None = None) -> None:
@@ -51,7 +55,8 @@ class VectorDecoder(Decoder):
         self._field, self._width = printable(", ".join(stream.paths), 60), stream.dim
         self._paths = paths
         self._offset = np.array(stream.offset, np.float64) if stream.offset else None
-        self._finite = stream.computes
+        self._fill = np.array(stream.fill, np.float32) if stream.fill else None
+        self._rotates = stream.align == "slerp"
 
     def decode_alike(self, first: bytes, others: Listed[bytes]) -> Alike | None:
         """The samples of the leading messages among `others` that differ from `first` only in their numbers.
@@ -94,6 +99,15 @@ class VectorDecoder(Decoder):
             stamps = seconds.astype(np.int64) * NS_PER_S + nanoseconds
         count = same_length if good.all() else int(good.argmin())
         floats = numbers_of[:count].astype(np.float32)
+        if self._rotates:
+            exact = floats.astype(np.float64)
+            x, y, z, w = exact.T
+            squares = ((x * x + y * y) + z * z) + w * w  # as in `_rotation`
+            good = (squares >= _SHORTEST**2) & (squares <= _LONGEST**2)
+            count = count if good.all() else int(good.argmin())
+            off = np.flatnonzero(np.abs(squares[:count] - 1) > _UNIT)
+            floats = floats[:count]
+            floats[off] = exact[off] / np.sqrt(squares[off])[:, None]
         return Alike(None if stamps is None else stamps[:count], floats, bool(order.unmatched))
 
     def _order_of(self, values: list[Any]) -> JointOrder | None:
@@ -112,6 +126,10 @@ class VectorDecoder(Decoder):
         return np.concatenate(values if self._offset is not None else [to_float32(value) for value in values])
 
     def _value(self, view: Numbers) -> Vector:
+        value = self._finite(view)
+        return self._rotation(value) if self._rotates else value
+
+    def _finite(self, view: Numbers) -> Vector:
         if self._offset is not None:
             view = view.astype(np.float64) - self._offset
         if view.dtype.kind == "f" and self._width <= _FEW:
@@ -120,9 +138,26 @@ class VectorDecoder(Decoder):
             if math.isfinite(sum(few)) and max(few) < _TOO_LARGE and min(few) > -_TOO_LARGE:
                 return np.array(few, np.float32)
         value = to_float32(view)
-        if self._finite and not np.isfinite(value).all():
-            raise DecodeError("not_finite", f"{self._field}: {value[~np.isfinite(value)][0]} cannot be interpolated")
-        return value
+        finite = np.isfinite(value)
+        if finite.all():
+            return value
+        if self._fill is None:
+            column = int(finite.argmin())
+            hint = "with hold or nearest, `fill` can replace it"
+            raise DecodeError("not_finite", f"{self._field}: value {column} is {value[column]}; {hint}")
+        self.filled += 1
+        return np.where(finite, value, self._fill)
+
+    def _rotation(self, value: Vector) -> Vector:
+        """A quaternion normalised to length 1; DecodeError if its length is far from it."""
+        x, y, z, w = value.tolist()
+        square = ((x * x + y * y) + z * z) + w * w
+        if abs(square - 1) <= _UNIT:
+            return value
+        if not _SHORTEST**2 <= square <= _LONGEST**2:
+            text = f"{self._field}: a quaternion of length {math.sqrt(square):.3g}; slerp needs unit quaternions"
+            raise DecodeError("not_unit", text)
+        return (value.astype(np.float64) / math.sqrt(square)).astype(np.float32)
 
 
 class JointOrder(NamedTuple):

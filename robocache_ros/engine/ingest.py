@@ -32,8 +32,9 @@ class Ingest:
     """Decodes messages by stream and pushes them into an engine.
 
     `counters[stream]` counts `received`, `decoded`, each `Outcome` by name, `dropped:<cause>` for each cause,
-    `unmatched` messages (with joints that the spec does not name) and `joint_sets_changed` (messages whose joints
-    differ from those of the previous message). A depth image, its colour image and its camera_info are received under
+    `unmatched` messages (with joints that the spec does not name), `joint_sets_changed` (messages whose joints
+    differ from those of the previous message) and `filled` (messages with NaN or infinite values, which `fill`
+    replaced). A depth image, its colour image and its camera_info are received under
     the names in `FusionSpec.feeds`. Their outcomes are counted with the stream, and so are `unpaired` depth images and,
     as `unpaired:<key>`, the missing part.
     `dropped:no_transform` counts clouds that no transform connects to `voxels.frame` in time. In streams with header
@@ -165,6 +166,8 @@ class Ingest:
             counters["unmatched"] += 1
         if decoder.changed_sets:
             counters["joint_sets_changed"] = decoder.changed_sets
+        if decoder.filled:
+            counters["filled"] = decoder.filled
         synchronizer = self._synchronizers.get(feed)
         if synchronizer is None:
             return self._push(feed, sample, arrival_ns)

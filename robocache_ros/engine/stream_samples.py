@@ -50,7 +50,7 @@ class StreamSamples:
 
     def __init__(self, spec: StreamSpec, slots: int, unbounded: bool) -> None:
         self.spec = spec
-        self.rule = Rule(spec.align, spec.max_gap_ns, spec.max_age_ns, holds=spec.on_invalid == "hold")
+        self.rule = Rule(spec.method, spec.max_gap_ns, spec.max_age_ns, holds=spec.on_invalid == "hold")
         self.reach_ns = _reach_ns(spec)
         self.by_arrival = spec.stamp == "receive"
         self.clock = DeviceClock() if spec.stamp == "device" else None

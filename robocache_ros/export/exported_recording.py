@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,9 @@ class ExportedRecording:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
         return f"{total - self.frames} of {total} ticks left out: {reasons} ({', '.join(parts)}){split}"
+
+
+def drop_causes(counts: Mapping[str, int]) -> str:
+    """List why messages of a stream were dropped, with numbers, from its counters; empty if none were."""
+    causes = {key.removeprefix("dropped:"): count for key, count in counts.items() if key.startswith("dropped:")}
+    return ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))

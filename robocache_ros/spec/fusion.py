@@ -64,12 +64,15 @@ class FusionSpec:
     delay_ms: float = key(number(0, 60_000), "time from a tick to its publication", default=60.0, unit="ms")
     lead_ms: float = key(
         number(0, 60_000),
-        "a tick is computed this long before it is published; later arrivals are not in it",
+        "a tick is computed this long before tick + delay_ms; later arrivals are not in it. An eager tick is published "
+        "once it is computed",
         default=0.0,
         unit="ms",
     )
     emit: str = key(
-        choice("fixed", "eager"), "fixed: at tick + delay_ms; eager: once every stream has passed it", default="fixed"
+        choice("fixed", "eager"),
+        "fixed: at tick + delay_ms; eager: once every stream has passed it, at tick + delay_ms - lead_ms at the latest",
+        default="fixed",
     )
     actions: str = key(
         choice("required", "none"), "whether an export without an action stream is refused", default="required"

@@ -6,7 +6,7 @@ import sys
 from dataclasses import MISSING, Field
 from typing import Any
 
-from robocache_ros.alignments import NAMES, alignment
+from robocache_ros.alignments import alignment, spec_alignments, units_of
 from robocache_ros.spec import (
     Extrinsic,
     FusionSpec,
@@ -46,7 +46,7 @@ if there is none after the tick. No sample is held for longer than `max_age_ms`.
 `nearest` and `next` select, is at most `max_age_ms` away and has a negative age. On the robot a tick has only samples
 that arrived within `delay_ms`: `next` is invalid at a tick whose next sample arrives later, or has the newest sample at
 or before the tick with `on_invalid: hold`. [Actions](../explanation/actions.md) says when to use `next`.
-[Design](../design.md#alignment) has the rules.
+[Design](../design.md#alignment) has the rules, and [Definitions](definitions.md) has the edge cases.
 
 `window` is for sensors that are faster than the ticks: a tick uses all samples with a stamp after the last tick and not
 after this one. They are `samples` rows of the fused row, the oldest first, padded with zeros at the end. If there are
@@ -66,10 +66,10 @@ def _alignments() -> str:
     """Return the table of alignments, generated from robocache_ros/alignments."""
     lines = ["## Alignments", "", "What `streams.<name>.align` accepts.", ""]
     lines += ["| align | value at a tick | values | default of |", "|---|---|---|---|"]
-    for name in NAMES:
+    for name in spec_alignments():
         each = alignment(name)
         group = f", {each.group} columns each" if each.group > 1 else ""
-        unit = f" [{each.unit}]" if each.unit else ""
+        unit = f" [{' or '.join(units_of(name))}]" if each.unit else ""
         kinds = ", ".join(f"{kind} streams" for kind in each.default_of) or "-"
         lines.append(f"| `{name}` | {each.meaning} | {each.values}{group}{unit} | {kinds} |")
     return "\n".join([*lines, "", LIMITS])

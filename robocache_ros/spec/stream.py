@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.spec.keys import choice, either, integer, key, many, nested, number, text
+from robocache_ros.alignments import alignment, in_unit, spec_alignments
+from robocache_ros.spec.keys import choice, converted, either, integer, key, many, nested, number, text
 from robocache_ros.spec.media import ImageSpec, VoxelSpec
 from robocache_ros.spec.message_types import (
     CAMERA_INFO_TYPE,
@@ -78,8 +78,17 @@ class StreamSpec:
         "subtracted from the values in float64, before they become float32; one for each value",
         default=(),
     )
+    fill: tuple[float, ...] = key(
+        converted(
+            either(number(-1e15, 1e15), many(number(-1e15, 1e15))),
+            lambda given: given if isinstance(given, tuple) else (given,),
+        ),
+        "replaces a NaN or an infinity, after `offset`: one number, or one for each value. Without it, a sample that "
+        "contains one is dropped",
+        default=(),
+    )
     align: str = key(
-        choice(*NAMES, WINDOW),
+        choice(*spec_alignments(), WINDOW),
         "how the value at a tick is computed, see Alignments below; by default that of its kind",
         default="",
     )
@@ -95,8 +104,8 @@ class StreamSpec:
     on_invalid: str = key(
         choice("split", "hold", "mask", "drop", "fail"),
         "ticks without a value. split: an export leaves them out and begins a new episode after them. hold: the last "
-        "value is used, however old, also live. mask: zeros, marked in `valid`. drop: an export leaves the episode "
-        "out. fail: an export is refused",
+        "value is used, however old, also live, with `valid` 2. mask: zeros, marked in `valid`. drop: an export leaves "
+        "the episode out. fail: an export is refused",
         default="split",
     )
     latency_ms: float = key(
@@ -211,6 +220,11 @@ class StreamSpec:
     def width(self) -> int:
         """Number of columns in the fused tensor: values per tick for a vector, 0 for an image or a cloud."""
         return self.dim * (self.rows or 1) if self.kind == "vector" else 0
+
+    @cached_property
+    def method(self) -> str:
+        """The alignment that computes the value of a tick: `align`, or its variant for values in `unit`."""
+        return in_unit(self.align, self.unit)
 
     @property
     def computes(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robocache_ros.alignments import NAMES, alignment, default_alignment
+from robocache_ros.alignments import alignment, default_alignment, spec_alignments, units_of
 from robocache_ros.spec.media import ImageSpec
 from robocache_ros.spec.message_types import (
     IMAGE_TYPES,
@@ -97,7 +97,7 @@ class StreamRules:
         if self.is_vector:
             self.check_numbers()
         self.check_role()
-        for name in ("field", "dim", "offset") if not self.is_vector else ():
+        for name in ("field", "dim", "offset", "fill") if not self.is_vector else ():
             if getattr(s, name):
                 self.refuse(name, f"does not apply to {self.type}; leave it out")
 
@@ -126,6 +126,10 @@ class StreamRules:
             self.refuse("offset", f"{len(s.offset)} values, but the stream has {s.dim}; give one for each")
         elif rounded and not s.offset:
             self.refuse("offset", f"missing; float32 rounds {rounded[0]} to about a metre; give a place nearby")
+        if s.fill and (s.is_transform or s.computes):
+            self.refuse("fill", f"{s.reduce or s.align!r} would blend it with measured values; use hold or nearest")
+        elif s.fill and len(s.fill) not in (1, s.dim):
+            self.refuse("fill", f"{len(s.fill)} values, but the stream has {s.dim}; give one, or one for each")
 
     def check_transform(self) -> None:
         """Check the keys of a pose from the transform tree."""
@@ -155,10 +159,9 @@ class StreamRules:
             self.refuse_for_media()
         elif align.group > 1 and s.dim != align.group:
             self.refuse("align", f"{s.align!r} is for {align.values} ({align.group} values), not {s.dim}; use linear")
-        elif align.unit and s.unit not in ("", align.unit):
-            self.refuse(
-                "unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {align.unit}; use linear"
-            )
+        elif (units := units_of(s.align)) and s.unit not in ("", *units):
+            known = " or ".join(units)
+            self.refuse("unit", f"{show_value(s.unit)}, but {s.align!r} is for {align.values} in {known}; use linear")
 
     def check_window(self) -> None:
         """Check the keys of a window."""
@@ -176,7 +179,7 @@ class StreamRules:
 
     def refuse_for_media(self) -> None:
         """Record the problem that the alignment supports only vectors."""
-        *others, last = (name for name in NAMES if not alignment(name).blends)
+        *others, last = (name for name in spec_alignments() if not alignment(name).blends)
         self.refuse("align", f"{self.s.align!r} is for vectors; use {', '.join(others)} or {last} for {self.type}")
 
     def check_depth(self) -> None:

@@ -18,6 +18,7 @@ from robocache_ros.spec import FusionSpec, load_spec
 
 from .conftest import MS, START_NS, TYPES, numbers, pose
 
+ARRAY = "std_msgs/msg/Float64MultiArray"
 CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"
 
 
@@ -125,6 +126,21 @@ def test_deployed_marks_what_would_have_come_late(panda_lift: Path) -> None:
     column = row_of(spec, "gripper")  # logged about 1 ms after its stamp: its next sample has not arrived
     assert (all_seen[:, column] == 1).mean() > 0.99
     assert (seen[:, column] == 2).mean() > 0.9
+
+
+@pytest.mark.parametrize(("after_ns", "first", "last"), [(-2, 0, 9), (-1, 0, 10), (0, 0, 10), (1, 1, 10)])
+def test_the_ticks_are_from_the_first_message_to_1_ns_after_the_last(
+    tmp_path: Path, after_ns: int, first: int, last: int
+) -> None:
+    """Of a recording with a message every 20 ms, so many ns after each tick."""
+    arrivals = [START_NS + 20 * MS * k + after_ns for k in range(11)]
+    bag = write_bag(tmp_path / "bag", {"/s": ARRAY}, [("/s", arrival, numbers(0)) for arrival in arrivals])
+    spec = load_spec({"robocache": 1, "streams": {"s": {"topic": "/s", "type": ARRAY, "dim": 1}}})
+    with Bag(bag) as opened:
+        run = BagRun(opened, spec, trim=False)
+        for _ in run.frames():
+            pass
+    assert ((run.ticks_ns[[0, -1]] - START_NS) // (20 * MS)).tolist() == [first, last]
 
 
 def test_ticks_without_every_stream_are_trimmed_at_the_ends_and_counted(tmp_path: Path) -> None:

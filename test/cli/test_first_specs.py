@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from robocache_ros.bags.write import write_bag
-from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
 
 from .conftest import Finished
@@ -191,16 +190,6 @@ def test_fields_with_nan_are_named_with_their_number_and_not_proposed(first: Fir
     assert "200 " in exported().out
 
 
-def takes_degrees() -> bool:
-    yaw = {"topic": "/a", "type": "my_msgs/msg/A", "field": "yaw", "dim": 1, "align": "angle", "unit": "deg"}
-    try:
-        load_spec({"robocache": 1, "streams": {"yaw": yaw}})
-    except RoboCacheError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not takes_degrees(), reason="the engine interpolates angles in rad only")
 def test_a_yaw_in_degrees_is_an_angle(first: First) -> None:
     recording = Recording()
     fields = {

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robocache_ros.alignments import spec_alignments
 from robocache_ros.engine import FusionEngine, Outcome, tick_grid
 from robocache_ros.engine.stream_samples import slots_for
 from robocache_ros.spec import load_spec
@@ -127,6 +128,28 @@ def test_invalid_values_are_zero_and_marked():
     assert frames.valid[:, 0].tolist() == [1, 2, 2, 2, 0, 0]  # held for 60 ms
     assert frames.fused[:, 0].tolist() == [9.0] * 4 + [0.0] * 2
     assert frames.stamps_ns[:, 0].tolist() == [T0] * 4 + [0] * 2
+
+
+@pytest.mark.parametrize("align", [*spec_alignments(), "window"])
+def test_a_sample_at_exactly_a_tick_is_its_value_with_age_0(align):
+    keys = {"type": ARRAY["type"], "topic": "/a", "dim": 4, "align": align, "max_age_ms": 0}
+    engine = FusionEngine(spec(a={**keys, **({"samples": 1} if align == "window" else {})}))
+    sample = np.array([0.48, 0.6, 0, 0.64], np.float32)
+    engine.push("a", T0, T0, sample)  # no sample follows it
+    frames = engine.resolve(np.array([T0 - 20 * MS, T0, T0 + 20 * MS]))
+    assert frames.valid[:, 0].tolist() == [0, 1, 0]
+    assert frames.age_ns[1, 0] == 0
+    assert frames.fused[1].numpy().tobytes() == sample.tobytes()
+
+
+@pytest.mark.parametrize("align", ["linear", "slerp", "angle"])
+def test_the_age_of_an_interpolated_value_is_that_of_the_sample_before_it(align):
+    keys = {"type": ARRAY["type"], "topic": "/a", "dim": 4, "align": align, "max_gap_ms": 20}
+    engine = FusionEngine(spec(a=keys))
+    for offset_ms in (1, 21):  # a gap of exactly max_gap_ms
+        engine.push("a", T0 + offset_ms * MS, T0 + offset_ms * MS, np.array([0.48, 0.6, 0, 0.64], np.float32))
+    frames = engine.resolve(np.array([T0 + 20 * MS]))
+    assert (frames.valid[0, 0], frames.age_ns[0, 0]) == (1, 19 * MS)
 
 
 def test_no_tick_is_skipped_however_seldom_it_is_asked():

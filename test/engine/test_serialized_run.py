@@ -16,6 +16,7 @@ JOINTS = {"topic": "/j", "type": "sensor_msgs/msg/JointState", "names": ["a", "b
 STREAMS = {
     "blended": {**JOINTS, "align": "linear"},
     "held": {**JOINTS, "field": "velocity", "align": "hold"},
+    "filled": {**JOINTS, "align": "nearest", "fill": [7, -7]},
     "by_receive_time": {**JOINTS, "align": "hold", "stamp": "receive"},
     "early": {**JOINTS, "align": "nearest", "latency_ms": 7},
 }
@@ -101,6 +102,30 @@ def test_a_message_that_is_cut_is_dropped_and_those_around_it_are_not(cut):
     together = same_both_ways(messages, arrivals)
     assert together.counters["blended"]["dropped"] == 1
     assert together.counters["blended"]["accepted"] == 299
+
+
+def test_quaternions_have_the_same_bits_together_as_one_by_one():
+    random = np.random.default_rng(7)
+    rotations = random.normal(size=(300, 4))
+    rotations *= (random.uniform(0.97, 1.03, 300) / np.linalg.norm(rotations, axis=1))[:, None]
+    rotations[::3] /= np.linalg.norm(rotations[::3], axis=1)[:, None]
+    rotations[200] *= 2  # no rotation
+    arrivals = [T0 + 2 * MS * i for i in range(300)]
+    messages = [joint_state(t, "abcd", values) for t, values in zip(arrivals, rotations.tolist(), strict=True)]
+    turn = {**JOINTS, "names": list("abcd"), "align": "slerp", "max_gap_ms": 1000}
+    fusion = load_spec({"robocache": 1, "delay_ms": 10, "streams": {"turn": turn}})
+    alone, together = (Ingest(fusion, FusionEngine(fusion, unbounded=True)) for _ in range(2))
+    for data, arrival_ns in zip(messages, arrivals, strict=True):
+        alone.serialized("turn", data, arrival_ns)
+    together.serialized_run("turn", messages, arrivals)
+
+    assert together.counters == alone.counters
+    assert together.counters["turn"]["dropped:not_unit"] == 1
+    ticks = np.array(arrivals)  # each of them at a sample, except one
+    values = together.engine.resolve(ticks).fused
+    assert values.numpy().tobytes() == alone.engine.resolve(ticks).fused.numpy().tobytes()
+    assert abs(values.double().norm(dim=1) - 1).max() < 1e-6
+    assert values[::3].numpy().tobytes() == rotations[::3].astype(np.float32).tobytes()  # untouched
 
 
 times = st.integers(-40, 120)

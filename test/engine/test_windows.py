@@ -55,6 +55,16 @@ def test_a_reduced_window_has_one_value_per_column():
     assert frames.rows().shape == (2, Layout(engine.spec).row_width) == (2, 3 + 2 * 2)
 
 
+@pytest.mark.parametrize(("reduce", "expected"), [("mean", 6), ("rms", 40**0.5), ("min", 4), ("max", 8)])
+def test_empty_slots_do_not_count_in_a_reduced_window(reduce, expected):
+    engine = engine_of({**TOUCH, "samples": 8, "reduce": reduce})
+    for offset_ms, number in ((5, 4), (10, 8)):
+        engine.push("touch", T0 + offset_ms * MS, T0 + offset_ms * MS, np.full(2, number, np.float32))
+    frames = engine.resolve(np.array([T0 + 20 * MS]))
+    assert frames.fused[0, :2].tolist() == [np.float32(expected)] * 2
+    assert (frames.valid[0, 0], frames.age_ns[0, 0]) == (1, 10 * MS)
+
+
 def test_a_late_sample_is_in_no_window():
     engine = engine_of(delay_ms=10)
     engine.advance(T0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,18 @@ def test_masked_ticks_do_not_count_into_the_statistics(bags: list[Path], spec: F
     stats = meta(result, "stats.json")["observation.state"]
     assert stats["min"][:7] == joints.min(0).tolist()
     assert stats["std"][:7] == pytest.approx(joints.std(0).tolist(), rel=1e-6)
+
+
+def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    streams = [replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams]
+    result = export(bags[:1], replace(spec, streams=tuple(streams)), tmp_path / "out", ExportOptions(media="none"))
+    rows = columns(result)
+    command = [stream.name for stream in spec.streams if stream.kind != "image"].index("action")
+    states, ages_ns = (np.array(rows[f"robocache.{name}"])[:, command] for name in ("valid", "age_ns"))
+    assert set(states.tolist()) == {1, 2}
+    assert ((states == 2) == (ages_ns > 20_000_000)).all()
 
 
 def test_held_ticks_repeat_the_last_value_with_its_age(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:

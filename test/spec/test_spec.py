@@ -54,9 +54,10 @@ def test_types_imply_field_width_alignment_and_stamp():
 
 
 @pytest.mark.parametrize(
-    ("unit", "error"), [("rad", ""), (None, ""), ("deg", "streams.joints.unit: 'deg', but 'angle'")]
+    ("unit", "error"),
+    [("rad", ""), (None, ""), ("deg", ""), ("m", "streams.joints.unit: 'm', but 'angle' is for angles in rad or deg")],
 )
-def test_an_alignment_of_angles_accepts_radians_alone(unit, error):
+def test_an_alignment_of_angles_accepts_radians_and_degrees(unit, error):
     joints = {"align": "angle", **({"unit": unit} if unit else {})}
     spec = copy.deepcopy(SPEC)
     spec["streams"]["joints"] |= joints
@@ -210,7 +211,7 @@ def test_a_file_that_is_no_spec_is_refused_by_its_path(tmp_path):
 def test_the_json_schema_knows_every_key_and_its_choices():
     schema = json_schema()
     stream = schema["properties"]["streams"]["additionalProperties"]
-    assert stream["properties"]["align"]["enum"] == [*NAMES, "window"]
+    assert stream["properties"]["align"]["enum"] == [*(name for name in NAMES if name != "angle_deg"), "window"]
     assert stream["additionalProperties"] is False
     assert set(stream["required"]) == {"topic", "type"}
     json.dumps(schema)

@@ -66,11 +66,12 @@ def seeds() -> list[Seed]:
     joints = {"header": header, "name": [*JOINTS, "d"], "position": [0.1, 0.2, 0.3, 0.4]}
     point = {"positions": [1.0, 2.0], "velocities": [3.0, 4.0]}
     camera = {"header": header, "height": 8, "width": 12, "k": [9.0, 0, 6, 0, 9, 4, 0, 0, 1]}
+    turned = {"header": header, "pose": {"orientation": {"w": 1.0}}}
     every = [
         _seed("sensor_msgs/msg/JointState", joints, names=JOINTS),
         _seed("std_msgs/msg/Float64MultiArray", {"data": [1.0, 2.0, 3.0]}, dim=3),
         _seed("std_msgs/msg/Bool", {"data": 1}),
-        _seed("geometry_msgs/msg/PoseStamped", {"header": header}, field="pose.orientation", align="slerp"),
+        _seed("geometry_msgs/msg/PoseStamped", turned, field="pose.orientation", align="slerp"),
         _seed("sensor_msgs/msg/Imu", {"header": header}, field="angular_velocity"),
         _seed("nav_msgs/msg/Odometry", {"header": header}, field="pose", dim=43),
         _seed("sensor_msgs/msg/CameraInfo", camera, field="k", dim=9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.exported_recording import drop_causes
 from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.report.exported_facts import recording_facts
 
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 def show(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
     tables.show(tables.export_table(result))
+    for stream in result.recordings[0].spec.streams:
+        counts = sum((recording.counters[stream.name] for recording in result.recordings), Counter[str]())
+        if counts["dropped"]:
+            messages = f"{counts['dropped']} of {counts['received']} messages"
+            tables.say(f"{stream.name}: {messages} dropped ({drop_causes(counts)})")
+        if counts["filled"]:
+            tables.say(f"{stream.name}: NaN or infinite values of {counts['filled']} messages filled, as the spec says")
     tables.show_notes(result.notes)
     for recording in result.recordings:
         tables.show_notes(recording.notes)

@@ -52,6 +52,7 @@ def _topic(name: str, topic: TopicInfo) -> dict[str, Any]:
         "messages": stats.count,
         "size_bytes": stats.size,
         "content": topic.content,
+        "not_finite": topic.not_finite,
         "start_ns": stats.start_ns,
         "stop_ns": stats.stop_ns,
         "rate_hz": stats.rate_hz,

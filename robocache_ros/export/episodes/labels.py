@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robocache_ros.alignments.angle import fold
+from robocache_ros.alignments import angle, angle_deg
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.episodes.cutter import EpisodeTicks
@@ -150,7 +150,7 @@ def _minus(
     """Return (T, D) differences, zero where a value is missing, and their (T,) states."""
     difference = values - others
     if action.source.align == "angle":
-        difference = fold(difference)
+        difference = (angle_deg if action.source.method == "angle_deg" else angle).fold(difference)
     state = np.where((state > 0) & (of_others > 0), np.maximum(state, of_others), 0).astype(np.uint8)
     return np.where(state[:, None] > 0, difference, np.float32(0)), state
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.errors import printable
-from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.export.exported_recording import ExportedRecording, drop_causes
 from robocache_ros.export.report import figures
 from robocache_ros.export.report.breaks import Break
 from robocache_ros.export.report.summary import Summary
@@ -16,7 +16,7 @@ from robocache_ros.spec import StreamSpec
 
 BREAKS_SHOWN = 12
 EPISODES_SHOWN = 50
-COUNTERS = ("late", "duplicate", "dropped", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
+COUNTERS = ("late", "duplicate", "dropped", "filled", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
 
 
 def anchor(index: int, moment: Break | None = None) -> str:
@@ -151,10 +151,12 @@ def _findings(one: Summary) -> list[tuple[str, str]]:
         counts = recording.counters[stream.name]
         for name in ("dropped", "skewed", "unstamped", "corrupt"):
             if counts[name]:
-                causes = ", ".join(key.split(":", 1)[1] for key in counts if key.startswith(f"{name}:"))
+                causes = drop_causes(counts) if name == "dropped" else ""
                 found.append(
                     ("bad", f"{stream.name}: {counts[name]} messages {name}{f' ({causes})' if causes else ''}.")
                 )
+        if counts["filled"]:
+            found.append(("note", f"{stream.name}: {counts['filled']} messages had NaN or infinite values filled."))
         if counts["late"]:
             delay = f"{recording.spec.delay_ms:g}"
             found.append(("warn", f"{stream.name}: {counts['late']} samples arrive too late for delay_ms {delay}."))

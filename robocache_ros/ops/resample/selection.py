@@ -40,7 +40,7 @@ class Selection:
     lower: Int64  # (T,) row of the sample before the tick (or of the only one), -1 where there is none
     upper: Int64  # (T,) row of the sample after it; `lower` where nothing is blended
     weight: NDArray[np.float32]  # (T,) share of `upper`, in [0, 1]; 0 where nothing is blended
-    valid: NDArray[np.uint8]  # (T,) NONE, ALIGNED or HELD (past its neighbour)
+    valid: NDArray[np.uint8]  # (T,) NONE, ALIGNED or HELD (the last sample, in place of an aligned value)
     age_ns: Int64  # (T,) tick - stamp of `lower`; 0 where there is none, negative where it is after the tick
 
 
@@ -149,9 +149,10 @@ def _align(targets: Tensor, neighbours: _Neighbours, rule: Rule) -> BatchSelecti
         row = torch.where(earlier, lower, upper)
         valid = torch.where(near, ALIGNED, torch.where(held, HELD, NONE)).byte()
         return _single(row, weight, valid > 0, valid, torch.where(earlier, age, -ahead))
-    held = has_lower & ((age <= rule.max_age_ns) | rule.holds)
+    young = age <= rule.max_age_ns
+    held = has_lower & (young | rule.holds)
     if selects == "newest":
-        return _single(lower, weight, held, held.byte(), age)
+        return _single(lower, weight, held, torch.where(held, torch.where(young, ALIGNED, HELD), NONE).byte(), age)
     exact = has_lower & (age == 0)
     gap = after - before
     between = has_lower & has_upper & ~exact & (gap <= rule.max_gap_ns)
@@ -213,9 +214,10 @@ def select_one(
             return TickSelection(lower, lower, 0.0, ALIGNED, 0)
         if upper < size and age + ahead <= rule.max_gap_ns:
             return TickSelection(lower, upper, age / (age + ahead), ALIGNED, age)
-    if age > rule.max_age_ns and not rule.holds:
+    young = age <= rule.max_age_ns
+    if not young and not rule.holds:
         return NOTHING
-    return TickSelection(lower, lower, 0.0, HELD if selects == "neighbours" else ALIGNED, age)
+    return TickSelection(lower, lower, 0.0, ALIGNED if young and selects == "newest" else HELD, age)
 
 
 def _visible(rows: Int64, step: int, arrivals_ns: Int64, deadlines_ns: Int64) -> Int64:

@@ -33,10 +33,10 @@ def resample_trajectories(
     """Resample trajectories at new times.
 
     A target between two samples is blended from them by linear, slerp (quaternions of four columns, on the shorter arc)
-    or angle (rad, across the wrap). A target at the time of a sample is that sample, bit for bit. A target past the
-    last sample, or in a gap wider than `max_gap`, holds the sample before it (valid 2). hold selects the newest sample
-    at or before the target, next the first one at or after it, nearest the nearest one, the earlier of two. Where no
-    sample is found within `max_age`, the row is zeros and valid is 0: nothing is extrapolated.
+    or angle and angle_deg (rad and deg, across the wrap). A target at the time of a sample is that sample, bit for bit.
+    A target past the last sample, or in a gap wider than `max_gap`, holds the sample before it (valid 2). hold selects
+    the newest sample at or before the target, next the first one at or after it, nearest the nearest one, the earlier
+    of two. Where no sample is found within `max_age`, the row is zeros and valid is 0: nothing is extrapolated.
 
     Source times may be in any order; of samples with one time the first counts. (On CUDA a batch whose times all rise
     is searched by bisection, and any other by a linear scan.)

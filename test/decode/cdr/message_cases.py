@@ -11,10 +11,10 @@ from .message_builders import HEADER, Case, floats
 
 # More than 50 lines because it is a table: a message of each kind, one after the other.
 def _cases() -> list[Case]:
-    quaternion = dict(zip("xyzw", (0.1, -0.2, 0.3, 0.927), strict=True))
+    quaternion = dict(zip("xyzw", (0.1, -0.2, 0.3, 0.9273618495495703), strict=True))
     xyz = dict(zip("xyz", (1.5, -2.25, 0.1), strict=True))
     other = dict(zip("xyz", (7.0, 8.0, 9.0), strict=True))
-    q, v = floats(0.1, -0.2, 0.3, 0.927), floats(1.5, -2.25, 0.1)
+    q, v = floats(0.1, -0.2, 0.3, 0.9273618495495703), floats(1.5, -2.25, 0.1)
     joints = {"header": HEADER, "name": ["c", "a", "extra", "b"], "position": [3.0, 1.0, 9.0, 2.0]}
     abc = {"names": ["a", "b", "c"]}
     points = np.arange(3 * 2 * 20, dtype=np.uint8)

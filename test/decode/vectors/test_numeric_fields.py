@@ -67,24 +67,52 @@ def test_a_double_below_float32_becomes_zero(stream_of, cdr):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("align", [name for name in NAMES if alignment(name).blends])
-def test_a_value_that_cannot_be_blended_is_refused(stream_of, cdr, align, bad):
+@pytest.mark.parametrize("align", NAMES)
+def test_a_value_that_is_not_finite_is_refused(stream_of, cdr, align, bad):
     dim = max(2, alignment(align).group)
     decoder = make_decoder(stream_of(ARRAY, dim=dim, align=align))
-    with pytest.raises(DecodeError, match="cannot be interpolated") as error:
+    with pytest.raises(DecodeError, match=rf"data: value {dim - 1} is -?(nan|inf)") as error:
         decoder.decode_cdr(cdr(ARRAY, {"data": [0.0] * (dim - 1) + [bad]}))
     assert error.value.cause == "not_finite"
 
 
-@pytest.mark.parametrize("align", ["hold", "nearest"])
-def test_a_stream_that_is_not_blended_may_hold_nan_and_infinity(stream_of, cdr, align):
-    decoder = make_decoder(stream_of(ARRAY, dim=2, align=align))
-    np.testing.assert_array_equal(decoder.decode_cdr(cdr(ARRAY, {"data": [np.nan, np.inf]})).value, [np.nan, np.inf])
+@pytest.mark.parametrize(("fill", "expected"), [(7, [7, 2, 7]), ([5, 6, -1], [5, 2, -1])])
+def test_values_that_are_not_finite_are_replaced_by_the_fill(stream_of, cdr, fill, expected):
+    decoder = make_decoder(stream_of(ARRAY, dim=3, align="hold", fill=fill))
+    assert decoder.decode_cdr(cdr(ARRAY, {"data": [np.nan, 2.0, -np.inf]})).value.tolist() == expected
+    assert decoder.decode_cdr(cdr(ARRAY, {"data": [1.0, 2.0, 3.0]})).value.tolist() == [1, 2, 3]
+    assert decoder.filled == 1
+
+
+def quaternion(stream_of, cdr, length):
+    turn = dict(zip("xyzw", (length * np.array([0.48, 0.6, 0, 0.64])).tolist(), strict=True))
+    decoder = make_decoder(stream_of(POSE, field="pose.orientation", align="slerp"))
+    return decoder.decode_cdr(cdr(POSE, {"pose": {"orientation": turn}})).value
+
+
+@pytest.mark.parametrize("length", [0.9001, 0.99, 1.0013, 1.0999])
+def test_a_quaternion_for_slerp_is_normalised_in_float64_and_rounded_once(stream_of, cdr, length):
+    given = (length * np.array([0.48, 0.6, 0, 0.64])).astype(np.float32).astype(np.float64)
+    value = quaternion(stream_of, cdr, length)
+    np.testing.assert_array_equal(value, (given / np.sqrt((given**2).sum())).astype(np.float32))
+
+
+@pytest.mark.parametrize("length", [1, 1 + 4e-7, 1 - 4e-7])
+def test_a_quaternion_for_slerp_whose_length_is_rounded_is_not_changed(stream_of, cdr, length):
+    given = (length * np.array([0.48, 0.6, 0, 0.64])).astype(np.float32)
+    np.testing.assert_array_equal(quaternion(stream_of, cdr, length), given)
+
+
+@pytest.mark.parametrize("length", [0, 0.8999, 1.1001])
+def test_a_quaternion_for_slerp_that_is_no_rotation_is_refused(stream_of, cdr, length):
+    with pytest.raises(DecodeError, match="slerp needs unit quaternions") as error:
+        quaternion(stream_of, cdr, length)
+    assert error.value.cause == "not_unit"
 
 
 def test_a_signalling_nan_raises_no_warning(stream_of, cdr):
     data = cdr(ARRAY, {"data": [1.0]})[:-8] + (0x7FF0000000000001).to_bytes(8, "little")
-    assert np.isnan(make_decoder(stream_of(ARRAY, dim=1, align="hold")).decode_cdr(data).value[0])
+    assert make_decoder(stream_of(ARRAY, dim=1, align="hold", fill=7)).decode_cdr(data).value.tolist() == [7]
 
 
 @pytest.mark.parametrize(("count", "cause"), [(6, "dim"), (8, "dim"), (0, "empty")])

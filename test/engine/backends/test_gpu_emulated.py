@@ -31,12 +31,13 @@ def test_a_stream_of_each_alignment_has_the_bits_of_the_cpu_backend(mixture, emu
     rng, kind = np.random.default_rng(1), "std_msgs/msg/Float64MultiArray"
     dims = {name: 5 if alignment(name).group == 1 else alignment(name).group for name in NAMES}
     streams = {n: {"topic": f"/{n}", "type": kind, "dim": d, "align": n, "max_gap_ms": 30} for n, d in dims.items()}
+    streams["angle_deg"] |= {"align": "angle", "unit": "deg"}
     spec = load_spec({"robocache": 1, "streams": streams})
     arrivals = mixture.t0 + np.sort(rng.integers(0, 2000, 500)) * mixture.ms
     messages = []
     for arrival in arrivals.tolist():
         name = str(rng.choice(NAMES))
-        value = rng.uniform(0.1, 3, dims[name]).astype(np.float32)
+        value = rng.uniform(0.1, 360 if name == "angle_deg" else 3, dims[name]).astype(np.float32)
         messages.append((name, arrival - int(rng.integers(0, 30 * mixture.ms)), arrival, value))
     assert mixture.compare(emulated(spec), FusionEngine(spec), messages, rng) > 30
 

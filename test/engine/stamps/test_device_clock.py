@@ -90,6 +90,12 @@ def walked(steps: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return stamps, arrivals
 
 
+def test_a_translation_is_rounded_down_to_the_nanosecond() -> None:
+    clock = DeviceClock()
+    translated([0, S], [1000, S + 1050], clock)  # the host's clock is faster by 50 ns in a second
+    assert clock.translate(3 * S // 2 + 1, 3 * S) == 1000 + (3 * S // 2 + 1) * (S + 50) // S == 1_500_001_076
+
+
 @given(steps)
 def test_a_translated_stamp_is_never_after_its_arrival(steps: list[tuple[int, int]]) -> None:
     stamps, arrivals = walked(steps)

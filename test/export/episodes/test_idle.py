@@ -70,6 +70,16 @@ def test_trimmed_ticks_split_the_recording_and_are_stated(record: Callable[..., 
     assert recording.left_out().startswith("152 of 501 ticks left out: 152 without motion (51 at the start, 101 in")
 
 
+def test_a_still_period_over_the_end_of_an_episode_is_left_out_of_both(
+    record: Callable[..., Path], tmp_path: Path
+) -> None:
+    episodes = [(0, True), (5, False), (5.02, True)]  # within the two seconds without motion, which begin at 4 s
+    bag = record({("/episode", "std_msgs/msg/Bool"): episodes}, state=moving, command=lambda k: (0, 0))
+    options = ExportOptions(media="none", trim_idle_s=1.5, episode_topic="/episode")
+    (recording,) = export([bag], spec_of(state={"idle": 0}), tmp_path / "out", options).recordings
+    assert [(episode.start, episode.stop) for episode in recording.episodes] == [(0, 200), (301, 501)]
+
+
 def test_a_recording_without_motion_is_refused(record: Callable[..., Path], tmp_path: Path) -> None:
     bag = record(state=lambda _: (0, 0), command=lambda _: (0, 0))
     with pytest.raises(RoboCacheError, match="bag: nothing moves for longer than --trim-idle allows; raise it"):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.alignments.angle import fold
+from robocache_ros.alignments import angle, angle_deg
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.cutter import EpisodeTicks
@@ -28,7 +28,7 @@ PERIOD_NS = 20_000_000
 def frames_of(spec: FusionSpec, rng: np.random.Generator, count: int) -> Frames:
     width, streams = sum(Layout(spec).widths), len(spec.streams)
     valid = rng.integers(0, 3, (count, streams)).astype(np.uint8)
-    fused = rng.normal(size=(count, width)).astype(np.float32)
+    fused = (200 * rng.normal(size=(count, width))).astype(np.float32)  # also more than half a turn in deg
     for stream, slot in Layout(spec).slots.items():
         fused[:, slot] *= valid[:, Layout(spec).names.index(stream), None] > 0
     age_ns = np.where(valid > 0, rng.integers(0, PERIOD_NS, (count, streams)), 0)
@@ -56,6 +56,7 @@ CASES = [
     ({}, {"action": "delta"}),
     ({}, {"action": "delta", "action_from": ("state",)}),
     ({"command": {"label": "delta", "delta_from": "state", "align": "angle"}}, {"action": "absolute"}),
+    ({"command": {"label": "delta", "align": "angle", "unit": "deg"}}, {"action": "absolute"}),
     ({"command": {"role": "observation"}}, {"action": "next-observation"}),
     ({"command": {"role": "observation", "align": "angle"}}, {"action": "next-delta"}),
 ]
@@ -94,7 +95,9 @@ def test_labels_equal_their_definition(
                 minus = source.name if follows else "state"
                 other = frames.fused.numpy()[t, slots[minus]] if from_state else part[at - 1]
                 states.append(int(frames.valid[t, names.index(minus)] if from_state else frames.valid[at - 1, index]))
-                expected = fold(expected - other) if source.align == "angle" else expected - other
+                expected = expected - other
+                if source.align == "angle":
+                    expected = (angle_deg if source.unit == "deg" else angle).fold(expected)
             state = max(states) if min(states) else 0
             joined = [(r.valid[:, new], r.age_ns[:, new]) for r in rows]
             valid, age = (np.concatenate([each[n] for each in joined])[row] for n in (0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +70,17 @@ def test_missing_joint_drops_the_message_by_that_cause(fusion: FusionRig) -> Non
     fusion.joints.publish(joint_state(names=("a",)))
 
     fusion.until_counted("dropped:joint_missing", 1)
+
+
+def test_a_nan_drops_the_message_by_that_cause_unless_it_is_in_another_joint(fusion: FusionRig) -> None:
+    bad, other = joint_state(), joint_state(names=("a", "b", "gripper"))
+    bad.position[1] = other.position[2] = math.nan
+    fusion.joints.publish(bad)
+    fusion.joints.publish(other)
+
+    fusion.until_counted("dropped:not_finite", 1)
+
+    fusion.until_counted("accepted", 1)
 
 
 def test_stamp_an_hour_off_is_refused_with_advice(fusion: FusionRig) -> None:

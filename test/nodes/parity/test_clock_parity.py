@@ -1,4 +1,4 @@
-"""Recordings whose clocks disagree: what a node publishes during a replay over real DDS equals the export."""
+"""Recordings with clocks that disagree, or with NaN: a node publishes in a replay over real DDS what is exported."""
 
 from __future__ import annotations
 
@@ -41,19 +41,29 @@ def clock(time_ns: int) -> bytes:
 
 
 def messages(
-    start_ns: int, seconds: float, time_of: Callable[[int], int], *, seed: int = 0, with_clock: bool = False
+    start_ns: int,
+    seconds: float,
+    time_of: Callable[[int], int],
+    *,
+    seed: int = 0,
+    with_clock: bool = False,
+    share_of_nan: float = 0,
 ) -> Iterable[Message]:
     """Poses at 50 Hz and commands at 20 Hz from a log time on, stamped by a clock and logged up to 15 ms later."""
-    rng = np.random.default_rng(seed)
+    rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+
+    def number() -> float:
+        return float(rng.normal()) if chance.random() >= share_of_nan else np.nan
+
     for k in range(round(50 * seconds)):
         log = start_ns + 20 * k * MS
         delay = int(rng.integers(0, 15 * MS))
-        yield "/pose", log + delay, pose(time_of(log), float(rng.normal()))
+        yield "/pose", log + delay, pose(time_of(log), number())
         yield "/base", log + delay, pose(time_of(log), 0.0)
         lidar = (log - LOG) * (10**6 - 150) // 10**6 + 77 * S  # since its start, and slower by 150 ppm
         yield "/lidar", log + int(rng.integers(0, 15 * MS)), pose(lidar, float(rng.normal()))
     for k in range(round(20 * seconds)):
-        yield "/command", start_ns + 50 * k * MS + 7 * MS, command(float(rng.normal()))
+        yield "/command", start_ns + 50 * k * MS + 7 * MS, command(number())
     if with_clock:
         for k in range(round(100 * seconds)):
             yield "/clock", start_ns + 10 * k * MS, clock(time_of(start_ns + 10 * k * MS))
@@ -71,6 +81,7 @@ def again(log_ns: int) -> int:
 
 RECORDINGS: dict[str, list[Message]] = {
     "a device with a clock of its own": list(messages(LOG, 4, lambda log: log)),
+    "numbers that are not finite": list(messages(LOG, 4, lambda log: log, share_of_nan=0.05)),
     "simulated stamps": list(messages(LOG, 4, slow)),
     "simulated stamps with /clock": list(messages(LOG, 4, slow, with_clock=True)),
     "a reset": [*messages(LOG, 3, slow), *messages(LOG + 3 * S, 3, again, seed=1)],
@@ -132,5 +143,7 @@ def test_live_rows_equal_the_deployed_export(rig: Any, wait: Callable[..., Any],
             tick for tick in ours if not torch.equal(ours[tick].view(torch.int32), theirs[tick].view(torch.int32))
         ]
         assert not differ, f"{len(differ)} of {len(ours)} ticks differ, the first at {differ[0]}"
+    assert torch.cat([part.fused for part in frames]).isfinite().all()
+    assert bool(run.counters["command"]["dropped:not_finite"]) == ("finite" in name)
     valid = run.valid
     assert (valid[20:-20] > 0).all(axis=1).mean() > 0.8

@@ -15,6 +15,7 @@ STREAMS = (
     StreamKey(500, 256, BF16, "linear", True, False, 0),  # read where they are
     StreamKey(120, 4, F32, "slerp", False, True, 4),  # unaligned
     StreamKey(3000, 7, F16, "angle", True, False, 0),  # times searched where they are
+    StreamKey(120, 5, F32, "angle_deg", True, False, 0),
     StreamKey(20, 16, U8, "hold", False, False, 0),
     StreamKey(20, 3, U8, "nearest", True, True, 1),
     StreamKey(20, 7, F32, "next", True, False, 4),

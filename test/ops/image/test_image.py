@@ -85,6 +85,22 @@ def test_resizing_a_row_by_hand(resize, source, width, expected):
     assert column[0, :, 0].tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("resize", "source", "width", "expected"),
+    [
+        ("bilinear", [1.0, 3.0], 4, [1, 1.5, 2.5, 3]),  # distances at which nothing is
+        ("nearest", [1.0, 3.0], 4, [1, 1, 3, 3]),
+        ("bilinear", [0, 0, 0, 8.0, 0, 0, 0, 0], 2, [0, 0]),  # not antialiased: reads pixels 1, 2 and 5, 6
+        ("area", [0, 0, 0, 8.0, 0, 0, 0, 0], 2, [2, 0]),
+        ("area", [1.0, 2.0, np.nan, 4.0], 2, [1.5, np.nan]),
+        ("nearest", [1.0, 2.0, np.nan, 4.0], 2, [2, 4]),
+    ],
+)
+def test_resizing_a_row_of_depth_by_hand(resize, source, width, expected):
+    depth = convert(source, "32FC1", len(source), 1, 4 * len(source), np.float32, size=(1, width), resize=resize)
+    np.testing.assert_array_equal(depth[0, 0].numpy(), expected)
+
+
 def test_a_crop_is_cut_before_resizing():
     image = np.arange(24).reshape(4, 6)
     assert convert(image, "mono8", 6, 4, 6, crop=(1, 2, 2, 3)).tolist() == [[[8, 9, 10], [14, 15, 16]]]

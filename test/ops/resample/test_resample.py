@@ -167,6 +167,8 @@ def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
     )
     assert got_valid[0].tolist() == valid.tolist()
     apart = got[0].double().numpy() - expected
+    if method == "angle_deg":  # -4 to 4 deg do not wrap, except from or to 360
+        apart = (apart + 180) % 360 - 180
     if method == "angle":  # pi and -pi are one angle, and half a turn may go either way
         turns = np.exp(1j * got[0].double().numpy()) - np.exp(1j * expected)
         apart = np.minimum(abs(turns), abs(apart))
@@ -211,12 +213,19 @@ def test_shuffling_samples_with_distinct_times_changes_no_bit(trajectory, method
 
 
 @settings(max_examples=50)
-@given(st.integers(0, 2**31), st.sampled_from(["slerp", "angle"]))
+@given(st.integers(0, 2**31), st.sampled_from(["slerp", "angle", "angle_deg", "heading"]))
 def test_unit_quaternions_stay_unit_and_angles_stay_in_range(seed, method):
     values = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(seed))
-    values = values / values.norm(dim=2, keepdim=True) if method == "slerp" else values.clamp(-3.14159274, 3.14159274)
-    got = resample_trajectories(values, torch.arange(9) * 100, torch.arange(800), method=method)
+    if method == "slerp":
+        values = values / values.norm(dim=2, keepdim=True)
+    low, high = {"slerp": (-1, 1), "angle": (-3.14159274, 3.14159274), "angle_deg": (-180, 180)}.get(method, (0, 360))
+    values = (values if high < 4 else values * 100 + (high + low) / 2).clamp(low, high)
+    align = "angle_deg" if method == "heading" else method
+    got = resample_trajectories(values, torch.arange(9) * 100, torch.arange(800), method=align)
     if method == "slerp":
         torch.testing.assert_close(got.norm(dim=2), torch.ones(1, 800), rtol=0, atol=1e-6)
-    else:
+    elif method == "angle":
         assert got.abs().max() <= 3.1415932  # pi, and one rounding at pi
+    else:
+        assert low <= got.min()
+        assert got.max() <= high

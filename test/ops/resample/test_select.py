@@ -85,7 +85,8 @@ def test_next_takes_the_first_sample_at_or_after_the_tick(tick, row):
         ("nearest", 291, (2, 2, 0, HELD, 31)),
         ("nearest", 369, (2, 2, 0, HELD, 109)),  # though the one ahead is nearer
         ("nearest", 370, (3, 3, 0, ALIGNED, -30)),
-        ("hold", 399, (2, 2, 0, ALIGNED, 139)),
+        ("hold", 290, (2, 2, 0, ALIGNED, 30)),
+        ("hold", 291, (2, 2, 0, HELD, 31)),
         ("linear", 399, (2, 2, 0, HELD, 139)),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.alignments import NAMES
+from robocache_ros.alignments import NAMES, in_unit
 from robocache_ros.datasets.episode_source import DatasetError, Stream, Values
 from robocache_ros.engine.tick_grid import period_ns
 from robocache_ros.errors import printable
@@ -167,7 +167,7 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         streams = {
             name: ExportedStream(
                 str(about["role"]),
-                str(about["align"]),
+                in_unit(str(about["align"]), str(about.get("unit", ""))),
                 str(about["kind"]),
                 tuple(int(n) for n in about.get("shape", ())),
                 tuple(columns.get(name, ())),

@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
     stamps_ns: NDArray[np.int64]  # (T,)
     valid: NDArray[np.uint8]  # (T,)
-    values: NDArray[np.float32]  # (T, K) in the order of the fields; 0 where there is none
+    values: NDArray[np.float32]  # (T, K) in the order of the fields; NaN where there is none
 
 
 def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
@@ -42,12 +42,13 @@ def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
             raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
     rows = np.frombuffer(b"".join(messages), kind)
     stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
-    return Rows(stamps, rows["valid"].copy(), np.nan_to_num(rows["values"], nan=0.0))
+    return Rows(stamps, rows["valid"].copy(), rows["values"])
 
 
 def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[np.float32]:
-    """Return the (T, rows, dim) values of a window, from its ages and the values of each component."""
-    by_sample: NDArray[np.float32] = values[:, rows:].reshape(len(values), dim, rows).transpose(0, 2, 1)
+    """Return the (T, rows, dim) values of a window, from its ages and the values of each component; 0 for padding."""
+    by_sample: NDArray[np.float32] = values[:, rows:].reshape(len(values), dim, rows).transpose(0, 2, 1).copy()
+    by_sample[values[:, :rows] < 0] = 0
     return by_sample
 
 

@@ -204,7 +204,10 @@ def _columns(stream: StreamSpec) -> int:
 
 
 def _values(stream: StreamSpec, rows: Rows) -> NDArray[np.float32]:
-    return window_values(rows.values, stream.rows, stream.dim) if stream.rows else rows.values
+    """Return the values of a stream; 0 where its marks say that there is none, so that any other NaN is refused."""
+    if stream.rows:
+        return window_values(rows.values, stream.rows, stream.dim)
+    return np.where(rows.valid[:, None] > 0, rows.values, np.float32(0))
 
 
 def _first_ticks(ticks: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:

@@ -59,7 +59,7 @@ class VectorStore:
 
     def take(self, lower: Int64, upper: Int64, weight: NDArray[np.float32], out: Tensor) -> None:
         """Write the (T, D) values between slots; see Selections."""
-        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self._stream.align))
+        out.copy_(ops.blend(self._rows, lower, upper, weight, method=self._stream.method))
 
     def take_windows(self, windows: WindowSelection, out: Tensor) -> None:
         """Write the (T, D) or (T, n * D) values of windows, for a limited number of ticks at a time."""

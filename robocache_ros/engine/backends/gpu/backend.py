@@ -72,7 +72,7 @@ class GpuBackend:
         self._rings = {ring.name: ring for ring in rings}
         images = sum(s.kind == "image" for s in spec.media)
         streams = list(zip(spec.vectors, self._vectors, strict=True))
-        sources = [VectorSource(ring.rows, s.align, s.samples, s.reduce) for s, ring in streams]
+        sources = [VectorSource(ring.rows, s.method, s.samples, s.reduce) for s, ring in streams]
         self._plan = TickPlan(sources, images, len(spec.media) - images, device)
         # Images and clouds are numbered separately from 0, whatever the order of the streams in the spec.
         kinds = [s.kind for s in spec.media]

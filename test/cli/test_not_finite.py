@@ -1,0 +1,182 @@
+"""NaN and infinity in numeric streams: no values, from `info` to the loaders of an export."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from robocache_ros.bags.write import write_bag
+from robocache_ros.datasets import open_dataset
+from robocache_ros.engine import Ingest
+
+from .conftest import Finished
+
+START_NS = 1_700_000_000_000_000_000
+MS = 1_000_000
+POSITION, EFFORT = {"field": "position"}, {"field": "effort"}
+JOINTS = {"topic": "/joints", "type": "sensor_msgs/msg/JointState", "names": ["a", "b"]}
+BAD = (10, 11, 12, 40)  # numbers of the messages in which joint b has no effort
+
+
+def joint_state(stamp_ns: int, effort_b: float, effort_c: float) -> bytes:
+    """A JointState of a, b and c in CDR; the positions and the effort of a are finite."""
+    names = b"".join(struct.pack("<I", 2) + name + b"\0" + bytes(2) for name in (b"a", b"b", b"c"))
+    seconds, nanoseconds = divmod(stamp_ns, 10**9)
+    head = struct.pack("<iIIB3xI", seconds, nanoseconds, 1, 0, 3) + names
+    position, effort = (stamp_ns - START_NS) / 1e9, (effort_b, effort_c)
+    body = head + struct.pack("<I", 3)
+    body += bytes(-len(body) % 8) + struct.pack("<3d", position, -position, 0.5)
+    body += struct.pack("<II", 0, 3)
+    body += bytes(-len(body) % 8) + struct.pack("<3d", 2 * position, *effort)
+    return b"\0\1\0\0" + body
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seconds at 50 Hz: joint c never has an effort, and b has none in `BAD`, once infinite."""
+    stamps = [START_NS + 20 * k * MS for k in range(100)]
+    efforts = [(np.inf if k == 40 else np.nan) if k in BAD else float(k) for k in range(100)]
+    messages = [
+        ("/joints", at + MS, joint_state(at, effort, np.nan)) for at, effort in zip(stamps, efforts, strict=True)
+    ]
+    return write_bag(tmp_path_factory.mktemp("bags") / "arm", {"/joints": JOINTS["type"]}, messages)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a spec of a position and of an effort with the given keys."""
+
+    def write(**keys: Any) -> Path:
+        streams = {"position": {**JOINTS, **POSITION}, "effort": {**JOINTS, **EFFORT, **keys}}
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump({"robocache": 1, "actions": "none", "streams": streams}, sort_keys=False))
+        return path
+
+    return write
+
+
+def numbers_of(folder: Path, name: str) -> Iterator[np.ndarray]:
+    dataset = open_dataset(name, folder)
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        yield sample["fused"].numpy()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"align": "hold", "max_age_ms": 10},
+        {"align": "nearest", "max_age_ms": 9},
+        {"align": "next", "max_age_ms": 9},
+        {"align": "linear", "max_gap_ms": 30, "max_age_ms": 0},
+        {"align": "window", "samples": 2},
+    ],
+    ids=lambda keys: keys["align"],
+)
+def test_a_sample_with_a_nan_is_no_value_whatever_the_alignment(
+    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    done = robocache("export", bag, "--spec", written(**keys), "--out", tmp_path / "out", "--format", "lerobot")
+
+    assert "effort: 4 of 100 messages dropped (4 not_finite)" in done.out
+    rows = np.concatenate(list(numbers_of(tmp_path / "out", "lerobot")))
+    efforts = rows[:, 2:4].round(3)
+    assert np.isfinite(rows).all()
+    assert len(rows) == 95  # of 99: all but those of `BAD`
+    assert not set(BAD) & set(efforts[:, 1].tolist())
+    assert robocache("validate", tmp_path / "out").code == 0
+
+
+def test_a_nan_in_a_joint_that_the_spec_does_not_name_drops_nothing(
+    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    spec = written(names=["a"], align="hold")
+
+    done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out", "--format", "lerobot", "--json")
+
+    (recording,) = json.loads(done.out)["recordings"]
+    assert recording["frames"] == 99  # the first tick at or after the first arrival is that of sample 1
+    assert "dropped" not in recording["streams"]["effort"]["messages"]
+
+
+@pytest.mark.parametrize("name", ["lerobot", "mcap", "robomimic"])
+def test_a_fill_keeps_the_sample_in_every_format(
+    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    spec = written(align="hold", fill=[0, -1])
+
+    done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out", "--format", name)
+
+    assert "effort: NaN or infinite values of 4 messages filled" in done.out
+    (rows,) = numbers_of(tmp_path / "out", name)
+    assert np.flatnonzero(rows[:, 3] == -1).tolist() == [k - 1 for k in BAD]  # row 0 is of sample 1
+    assert rows[:, 2].tolist() == pytest.approx([0.04 * k for k in range(1, 100)])
+
+
+def test_samples_that_are_dropped_are_in_the_report(
+    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    robocache("report", bag, "--spec", written(align="hold"), "--out", tmp_path / "report.html")
+
+    assert "effort: 4 messages dropped (4 not_finite)." in (tmp_path / "report.html").read_text()
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["recordings"][0]["streams"]["effort"]["messages"]["dropped:not_finite"] == 4
+
+
+def test_info_names_the_fields_with_nan(robocache: Callable[..., Finished], bag: Path) -> None:
+    text, told = robocache("info", bag), json.loads(robocache("info", bag, "--json").out)
+
+    assert "/joints: NaN or infinite in effort of 8 of 8 messages" in " ".join(text.out.split())
+    assert told["recordings"][0]["topics"][0]["not_finite"] == {"effort": 8}
+
+
+@pytest.mark.parametrize("keys", [{"align": "linear"}, {"align": "window", "samples": 3, "reduce": "mean"}])
+def test_a_fill_that_would_be_blended_is_refused(
+    robocache: Callable[..., Finished], written: Callable[..., Path], keys: dict[str, Any]
+) -> None:
+    done = robocache("check", written(**keys, fill=0))
+
+    assert done.code == 2
+    assert "streams.effort.fill: " in done.err
+    assert "would blend it with measured values; use hold or nearest" in done.err
+
+
+def test_a_nan_in_an_mcap_export_of_an_earlier_version_is_refused_and_not_read_as_zero(
+    robocache: Callable[..., Finished],
+    bag: Path,
+    written: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pushed = Ingest._push_value
+
+    def with_nan(self: Ingest, stream: str, sample: Any, arrival_ns: int) -> Any:
+        value = np.where(sample.value == -1, np.float32(np.nan), sample.value)
+        return pushed(self, stream, sample._replace(value=value), arrival_ns)
+
+    monkeypatch.setattr(Ingest, "_push_value", with_nan)
+    robocache(
+        *("export", bag, "--spec", written(align="hold", fill=-1), "--out", tmp_path / "out"),
+        *("--format", "mcap", "--jobs", "1"),
+    )
+
+    with pytest.raises(Exception, match="is not finite"):
+        open_dataset("mcap", tmp_path / "out")[0]
+
+
+def test_an_export_without_values_names_the_nan(
+    robocache: Callable[..., Finished], bag: Path, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    spec = written(names=["c"], align="hold")
+
+    done = robocache("export", bag, "--spec", spec, "--out", tmp_path / "out")
+
+    assert done.code == 2
+    assert "effort: dropped:not_finite (100)" in done.err
