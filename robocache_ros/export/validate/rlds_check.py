@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ PROVENANCE, STATISTICS = "robocache.json", "dataset_statistics.json"  # of datas
 STATE, ACTION = "state", "action"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 STEPS = "steps/"
+ARRAY_BYTES = 256 << 20
 _TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
 
 Features = dict[str, dict[str, Any]]  # key of the record -> the entry in features.json
@@ -168,6 +170,8 @@ class RldsCheck:
         if isinstance(values, list):
             if "image" in feature:
                 self._check_images(findings, where, feature["image"], values)
+            if (feature.get("tensor") or {}).get("encoding") == "zlib":
+                self._check_arrays(findings, where, feature, values)
             findings.counted["byte strings"] += len(values)
             return len(values)
         shape = _shape(feature)
@@ -182,6 +186,24 @@ class RldsCheck:
         findings.counted["arrays"] += 1
         arrays[key] = table
         return len(table)
+
+    def _check_arrays(self, findings: Findings, where: str, feature: dict[str, Any], values: list[memoryview]) -> None:
+        """Check that each array has the bytes of its shape."""
+        size = math.prod(_shape(feature)) * np.dtype(feature["tensor"]["dtype"]).itemsize
+        if size > ARRAY_BYTES:
+            findings.skip(f"{where}: its arrays have more than {ARRAY_BYTES >> 20} MiB")
+            return
+        last: memoryview | bytes = b""
+        for step, data in enumerate(values):
+            if data == last:
+                continue
+            last, unpacker = data, zlib.decompressobj()
+            try:
+                complete = len(unpacker.decompress(data, size + 1)) == size and unpacker.eof
+            except zlib.error:
+                complete = False
+            if not findings.check(complete, where, f"step {step} is not {size} bytes, compressed with zlib"):
+                return
 
     def _check_images(self, findings: Findings, where: str, image: dict[str, Any], values: list[memoryview]) -> None:
         dimensions = [int(side) for side in (image.get("shape") or {}).get("dimensions", [])]

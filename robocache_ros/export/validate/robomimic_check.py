@@ -150,11 +150,6 @@ class RobomimicCheck:
 
     def _check_keys(self, findings: Findings, data: Any, demos: list[str]) -> None:
         """Report observations that some demonstrations lack, or that have several shapes."""
-        for name in demos:
-            groups = [set(data[name][group]) if group in data[name] else set() for group in ("obs", "next_obs")]
-            if groups[1] and groups[0] != groups[1]:
-                text = f"{', '.join(sorted(groups[0] ^ groups[1])[:3])} is in one of obs and next_obs only"
-                findings.add(f"data/{name}", text)
         for group in ("obs", "next_obs"):
             shapes: dict[str, dict[str, Any]] = {}
             having = [name for name in demos if group in data[name]]
@@ -233,6 +228,8 @@ class _OwnData:
             text = f"rows of {list(array.shape[1:])}; the stream has {list(stream.shape)}"
             if self._findings.check(array.shape[1:] == stream.shape, f"{where}/{group}/{stream.name}", text):
                 values[stream.name] = array[()]
+        different = ", ".join(sorted(set(demo["obs"]) ^ set(demo["next_obs"])))
+        self._findings.check(not different, where, f"{different}: is in one of obs and next_obs only")
         windows = {stream.name for stream in spec.vectors if stream.rows}
         rows = TickRows(ticks.reshape(-1), stamps, valid, ages, {k: v for k, v in values.items() if k not in windows})
         exported.check_episode(where, number, rows)

@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import tempfile
+import zipfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -140,7 +141,7 @@ class _Shard:
         data = file.read() if file else b""
         if len(data) != member.size:
             raise RoboCacheError(f"{self._name}: ends within {printable(member.name, 60)}")
-        with self._findings.reading(where, ValueError, KeyError, EOFError):
+        with self._findings.reading(where, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             if kind == "npy":
                 values: Any = np.load(io.BytesIO(data), allow_pickle=False)
                 self._values[field] = values
@@ -150,8 +151,11 @@ class _Shard:
                 self._values[field] = json.loads(data)
             elif kind == "npz":
                 self._values[field] = data
-                with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                    self._findings.check(archive.files == ["array"] or self._own is None, where, "is not one array")
+                with zipfile.ZipFile(io.BytesIO(data)) as arrays:
+                    names = arrays.namelist()
+                    usable = sum(of.file_size for of in arrays.infolist()) <= MEMBER_BYTES and not arrays.testzip()
+                one = names == ["array.npy"] or self._own is None
+                self._findings.check(one and usable, where, "is not one array, is too large or is damaged")
             elif kind in IMAGES:
                 self._values[field] = data
                 image_size(data, decode=self._findings.decode)

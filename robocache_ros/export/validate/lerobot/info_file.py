@@ -89,7 +89,7 @@ class Info:
             if findings.check(first < stop <= episodes, where, f"{span} is not in 0:{episodes}, the episodes"):
                 both = [used[episode] for episode in range(first, stop) if episode in used]
                 findings.check(not both, where, f"{span} has {len(both)} episodes of {', '.join(both[:1])}")
-                used.update(dict.fromkeys(range(first, stop), name))
+                used.update((episode, str(name)) for episode in range(first, stop))
         if self.own:
             text = f"{episodes - len(used)} of {episodes} episodes are in no split"
             findings.check(len(used) == episodes, f"{INFO}, splits", text)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.storage.metadata import read_metadata
 from robocache_ros.decode.cdr.definitions import message_type
 from robocache_ros.decode.cdr.whole_message import read_message
 from robocache_ros.errors import printable
@@ -77,6 +78,7 @@ class EpisodeMessages:
         ticks = np.array(self._times[REWARD], np.int64)
         if not self._findings.check(len(ticks) > 0, self._where(REWARD), "has no messages, which show the ticks"):
             return
+        before = len(self._findings.found)  # what is wrong with one stream is not repeated for all
         rewards = self._check_episode(ticks)
         found: dict[str, StreamMessages] = {}
         for topic, stream in values.items():
@@ -88,8 +90,13 @@ class EpisodeMessages:
                     found[stream.name] = messages
                     if pictures:
                         pictures.check(ticks, messages.stamps_ns)
-        if len(found) == len(self._spec.streams):
+        if len(found) == len(self._spec.streams) and len(self._findings.found) == before:
             self._check_rows(ticks, found, rewards)
+        for topic, count in read_metadata(self._findings.dataset / self._name).counts.items():
+            text = (
+                f"metadata.yaml has {count} messages of {printable(topic, 60)}; the file has {len(self._times[topic])}"
+            )
+            self._findings.check(topic not in readable or count == len(self._times[topic]), self._name, text)
         self._findings.counted["rows"] += len(ticks)
 
     def _where(self, topic: str) -> str:
