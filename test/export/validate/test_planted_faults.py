@@ -1,0 +1,86 @@
+"""The validation finds each of the planted faults, but for those that a dataset cannot reveal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.formats import FORMATS
+from robocache_ros.export.job import export
+from robocache_ros.export.validate.validators import validate
+
+from ..readers.sensor_recording import sensor_recording, sensor_spec
+from .conftest import without_checksums
+from .planted_faults import FAULTS, ROWS
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "validate_a_dataset.md"
+SECTION = "## What a dataset cannot reveal"
+LIBRARIES = {"robomimic": "h5py", "rlds": "google_crc32c", "delta": "deltalake"}
+STORED = tuple(dict.fromkeys(fault.format for fault in FAULTS))  # a format, and how its images are stored
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Three episodes with three tasks in each format, made once."""
+    folder = tmp_path_factory.mktemp("planted")
+    recordings = [sensor_recording(folder / f"recording_{seed}", seed, ROWS / 50) for seed in range(3)]
+    options = ExportOptions(task_topic="/task", robot_type="arm")
+    made: dict[str, Path] = {}
+
+    def dataset(stored: str) -> Path:
+        name, _, media = stored.partition(" ")
+        if media not in made:
+            formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+            chosen = replace(options, formats=formats if not media else (name, "lerobot21"), media=media or "video")
+            out = export(recordings, sensor_spec(outcomes=True), folder / f"out {media}", chosen, report=False).out
+            made[media] = out
+        if not (made[media] / name).is_dir():
+            pytest.skip(f"{LIBRARIES[name]} is not installed")
+        return made[media] / name
+
+    return dataset
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_nothing_is_found_without_a_fault(stored: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    (findings,) = validate(without_checksums(exported(stored), tmp_path / "set"), decode=True)
+    assert findings.found == []
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_each_fault_that_the_dataset_reveals_is_found(
+    stored: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    missed = {}
+    for fault in [fault for fault in FAULTS if fault.format == stored]:
+        dataset = without_checksums(exported(stored), tmp_path / "set")
+        fault.plant(dataset)
+        (findings,) = validate(dataset, decode=fault.decode)
+        texts = [str(finding) for finding in findings.found]
+        wanted = fault.finds.split("|")
+        right = any(part in text for part in wanted for text in texts) if fault.finds else not texts
+        if not right:
+            missed[fault.name] = texts[:3]
+        shutil.rmtree(dataset)
+    assert missed == {}
+
+
+def test_the_page_lists_what_a_dataset_cannot_reveal() -> None:
+    text = PAGE.read_text().partition(SECTION)[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^- `([a-z_0-9]+)`: (.+?)\.$", text, re.MULTILINE))
+    hidden: dict[str, list[str]] = {}
+    for fault in FAULTS:
+        if not fault.finds:
+            hidden.setdefault(fault.format, []).append(fault.name)
+    assert listed == {stored: "; ".join(names) for stored, names in hidden.items()}
+
+
+def test_there_are_120_kinds_of_faults() -> None:
+    assert len({(fault.format, fault.name) for fault in FAULTS}) == len(FAULTS) >= 120
