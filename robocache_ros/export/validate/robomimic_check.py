@@ -301,7 +301,7 @@ class _OwnData:
         exported.check_names("streams", json.loads(attributes["streams"]), exported.layout.names, where="data")
         names = json.loads(attributes["action_names"])
         exported.check_names("action_names", names, exported.labels("action"), where="data")
-        if np.isfinite(self._low).all():
+        if len(self._low) and np.isfinite(self._low).all():
             middle = (self._high + self._low) / 2
             off = ~np.isclose(np.asarray(attributes["action_offset"]), middle, rtol=1e-6, atol=1e-9)
             text = f"action_offset of column {off.argmax()} is not the middle of the actions, {middle[off.argmax()]:g}"

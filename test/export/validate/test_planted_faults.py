@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,30 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_nothing_is_found_without_a_fault(stored: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     (findings,) = validate(without_checksums(exported(stored), tmp_path / "set"), decode=True)
     assert findings.found == []
+
+
+@pytest.mark.parametrize(
+    ("actions", "options"),
+    [
+        (False, ExportOptions(task="lift")),
+        (False, ExportOptions(action="next-delta", action_offset=2)),
+        (True, ExportOptions(action_offset=3)),
+        (True, ExportOptions(visibility="deployed", on_invalid="mask", media="none", split_s=0.2)),
+    ],
+)
+def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: ExportOptions, tmp_path: Path) -> None:
+    spec = sensor_spec(actions=actions)
+    changed: dict[str, dict[str, Any]] = {
+        "state": {"name": "state_with_the_name_" + "of_its_topic_" * 4},
+        "force": {"latency_ms": 3},
+        "color": {"latency_ms": 7},
+        "depth": {"align": "nearest"},
+    }
+    spec = replace(spec, streams=tuple(replace(s, **changed.get(s.name, {})) for s in spec.streams))
+    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    recording = sensor_recording(tmp_path / "recording", 0, 0.6)
+    out = export([recording], spec, tmp_path / "out", replace(options, formats=formats), report=False).out
+    assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 
 @pytest.mark.parametrize("stored", STORED)

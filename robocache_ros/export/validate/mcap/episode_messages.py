@@ -124,16 +124,17 @@ class EpisodeMessages:
         for topic in (*_EPISODE_TYPES, *values, *media):
             if not self._findings.check(topic in found, self._name, f"has no topic {topic}"):
                 continue
-            kind = printable(found[topic].type, 60)
+            kind = found[topic].type
+            shown = printable(kind, 60)
             if topic in values:
                 definition = messages.definition(values[topic])
                 declared = message_type(kind, self._bag.definitions).fields
                 same = declared == message_type(kind, {kind: definition}).fields
-                text = f"the definition of {kind} is not that of the stream {values[topic].name}"
+                text = f"the definition of {shown} is not that of the stream {values[topic].name}"
             elif topic in media:
-                same, text = media[topic].accepted, f"is {kind}, which is no type of its stream"
+                same, text = media[topic].accepted, f"is {shown}, which is no type of its stream"
             else:
-                same, text = kind == _EPISODE_TYPES[topic], f"is {kind}, not {_EPISODE_TYPES[topic]}"
+                same, text = kind == _EPISODE_TYPES[topic], f"is {shown}, not {_EPISODE_TYPES[topic]}"
             if self._findings.check(same, self._where(topic), text):
                 readable.add(topic)
         for topic in sorted(set(found) - {*_EPISODE_TYPES, *values, *media}):
