@@ -17,6 +17,7 @@ from robocache_ros.export.formats import FORMATS
 from robocache_ros.export.job import export
 from robocache_ros.export.validate.validators import validate
 
+from ..readers import sensor_recording as sensor_recording_module
 from ..readers.sensor_recording import sensor_recording, sensor_spec
 from .conftest import without_checksums
 from .planted_faults import FAULTS, ROWS
@@ -76,6 +77,15 @@ def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: Expor
     formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
     out = export([recording], spec, tmp_path / "out", replace(options, formats=formats), report=False).out
+    assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
+
+
+@pytest.mark.parametrize("media", ["video", "image"])
+def test_nothing_is_found_if_the_clock_starts_at_0(media: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensor_recording_module, "START_NS", 0)
+    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    recording = sensor_recording(tmp_path / "recording", 0, 0.6)
+    out = export([recording], sensor_spec(), tmp_path / "out", ExportOptions(formats=formats, media=media)).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 

@@ -121,13 +121,14 @@ class TickRowChecks:
             self._findings.check(not names, where, f"{stream}: the episode is in {len(names)} files")
             return
         has = np.asarray(column.is_valid()) & (places >= 0)
-        stamps = rows.stamps_ns[:, exported.layout.names.index(stream)]
+        n = exported.layout.names.index(stream)
+        stamps = rows.stamps_ns[:, n]
         if names[0].endswith(".mp4"):
             same = np.concatenate([[True], np.diff(places) == 1])
             text = f"{stream}: row {same.argmin()} is not the frame after that of the row before"
             self._findings.check(bool(same.all()), where, text)
         else:
-            agrees = np.array_equal(has, stamps != 0)
+            agrees = np.array_equal(has, rows.valid[:, n] > 0)
             self._findings.check(agrees, where, f"{stream}: is not null exactly where valid is 0")
             again = np.concatenate([[False], places[1:] == places[:-1]])
             exported.check_media(where, rows, exported.spec.stream(stream), again)

@@ -89,7 +89,7 @@ class EpisodeMessages:
                 if messages is not None:
                     found[stream.name] = messages
                     if pictures:
-                        pictures.check(ticks, messages.stamps_ns)
+                        pictures.check(ticks, messages.stamps_ns, messages.valid)
         if len(found) == len(self._spec.streams) and len(self._findings.found) == before:
             self._check_rows(ticks, found, rewards)
         for topic, count in read_metadata(self._findings.dataset / self._name).counts.items():
