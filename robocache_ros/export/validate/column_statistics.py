@@ -77,6 +77,9 @@ def compare_images(findings: Findings, where: str, stored: Any, episodes: Sequen
         findings.add(where, f"has not {', '.join(SUMS)} and count of each channel, here or in an episode")
         return
     counts = every["count"]
+    if not (counts.sum(axis=0) > 0).all():
+        findings.add(where, "count: the episodes have no images")
+        return
     mean = (every["mean"] * counts).sum(axis=0) / counts.sum()
     variance = ((every["std"] ** 2 + (every["mean"] - mean) ** 2) * counts).sum(axis=0) / counts.sum()
     wanted = {"min": every["min"].min(axis=0), "max": every["max"].max(axis=0), "mean": mean}

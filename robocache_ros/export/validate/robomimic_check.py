@@ -255,6 +255,8 @@ class _OwnData:
             table = np.concatenate([values[stream.name] for stream in actions], axis=1).astype(np.float64)
             filled = exported.filled(rows, "action")
             scale, offset = (np.asarray(self._attributes[name]) for name in ("action_scale", "action_offset"))
+            if not self._findings.check(bool((scale != 0).all()), "data", "action_scale has a 0"):
+                return
             wanted = np.where(filled, np.clip((table - offset) / scale, -1, 1), 0)
             self._low = np.fmin(self._low, np.where(filled, table, np.inf).min(axis=0, initial=np.inf))
             self._high = np.fmax(self._high, np.where(filled, table, -np.inf).max(axis=0, initial=-np.inf))
