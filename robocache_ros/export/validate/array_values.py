@@ -60,7 +60,7 @@ def image_size(data: bytes, *, decode: bool) -> tuple[int, int]:
         raise ValueError(str(error)) from None
 
 
-def stamps_disagree(stamps: NDArray[np.int64], valid: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def stamps_disagree(stamps: NDArray[np.int64], valid: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Return where a stamp of 0, which stands for no value, and `valid` disagree.
 
     The first sample of a recording whose clock starts at 0 has this stamp too.

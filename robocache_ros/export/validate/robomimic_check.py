@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import check_finite, check_ticks
+from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 FILE = "dataset.hdf5"  # in a folder
 ARRAY_BYTES = 256 << 20  # of an array that is read at once
+PROVENANCE = "robocache/provenance"  # of datasets that this package wrote, a text
+TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
 ACTION_LIMIT = 1 + 1e-6  # of the absolute value; robomimic's policies cannot predict more
 
 
@@ -50,11 +54,18 @@ class RobomimicCheck:
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
             self._check_links(findings, h5py, file, path.name)
             demos = self._demos(findings, file["data"])
+            own = _own_data(findings, h5py, file)
             for name in demos:
                 self._check_demo(findings, h5py, file["data"], name)
+                if own is not None and name.removeprefix("demo_").isdigit():
+                    with findings.reading(f"data/{name}", KeyError, ValueError, TypeError):
+                        own.check_demo(h5py, file["data"][name], f"data/{name}", int(name.removeprefix("demo_")))
             self._check_keys(findings, file["data"], demos)
             self._check_attributes(findings, file["data"], demos)
             self._check_masks(findings, file, demos)
+            if own is not None:
+                with findings.reading("data", KeyError, ValueError, TypeError):
+                    own.check_dataset(file, demos)
         if not findings.decode:
             findings.skip("values of images: --decode reads them")
 
@@ -113,9 +124,19 @@ class RobomimicCheck:
                     findings.check(most <= ACTION_LIMIT, f"{where}/{path}", text)
                 if path == "robocache/tick_ns" and "rate_hz" in data.attrs:
                     check_ticks(findings, f"{where}/{path}", values.reshape(-1), int(data.attrs["rate_hz"]))
-                if path.startswith("next_obs/") and not image and path.removeprefix("next_") in demo:
-                    same = np.array_equal(values[:-1], demo[path.removeprefix("next_")][1:], equal_nan=True)
-                    findings.check(same, f"{where}/{path}", "is not obs of the next row")
+                if path.startswith("next_obs/") and path.removeprefix("next_") in demo:
+                    self._check_next(findings, f"{where}/{path}", values, demo[path.removeprefix("next_")])
+
+    def _check_next(self, findings: Findings, where: str, values: NDArray[Any], obs: Any) -> None:
+        """Compare next_obs with obs of the next row."""
+        if not findings.check(values.shape == obs.shape, where, f"has the shape {values.shape}; obs has {obs.shape}"):
+            return
+        found, wanted = values[:-1], obs[1:]
+        off = (found != wanted) & ~((found != found) & (wanted != wanted))  # NaN is reported as such
+        off = off.reshape(len(off), -1).any(axis=1)
+        if off.any():
+            text = f"in {int(off.sum())} rows, the first is row {off.argmax()}"
+            findings.add(where, f"is not obs of the next row {text}")
 
     def _check_large(self, findings: Findings, where: str, array: Any) -> None:
         """Read an array in parts of a limited size; check that its numbers are finite."""
@@ -169,6 +190,149 @@ class RobomimicCheck:
             )
         both = named.get("train", set()) & named.get("valid", set())
         findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
+
+
+class _OwnData:
+    """Checks what this package writes besides the arrays that robomimic reads.
+
+    Args:
+        findings: collects what is wrong.
+        data: the group of the demonstrations.
+        exported: what the provenance states.
+    """
+
+    def __init__(self, findings: Findings, data: Any, exported: ExportedRows) -> None:
+        self._findings, self._exported, self._attributes = findings, exported, dict(data.attrs)
+        width = sum(stream.width for stream in exported.of_role("action"))
+        self._low, self._high = np.full(width, np.inf), np.full(width, -np.inf)  # of the actions
+
+    def check_demo(self, h5py: Any, demo: Any, where: str, number: int) -> None:
+        """Check a demonstration."""
+        if any(a.nbytes > ARRAY_BYTES for path, a in _arrays(h5py, demo) if a.ndim < 4 and "next_obs" not in path):
+            self._findings.skip(f"{where}: an array has more than {ARRAY_BYTES >> 20} MiB, so arrays are not compared")
+            return
+        exported, spec = self._exported, self._exported.spec
+        if lacking := [name for name in TICK_COLUMNS if f"robocache/{name}" not in demo]:
+            self._findings.add(where, f"has no robocache/{lacking[0]}")
+            return
+        ticks, stamps, valid, ages = (demo[f"robocache/{name}"][()] for name in TICK_COLUMNS)
+        values = {}
+        for stream in spec.vectors:
+            group = {"observation": "obs", "action": "action_dict"}.get(stream.role)
+            if group is None:
+                continue
+            if f"{group}/{stream.name}" not in demo:
+                self._findings.add(where, f"has no {group}/{stream.name}, which is a stream of {PROVENANCE}")
+                continue
+            array = demo[f"{group}/{stream.name}"]
+            text = f"rows of {list(array.shape[1:])}; the stream has {list(stream.shape)}"
+            if self._findings.check(array.shape[1:] == stream.shape, f"{where}/{group}/{stream.name}", text):
+                values[stream.name] = array[()]
+        different = ", ".join(sorted(set(demo["obs"]) ^ set(demo["next_obs"])))
+        self._findings.check(not different, where, f"{different}: is in one of obs and next_obs only")
+        windows = {stream.name for stream in spec.vectors if stream.rows}
+        rows = TickRows(ticks.reshape(-1), stamps, valid, ages, {k: v for k, v in values.items() if k not in windows})
+        exported.check_episode(where, number, rows)
+        if valid.shape != (len(ticks), len(spec.streams)):
+            return
+        for stream in spec.vectors:
+            if stream.rows and f"robocache/sample_age_ms.{stream.name}" in demo:
+                of_samples = demo[f"robocache/sample_age_ms.{stream.name}"][()]
+                exported.check_window(where, rows, stream, of_samples)
+                mask = demo[f"robocache/mask.{stream.name}"][()]
+                same = np.array_equal(mask != 0, of_samples >= 0)
+                of_mask = f"{where}/robocache/mask.{stream.name}"
+                self._findings.check(same, of_mask, "is not where sample_age_ms is 0 or more")
+        self._check_transitions(demo, where, number, rows, values)
+        self._check_images(h5py, demo, where, rows)
+
+    def _check_transitions(
+        self, demo: Any, where: str, number: int, rows: TickRows, values: dict[str, NDArray[Any]]
+    ) -> None:
+        exported = self._exported
+        actions = exported.of_role("action")
+        if actions and all(stream.name in values for stream in actions):
+            table = np.concatenate([values[stream.name] for stream in actions], axis=1).astype(np.float64)
+            filled = exported.filled(rows, "action")
+            scale, offset = (np.asarray(self._attributes[name]) for name in ("action_scale", "action_offset"))
+            if not self._findings.check(bool((scale != 0).all()), "data", "action_scale has a 0"):
+                return
+            wanted = np.where(filled, np.clip((table - offset) / scale, -1, 1), 0)
+            self._low = np.fmin(self._low, np.where(filled, table, np.inf).min(axis=0, initial=np.inf))
+            self._high = np.fmax(self._high, np.where(filled, table, -np.inf).max(axis=0, initial=-np.inf))
+            self._compare(f"{where}/actions", demo["actions"][()], wanted, "action_dict, scaled, has")
+        last = np.arange(len(rows.ticks_ns)) == len(rows.ticks_ns) - 1
+        self._compare(f"{where}/dones", demo["dones"][()][:, None], last[:, None], "only the last row has 1, it is")
+        exported.check_rewards(f"{where}/rewards", number, rows, demo["rewards"][()])
+        for name, array in demo["next_obs"].items() if "next_obs" in demo else ():
+            if array.ndim < 4 and name in demo["obs"] and len(array):
+                same = np.array_equal(array[-1], demo["obs"][name][-1], equal_nan=True)
+                self._findings.check(same, f"{where}/next_obs/{name}", "the last row is not the last one of obs")
+        if number < len(exported.episodes):
+            task = json.loads(demo.attrs["ep_meta"])["lang"]
+            exported.check_value(where, "lang in ep_meta", task, exported.episodes[number].task)
+
+    def _compare(self, where: str, found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
+        text = f"has the shape {list(found.shape)}; it must be {list(wanted.shape)}"
+        if self._findings.check(found.shape == wanted.shape, where, text):
+            off = ~(np.abs(found.astype(np.float64) - wanted) <= 1e-6)  # actions are float32 from -1 to 1
+            if off.any():
+                row, column = np.argwhere(off)[0].tolist()
+                text = f"wrong in {int(off.any(axis=1).sum())} rows; in row {row} value {column} is"
+                self._findings.add(where, f"{text} {found[row, column]:g}; {what} {float(wanted[row, column]):g}")
+
+    def _check_images(self, h5py: Any, demo: Any, where: str, rows: TickRows) -> None:
+        """Compare images with those of the row before, one by one; only with `findings.decode`."""
+        for stream in self._exported.spec.media if self._findings.decode else ():
+            array = demo["obs"].get(stream.name)
+            if isinstance(array, h5py.Dataset) and len(array) == len(rows.ticks_ns):
+                same, last = np.zeros(len(array), np.bool_), None
+                for row in range(len(array)):
+                    image = array[row]
+                    same[row] = last is not None and np.array_equal(image, last, equal_nan=image.dtype.kind == "f")
+                    last = image
+                self._exported.check_media(f"{where}/obs", rows, stream, same)
+
+    def check_dataset(self, file: Any, demos: list[str]) -> None:
+        """Check what is stored once."""
+        exported, attributes = self._exported, self._attributes
+        exported.check_count(len(demos), "data")
+        exported.check_value("data", "rate_hz", int(attributes["rate_hz"]), exported.spec.rate_hz)
+        environment = json.loads(attributes["env_args"])["env_name"]
+        exported.check_value("data", "env_name in env_args", environment, exported.robot)
+        exported.check_names("streams", json.loads(attributes["streams"]), exported.layout.names, where="data")
+        names = json.loads(attributes["action_names"])
+        exported.check_names("action_names", names, exported.labels("action"), where="data")
+        if len(self._low) and np.isfinite(self._low).all():
+            middle = (self._high + self._low) / 2
+            off = ~np.isclose(np.asarray(attributes["action_offset"]), middle, rtol=1e-6, atol=1e-9)
+            text = f"action_offset of column {off.argmax()} is not the middle of the actions, {middle[off.argmax()]:g}"
+            self._findings.check(not off.any(), "data", text)
+        masks = file.get("mask")
+        if masks is not None:
+            named = {name: {value.decode() for value in np.asarray(masks[name][()]).astype("S")} for name in masks}
+            without = sorted(set(demos) - named.get("train", set()) - named.get("valid", set()))
+            text = f"{without[:1]} is in neither train nor valid"
+            self._findings.check(not without or "train" not in named, "mask", text)
+            tasks = exported.tasks
+            for index, task in enumerate(tasks if len(tasks) > 1 else ()):
+                wanted = {f"demo_{k}" for k, episode in enumerate(exported.episodes) if episode.task == task}
+                off_names = sorted(wanted ^ named.get(f"task_{index}", set()))
+                text = f"{off_names[:1]} is wrong in it or missing; it has the episodes of {printable(task, 40)}"
+                self._findings.check(not off_names, f"mask/task_{index}", text)
+
+
+def _own_data(findings: Findings, h5py: Any, file: Any) -> _OwnData | None:
+    """Return the checks of a file that this package wrote; None for others."""
+    own = any("robocache" in demo for demo in file["data"].values() if isinstance(demo, h5py.Group))
+    provenance = file.get(PROVENANCE)
+    if provenance is None:
+        findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
+        return None
+    with findings.reading(PROVENANCE, ValueError, TypeError, RecursionError):
+        raw = json.loads(bytes(provenance[()]))
+        return _OwnData(findings, file["data"], ExportedRows(findings, PROVENANCE, raw))
+    return None
 
 
 def _is_elsewhere(array: Any) -> bool:

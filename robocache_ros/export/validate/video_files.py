@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.errors import printable
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
 
+DECODERS = {"libdav1d": "av1", "libaom-av1": "av1"}  # by their name the codec that they decode
 TOLERANCE_S = 1e-4  # LeRobot's: a frame further from its row's time is not read
 
 
@@ -24,7 +26,12 @@ class Span(NamedTuple):
 
 
 def check_video(
-    findings: Findings, name: str, size: tuple[int, int] | None, fps: float, spans: Sequence[Span]
+    findings: Findings,
+    name: str,
+    size: tuple[int, int] | None,
+    fps: float,
+    spans: Sequence[Span],
+    stated: Mapping[str, Any] | None = None,
 ) -> NDArray[np.float64] | None:
     """Check that a video has a frame for every row of the episodes in it, and no other; return the frames' times.
 
@@ -36,11 +43,12 @@ def check_video(
         size: height and width of the frames, if known.
         fps: rows a second.
         spans: the episodes in the file.
+        stated: `video.codec` and `video.pix_fmt`, if they are known.
     """
     av = need("av", "export")
     times = None
     with findings.reading(name, av.FFmpegError, ValueError, IndexError):
-        times, decoded, key_frames = _frames(av, findings, file_in(findings.dataset, name), name, size)
+        times, decoded, key_frames = _frames(av, findings, file_in(findings.dataset, name), name, size, stated or {})
         findings.counted["videos"] += 1
         findings.counted["video frames"] += len(times)
         if decoded is not None:
@@ -51,7 +59,7 @@ def check_video(
 
 
 def _frames(
-    av: Any, findings: Findings, path: Path, name: str, size: tuple[int, int] | None
+    av: Any, findings: Findings, path: Path, name: str, size: tuple[int, int] | None, stated: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], int | None, set[int]]:
     """Return the times of the frames in s, the number that can be decoded if asked for, and which are key frames."""
     times: list[float] = []
@@ -63,6 +71,10 @@ def _frames(
         if size is not None:
             text = f"frames of {found[0]}x{found[1]}; the feature has {size[0]}x{size[1]}"
             findings.check(found == size, name, text)
+        codec = stream.codec_context.name
+        for key, value in (("codec", DECODERS.get(codec, codec)), ("pix_fmt", stream.codec_context.pix_fmt)):
+            told = stated.get(f"video.{key}")
+            findings.check(told in (None, value), name, f"{key} is {value}; the feature has {printable(told, 30)}")
         for packet in container.demux(stream):
             if packet.size and packet.pts is not None:  # the last packet is empty: it flushes the decoder
                 times.append(float(packet.pts * packet.time_base))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import check_finite, check_ticks
+from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings, read_json
 from robocache_ros.extras import need
 
@@ -53,6 +55,8 @@ class ZarrCheck:
         findings.counted["rows"] += int(ends[-1])
         attributes = read_json(root, "data/.zattrs") if (root / "data" / ".zattrs").is_file() else {}
         absent = self._absent(findings, f"{prefix}data", attributes)
+        with findings.reading(prefix or ".", KeyError, TypeError, ValueError):
+            _check_own(findings, root, prefix, ends, attributes)
         for path in sorted((root / "data").iterdir()):
             if not path.is_dir():
                 continue
@@ -76,6 +80,74 @@ class ZarrCheck:
             return {}
         valid = _Array(findings, f"{folder}/{VALID}").read()
         return {name: set(np.flatnonzero(column == 0).tolist()) for name, column in zip(streams, valid.T, strict=False)}
+
+
+def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], attributes: dict[str, Any]) -> None:
+    """Compare a dataset that this package wrote with its provenance."""
+    raw = read_json(root, ".zattrs").get("robocache") if (root / ".zattrs").is_file() else None
+    if raw is None:
+        text = "has no provenance robocache; without it readers do not know the streams"
+        findings.check(not any(root.glob("data/robocache.*")), f"{prefix}.zattrs", text)
+        return
+    exported = ExportedRows(findings, f"{prefix}.zattrs", raw)
+    exported.check_count(len(ends), f"{prefix}meta/episode_ends")
+    exported.check_value(f"{prefix}data/.zattrs", "rate_hz", attributes.get("rate_hz"), exported.spec.rate_hz)
+    columns = attributes.get("columns") or {}
+    wanted = {s.name: list(s.components) for s in exported.spec.vectors if s.role == "observation"}
+    wanted |= {f"robocache.{name}": list(exported.layout.names) for name in ("stamp_ns", "valid", "age_ns")}
+    for key, names in {**wanted, "action": exported.labels("action")}.items():
+        exported.check_names(f"columns.{key}", columns.get(key), names, where=f"{prefix}data/.zattrs")
+    shapes = {s.name: s.shape for s in exported.spec.vectors if s.role == "observation"}
+    if width := sum(stream.width for stream in exported.of_role("action")):
+        shapes["action"] = (width,)
+    arrays: dict[str, _Array] = {}
+    for name in (*shapes, *(f"robocache.{name}" for name in ("tick_ns", "stamp_ns", "valid", "age_ns"))):
+        array = arrays[name] = _Array(findings, f"{prefix}data/{name}")
+        if name in shapes:
+            exported.check_value(f"{prefix}data/{name}", "its shape", list(array.shape[1:]), list(shapes[name]))
+        if array.shape[0] != ends[-1]:
+            return
+    media = [s for s in exported.spec.media if (root / "data" / s.name).is_dir()]
+    pictures = {stream.name: _Array(findings, f"{prefix}data/{stream.name}") for stream in media}
+    for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        where = f"{prefix}data, episode {number}"
+        found = {name: array.rows(start, stop) for name, array in arrays.items()}
+        ticks, *tables = (found.pop(f"robocache.{name}") for name in ("tick_ns", "stamp_ns", "valid", "age_ns"))
+        actions = exported.parts("action", found.pop("action", None))
+        windows = {stream.name for stream in exported.spec.vectors if stream.rows}
+        values = {name: table for name, table in found.items() if name not in windows}
+        rows = TickRows(ticks.reshape(-1), tables[0], tables[1], tables[2], {**values, **actions})
+        exported.check_episode(where, number, rows)
+        if rows.valid.shape[1:] != (len(exported.spec.streams),):
+            return
+        for stream in exported.spec.vectors:
+            if stream.rows:
+                ages, mask = (
+                    _Array(findings, f"{prefix}data/robocache.{name}.{stream.name}").rows(start, stop)
+                    for name in ("sample_age_ms", "mask")
+                )
+                exported.check_window(where, rows, stream, ages)
+                same = np.array_equal(mask != 0, ages >= 0)
+                findings.check(same, where, f"robocache.mask.{stream.name} is not where sample_age_ms is 0 or more")
+        for stream in media:
+            same_as_before = pictures[stream.name].repeated(start, stop)
+            if same_as_before is not None:
+                exported.check_media(where, rows, stream, same_as_before)
+    _check_episodes(findings, exported, root, prefix)
+
+
+def _check_episodes(findings: Findings, exported: ExportedRows, root: Path, prefix: str) -> None:
+    """Check what is known of each episode."""
+    tasks = read_json(root, "meta/.zattrs").get("tasks")
+    exported.check_value(f"{prefix}meta/.zattrs", "the list of tasks", tasks, exported.tasks)
+    for name in ("task_index", "success"):
+        values = _Array(findings, f"{prefix}meta/{name}").read().reshape(-1).tolist()
+        exported.check_count(len(values), f"{prefix}meta/{name}")
+        for number, (value, episode) in enumerate(zip(values, exported.episodes, strict=False)):
+            wanted = exported.tasks.index(episode.task)
+            if name == "success":
+                wanted = -1 if episode.success is None else int(episode.success)
+            exported.check_value(f"{prefix}meta/{name}, episode {number}", "it", value, wanted)
 
 
 class _Array:
@@ -102,6 +174,7 @@ class _Array:
         if not usable or math.prod(counts) > MAX_CHUNKS or self._chunk_bytes > CHUNK_BYTES:
             raise RoboCacheError(f"{name}/.zarray: its shape, chunks or dtype cannot be read")
         self._counts = counts
+        self._last: tuple[int, NDArray[Any]] | None = None  # number and values of the last chunk
 
     @property
     def _chunk_bytes(self) -> int:
@@ -128,8 +201,49 @@ class _Array:
             if chunk is not None:
                 check_finite(self._findings, f"{self._name}/{path.name}", chunk)
                 self._findings.counted["chunks"] += 1
+        extra = [file.name for file in self._path.iterdir() if not self._is_chunk(file)]
+        self._findings.check(not extra, self._name, f"{extra[:1]} is not a chunk of its {list(self.shape)} values")
         text = f"{missing} chunks are missing: readers take zeros for them"
         return self._findings.check(missing == 0, self._name, text) and damaged == 0
+
+    def _is_chunk(self, file: Path) -> bool:
+        index = file.name.split(self._separator)
+        known = len(index) == len(self._counts) and all(part.isdigit() for part in index)
+        inside = known and all(int(k) < count for k, count in zip(index, self._counts, strict=True))
+        return inside or file.name.startswith(".") or file.is_dir()
+
+    def repeated(self, start: int, stop: int) -> NDArray[np.bool_] | None:
+        """Return in which rows of [start, stop) the chunk is that of the row before; None if chunks have more rows."""
+        if self._chunks[0] != 1 or self._counts[1:] != [1] * (len(self.shape) - 1):
+            return None
+        same = np.zeros(stop - start, np.bool_)
+        last: tuple[os.stat_result, bytes | None] | None = None
+        for row in range(start, stop):
+            path = self._path / self._separator.join([str(row)] + ["0"] * (len(self.shape) - 1))
+            if not path.is_file():
+                last = None
+                continue
+            told = path.stat()
+            if last is not None and os.path.samestat(last[0], told):
+                same[row - start] = True
+                continue
+            data = path.read_bytes()
+            same[row - start] = last is not None and data == last[1]
+            last = told, data
+        return same
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the values of rows [start, stop) of an array that is chunked in its first axis alone.
+
+        Errors:
+            RoboCacheError: as of `read`.
+        """
+        size = self._chunks[0]
+        numbers = range(start // size, -(-stop // size))
+        chunks = [self._rows_of_chunk(number) for number in numbers]
+        if not chunks:
+            return np.zeros((0, *self.shape[1:]), self._dtype)
+        return np.concatenate(chunks)[start - numbers[0] * size : stop - numbers[0] * size]
 
     def read(self) -> NDArray[Any]:
         """Return all values of an array that is chunked in its first axis alone.
@@ -137,17 +251,21 @@ class _Array:
         Errors:
             RoboCacheError: a chunk is missing, or cannot be decoded.
         """
-        parts = []
-        for number in range(self._counts[0]):
-            path = self._path / self._separator.join([str(number)] + ["0"] * (len(self.shape) - 1))
-            try:
-                chunk = self._chunk(path) if path.is_file() else None
-            except ValueError as error:
-                raise RoboCacheError(f"{self._name}/{path.name}: {error}") from None
-            if chunk is None:
-                raise RoboCacheError(f"{self._name}/{path.name}: is missing, or has a compression that is not known")
-            parts.append(chunk)
+        parts = [self._rows_of_chunk(number) for number in range(self._counts[0])]
         return np.concatenate(parts)[: self.shape[0]] if parts else np.zeros(self.shape, self._dtype)
+
+    def _rows_of_chunk(self, number: int) -> NDArray[Any]:
+        if self._last is not None and self._last[0] == number:
+            return self._last[1]
+        path = self._path / self._separator.join([str(number)] + ["0"] * (len(self.shape) - 1))
+        try:
+            chunk = self._chunk(path) if path.is_file() else None
+        except ValueError as error:
+            raise RoboCacheError(f"{self._name}/{path.name}: {error}") from None
+        if chunk is None:
+            raise RoboCacheError(f"{self._name}/{path.name}: is missing, or has a compression that is not known")
+        self._last = number, chunk
+        return chunk
 
     def _chunk(self, path: Path) -> NDArray[Any] | None:
         """Return a chunk; None if its compression is not known. ValueError: it is damaged."""

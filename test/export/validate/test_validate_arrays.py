@@ -78,7 +78,7 @@ def test_robomimic_values_that_do_not_fit(robomimic: Path) -> None:
         del file["data/demo_1/obs/front"]
     texts = found(robomimic)
     assert "data/demo_0/obs/state: NaN or infinite in 1 rows, the first is row 1" in texts
-    assert "data/demo_0/next_obs/state: is not obs of the next row" in texts
+    assert "data/demo_0/next_obs/state: is not obs of the next row in 1 rows, the first is row 0" in texts
     assert "obs/front: is in demo_0 and not in demo_1" in texts
 
 

@@ -85,8 +85,8 @@ def test_statistics_that_gr00t_would_overwrite(dataset: Path) -> None:
 
 def test_a_modality_beyond_the_columns(dataset: Path) -> None:
     change_json(dataset, "modality.json", lambda modality: modality["action"]["action"].update(end=9))
-    (text,) = found(dataset)
-    assert text == "meta/modality.json: action.action: 0 to 9 are not columns of action, which has 7"
+    text = "meta/modality.json: action.action: 0 to 9 are not columns of action, which has 7"
+    assert text in found(dataset)
 
 
 def test_a_line_that_is_not_json_is_one_finding(dataset: Path) -> None:

@@ -164,8 +164,8 @@ def test_a_value_where_there_is_none(copy: Copy) -> None:
 
     change_column(dataset, "robocache.valid", invalidate)
     texts = found(dataset)
-    assert any("values are not 0 where robocache.valid is 0" in text for text in texts)
-    assert any("robocache.stamp_ns: 0 and robocache.valid disagree in 1 places" in text for text in texts)
+    assert any(" in row 3, where valid is 0; it must be 0" in text for text in texts)
+    assert any("joint_position: wrong in 1 rows; in row 3 stamp is 17" in text for text in texts)
 
 
 def test_an_image_that_is_not_one(copy: Copy) -> None:

@@ -6,24 +6,32 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.formats.delta.new_episodes import EPISODES, TICKS
-from robocache_ros.export.formats.delta.tick_columns import LAYOUT
+from robocache_ros.export.formats.delta.data_files import RANGE_EPISODES, indexed_columns
+from robocache_ros.export.formats.delta.episode_columns import SHARES, recording_key
+from robocache_ros.export.formats.delta.new_episodes import APPENDS, EPISODES, TICKS
+from robocache_ros.export.formats.delta.tick_columns import LAYOUT, RANGE
 from robocache_ros.export.formats.delta.transaction_log import LOG, reached
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
-from robocache_ros.export.validate.findings import Findings, file_in
+from robocache_ros.export.validate.exported_rows import ExportedRows
+from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.extras import need
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
-_EPISODE = ("episode", "length", "start_ns", "stop_ns", "append")
+_EPISODE = (
+    *("episode", "length", "start_ns", "stop_ns", "append", "recording", "recording_key", "task", "robot"),
+    *("success", "start", "stop", "rate_hz", *SHARES),
+)
 
 
 class DeltaCheck:
@@ -44,10 +52,6 @@ class DeltaCheck:
         tables = {name: _opened(findings.dataset, name) for name in (EPISODES, TICKS)}
         files = {name: _files(findings, name, table) for name, table in tables.items()}
         rows = _layout_rows(findings, tables[TICKS])
-        for name in files[TICKS]:
-            with findings.reading(name, *_errors()):
-                for episode, table in _by_episode(file_in(findings.dataset, name)):
-                    rows.check(name, episode, table)
         listed: list[dict[str, Any]] = []
         for name in files[EPISODES]:
             with findings.reading(name, *_errors(), KeyError):
@@ -55,6 +59,12 @@ class DeltaCheck:
                     file_in(findings.dataset, name), columns=list(_EPISODE), partitioning=None
                 )
                 listed += [{**row, "file": name} for row in read.to_pylist()]
+        appends = _Appends(findings)
+        rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
+        for name in files[TICKS]:
+            with findings.reading(name, *_errors()):
+                for episode, table in _by_episode(file_in(findings.dataset, name)):
+                    rows.check(name, episode, table)
         _check_episodes(findings, listed, rows)
         rows.check_files()
 
@@ -78,8 +88,63 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
                 changed = not sha256(file).startswith(named[1])
                 findings.check(not changed, path, "its contents are not those of its name: the file was changed")
                 findings.counted["checksums"] += 1
+            _check_logged(findings, name, path, told)
             found.append(path)
     return sorted(found)
+
+
+def _check_logged(findings: Findings, table: str, path: str, told: dict[str, Any]) -> None:
+    """Compare what the log states of a file, by which queries skip it, with its footer."""
+    with findings.reading(path, *_errors()):
+        footer = need("pyarrow.parquet", "export").read_metadata(file_in(findings.dataset, path))
+        count = told.get("num_records")
+        findings.check(count in (None, footer.num_rows), path, f"{footer.num_rows} rows; the log states {count}")
+        for index in range(indexed_columns(footer.schema.to_arrow_schema())):
+            name = footer.schema.column(index).name
+            stats = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+            known = [one for one in stats if one is not None and one.has_min_max]
+            if not known or isinstance(known[0].min, datetime):  # times are in the log to the millisecond
+                continue
+            for end, value in (("min", min(one.min for one in known)), ("max", max(one.max for one in known))):
+                logged = told.get(f"{end}.{name}")
+                text = f"{end} of {name} is {printable(value, 30)}; the log states {printable(logged, 30)}"
+                findings.check(logged in (None, value), path, text)
+            if name == "episode":
+                of_range = {int(one) // RANGE_EPISODES * RANGE_EPISODES for one in (known[0].min, known[-1].max)}
+                logged = told.get(f"partition.{RANGE}")
+                text = f"{RANGE} of its episodes is {sorted(of_range)}; the log states {printable(logged, 20)}"
+                findings.check({str(one) for one in of_range} == {str(logged)}, path, text)
+
+
+class _Appends:
+    """The provenance of each append, by which an episode finds what is stated of it."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._read: dict[str, tuple[ExportedRows, dict[tuple[str, int], int]] | None] = {}
+
+    def of(self, row: dict[str, Any]) -> tuple[ExportedRows, int] | None:
+        """Return the provenance of an episode, and its number in it; None if it has none."""
+        append = str(row["append"])
+        name = f"{APPENDS}/{append}/robocache.json"
+        if append not in self._read:
+            self._read[append] = None
+            if (self._findings.dataset / name).is_file():
+                with self._findings.reading(name, KeyError, TypeError, IndexError):
+                    raw = read_json(self._findings.dataset, name)
+                    exported = ExportedRows(self._findings, name, raw)
+                    keys = [recording_key(recording) for recording in raw["recordings"]]
+                    episodes = enumerate(raw["episodes"])
+                    places = {(keys[told["recording"]], told["first_tick_ns"]): k for k, told in episodes}
+                    self._read[append] = exported, places
+        found = self._read[append]
+        if found is None:
+            return None
+        number = found[1].get((row["recording_key"], row["start_ns"]))
+        where = f"{row['file']}, episode {row['episode']}"
+        text = f"no episode of {name} has its recording and start_ns {row['start_ns']}"
+        self._findings.check(number is not None, where, text)
+        return None if number is None else (found[0], number)
 
 
 def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
@@ -121,12 +186,44 @@ def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: Tick
         findings.check(found == row["length"], where, f"{found} rows of ticks; it has {row['length']}")
         if found:
             findings.check((first, last) == (row["start_ns"], row["stop_ns"]), where, "start_ns or stop_ns is wrong")
+        if (exported := rows.exported.get(row["episode"])) is not None:
+            _check_episode(findings, where, row, *exported, rows.states.get(row["episode"]))
         folder = findings.dataset / "appends" / str(row["append"])
         findings.check((folder / "robocache.json").is_file(), where, "its provenance in appends is missing")
     if without := sorted(set(rows.spans) - set(counts)):
         text = f"{len(without)} episodes of {TICKS} are not in it: an append runs, or was stopped; run it again"
         findings.add(EPISODES, text)
     findings.counted["episodes"] += len(listed)
+
+
+def _check_episode(
+    findings: Findings,
+    where: str,
+    row: dict[str, Any],
+    exported: ExportedRows,
+    number: int,
+    states: NDArray[np.int64] | None,
+) -> None:
+    """Compare a row of episodes with the provenance, and its shares with (3, N) numbers of ticks by state."""
+    told = exported.episodes[number]
+    exported.check_value(where, "length", row["length"], told.frames)
+    exported.check_value(where, "stop_ns", row["stop_ns"], told.last_tick_ns)
+    exported.check_value(where, "task", row["task"], told.task)
+    exported.check_value(where, "success", row["success"], told.success)
+    exported.check_value(where, "robot", row["robot"], exported.robot)
+    exported.check_value(where, "rate_hz", row["rate_hz"], exported.spec.rate_hz)
+    for end in ("start", "stop"):
+        micros = (row[end] - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+        text = f"{end} is {row[end]}, not {end}_ns {row[f'{end}_ns']}"
+        findings.check(micros == row[f"{end}_ns"] // 1000, where, text)
+    if states is None or not states.sum(axis=0).all():  # other states are reported
+        return
+    for share, state in SHARES.items():
+        for n, stream in enumerate(exported.layout.names):
+            wanted = float(states[state, n] / states[:, n].sum())
+            found = row[share].get(stream)
+            text = f"{share}.{stream} is {printable(found, 20)}; the ticks have {wanted:g}"
+            findings.check(found is not None and abs(found - wanted) < 1e-9, where, text)
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -34,11 +34,15 @@ class ColumnFiles:
 
     def stats(self, name: str, first: int = 0) -> Stats:
         """Return the statistics of a column from row `first` on."""
+        table = self.table(name)[first:]
+        return by_column(lambda k: table[:, k], self._kinds[name][1], len(table))
+
+    def table(self, name: str) -> NDArray[Any]:
+        """Return the (T, K) values of a column, which are in a file."""
         self._files[name].flush()
         dtype, shape = self._kinds[name]
         flat = np.memmap(self._path(list(self._files).index(name)), dtype, "r")
-        table = flat.reshape(-1, int(np.prod(shape, dtype=int)))[first:]
-        return by_column(lambda k: table[:, k], shape, len(table))
+        return flat.reshape(-1, int(np.prod(shape, dtype=int)))
 
     def close(self) -> None:
         """Close the files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,23 @@ class EpisodeRows:
         findings: collects what is wrong.
         info: of the dataset.
         folder: for the values of all columns, from which their statistics are computed; NaN for missing values.
-        tasks: number of tasks.
+        tasks: the tasks, by their index.
+
+    Attributes:
+        rows: number of rows so far.
+        starts: the first row of each episode so far, and `rows`.
+        own: the columns of this package.
     """
 
-    def __init__(self, findings: Findings, info: Info, folder: Path, tasks: int) -> None:
+    def __init__(self, findings: Findings, info: Info, folder: Path, tasks: Sequence[str]) -> None:
         self._findings, self._info, self._tasks = findings, info, tasks
-        self._own = OwnColumns(findings, info)
+        self.own = OwnColumns(findings, info)
         self._columns = ColumnFiles(folder)
         self.rows = 0
+        self.starts = [0]
         self._usable: set[str] | None = None  # columns that every file has, with the shape of their feature
 
-    def check(self, file: str, table: Any, episode: int, length: int) -> None:
+    def check(self, file: str, table: Any, episode: int, length: int, tasks: Any = None) -> None:
         """Check the rows of an episode.
 
         Args:
@@ -44,6 +51,7 @@ class EpisodeRows:
             table: the pyarrow table of the rows of the episode.
             episode: its index.
             length: the number of rows that it must have.
+            tasks: its tasks, as its metadata state them.
         """
         where = f"{file}, episode {episode}"
         self._findings.check(len(table) == length, where, f"{len(table)} rows; the episode has {length}")
@@ -54,14 +62,16 @@ class EpisodeRows:
             with self._findings.reading(where, ValueError):
                 values[key] = column_values(table, key, feature)
         self._check_indices(where, values, episode, len(table))
+        self._check_tasks(where, values, episode, tasks)
         for key, column in values.items():
             if column.dtype.kind == "f" and not np.isfinite(column).all():
                 bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
                 text = f"{key}: NaN or infinite in {int(bad.sum())} rows, the first is row {bad.argmax()}"
                 self._findings.add(where, text)
-        missing = self._own.check(where, values)
+        missing = self.own.check(where, values, episode)
         self._remember({**values, **missing})
         self.rows += len(table)
+        self.starts.append(self.rows)
         self._findings.counted["rows"] += len(table)
 
     def _remember(self, values: dict[str, NDArray[Any]]) -> None:
@@ -76,6 +86,10 @@ class EpisodeRows:
         """Return the statistics of each column from row `first` on, for the columns that all episodes have."""
         usable = sorted(self._usable or ()) if self.rows else []
         return {key: self._columns.stats(key, first) for key in usable}
+
+    def table(self, name: str) -> NDArray[Any] | None:
+        """Return the (rows, K) values of a column, which are in a file; None if an episode lacks it."""
+        return self._columns.table(name) if self.rows and name in (self._usable or ()) else None
 
     def close(self) -> None:
         """Close the files of the columns."""
@@ -99,12 +113,26 @@ class EpisodeRows:
                 off = ~(np.abs(column - np.arange(rows) / self._info.fps) <= TIMESTAMP_TOLERANCE_S)
                 meant = f"{off.argmax() / self._info.fps:g} s" if off.any() else ""
             else:
-                off = (column < 0) | (column >= self._tasks)
-                meant = f"0 to {self._tasks - 1}"
+                off = (column < 0) | (column >= len(self._tasks))
+                meant = f"0 to {len(self._tasks) - 1}"
             if off.any():
                 row = int(off.argmax())
                 text = f"{key}: wrong in {int(off.sum())} rows; in row {row} it is {column[row]:g} and must be {meant}"
                 self._findings.add(where, text)
+
+    def _check_tasks(self, where: str, values: dict[str, NDArray[Any]], episode: int, tasks: Any) -> None:
+        """Compare the tasks of the rows with those of the episode."""
+        if "task_index" not in values or not isinstance(tasks, list) or not len(values["task_index"]):
+            return
+        indices = values["task_index"].reshape(-1)
+        found = [self._tasks[index] for index in np.unique(indices).tolist() if 0 <= index < len(self._tasks)]
+        text = f"task_index: its rows have the task {found[:1]}; the episode has {tasks[:1]}"
+        self._findings.check(set(found) == set(map(str, tasks)), where, text)
+        self.own.check_task(where, episode, tasks[0] if len(tasks) == 1 else tasks)
+        for key, column in values.items():
+            if self._info.own and key.startswith("annotation."):
+                off = column.reshape(-1) != indices
+                self._findings.check(not off.any(), where, f"{key}: is not task_index in row {off.argmax()}")
 
 
 def column_values(table: Any, key: str, feature: Feature) -> NDArray[Any]:

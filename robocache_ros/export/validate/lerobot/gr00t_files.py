@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from robocache_ros.export.validate.column_statistics import compare
+from robocache_ros.export.validate.exported_rows import ExportedRows
 from robocache_ros.export.validate.findings import Findings, read_json
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
 from robocache_ros.export.validate.lerobot.info_file import Info
@@ -31,8 +32,8 @@ def check_gr00t_statistics(findings: Findings, info: Info, rows: EpisodeRows) ->
                 findings.check(key in stored, STATS, f"has no {key}: GR00T computes and overwrites the file")
 
 
-def check_modality(findings: Findings, info: Info) -> None:
-    """Check that meta/modality.json names columns and videos of the dataset."""
+def check_modality(findings: Findings, info: Info, exported: ExportedRows | None) -> None:
+    """Check that meta/modality.json names columns and videos of the dataset, and each stream of an export."""
     if not (findings.dataset / MODALITY).exists():
         findings.skip(f"{MODALITY}: there is none; GR00T needs it")
         return
@@ -41,12 +42,24 @@ def check_modality(findings: Findings, info: Info) -> None:
         for kind, column in COLUMNS.items():
             for name, part in modality.get(kind, {}).items():
                 _check_part(findings, info, f"{kind}.{name}", part, part.get("original_key") or column)
+            if exported is not None:
+                _check_streams(exported, kind, modality.get(kind, {}))
         for name, part in modality.get("video", {}).items():
             key = part.get("original_key") or f"observation.images.{name}"
             findings.check(key in info.videos, MODALITY, f"video.{name}: {key} is not a video of the dataset")
         for name, part in (modality.get("annotation") or {}).items():
             key = part.get("original_key") or f"annotation.{name}"
             findings.check(key in info.features, MODALITY, f"annotation.{name}: {key} is not a column of the dataset")
+
+
+def _check_streams(exported: ExportedRows, kind: str, parts: dict[str, Any]) -> None:
+    """Check that each vector of an export has its columns."""
+    start = 0
+    for stream in exported.of_role("observation" if kind == "state" else "action"):
+        part = parts.get(stream.name) or {}
+        span = [part.get("start"), part.get("end")]
+        exported.check_value(MODALITY, f"{kind}.{stream.name}", span, [start, start + stream.width])
+        start += stream.width
 
 
 def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any], column: str) -> None:

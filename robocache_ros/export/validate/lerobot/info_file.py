@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Feature:
     dtype: str
     shape: tuple[int, ...]
     names: Any
+    video: Mapping[str, Any] = field(default_factory=dict)  # video.height, video.codec, …
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -73,6 +75,25 @@ class Info:
         told = self.raw.get(key)
         findings.check(told == found, INFO, f"{key} is {printable(told, 20)}; the dataset has {found}")
 
+    def check_splits(self, findings: Findings, episodes: int) -> None:
+        """Report splits that are not ranges of episodes, or that have an episode in common."""
+        splits = self.raw.get("splits")
+        used: dict[int, str] = {}
+        for name, span in (splits if isinstance(splits, dict) else {}).items():
+            ends = str(span).split(":")
+            where = f"{INFO}, splits.{printable(name, 30)}"
+            if len(ends) != 2 or not all(end.strip().isdigit() and len(end) < 12 for end in ends):
+                findings.add(where, f"{printable(span, 40)} is not a range of episodes as 0:{episodes}")
+                continue
+            first, stop = map(int, ends)
+            if findings.check(first < stop <= episodes, where, f"{span} is not in 0:{episodes}, the episodes"):
+                both = [used[episode] for episode in range(first, stop) if episode in used]
+                findings.check(not both, where, f"{span} has {len(both)} episodes of {', '.join(both[:1])}")
+                used.update((episode, str(name)) for episode in range(first, stop))
+        if self.own:
+            text = f"{episodes - len(used)} of {episodes} episodes are in no split"
+            findings.check(len(used) == episodes, f"{INFO}, splits", text)
+
 
 def codebase_version(dataset: Path) -> str | None:
     """Return the version of LeRobot's format, e.g. v3.0; None if this is no LeRobot dataset."""
@@ -110,7 +131,8 @@ def _feature(key: str, value: Any) -> Feature:
         raise RoboCacheError(f"{where}: shape is not a list of positive integers")
     if math.prod(shape) > MAX_VALUES:
         raise RoboCacheError(f"{where}: has more than {MAX_VALUES:,} values")
-    return Feature(value["dtype"], tuple(shape), value.get("names"))
+    video = value.get("info") or value.get("video_info")
+    return Feature(value["dtype"], tuple(shape), value.get("names"), video if isinstance(video, dict) else {})
 
 
 def check_standard_features(findings: Findings, info: Info) -> None:
@@ -123,5 +145,11 @@ def check_standard_features(findings: Findings, info: Info) -> None:
             findings.check(
                 feature.dtype == dtype, INFO, f"features.{key}: dtype is {feature.dtype}; LeRobot has {dtype}"
             )
+    for key, feature in info.videos.items():
+        wanted = {"video.fps": info.fps}
+        wanted |= dict(zip(("video.height", "video.width"), feature.size or (), strict=False))
+        for name, value in wanted.items():
+            text = f"features.{key}: {name} is {printable(feature.video.get(name), 20)}; it must be {value:g}"
+            findings.check(feature.video.get(name, value) == value, INFO, text)
     if "action" not in info.features:
         findings.skip("actions: the dataset has none, so no policy can be trained to act")

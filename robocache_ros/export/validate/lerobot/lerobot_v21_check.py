@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.export.validate.column_statistics import compare
+from robocache_ros.export.validate.column_statistics import check_image_statistics, compare
 from robocache_ros.export.validate.findings import Findings, file_in, read_lines
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
 from robocache_ros.export.validate.lerobot.gr00t_files import STATS, check_gr00t_statistics, check_modality
@@ -19,6 +19,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
     codebase_version,
     read_info,
 )
+from robocache_ros.export.validate.lerobot.own_columns import STAMP, check_arrays, check_norm_stats
 from robocache_ros.export.validate.video_files import Span, check_video
 from robocache_ros.extras import need
 
@@ -47,16 +48,22 @@ class LeRobotV21Check:
             version == "v2.1", INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
         )
         tasks = self._tasks(findings, info)
-        lengths = self._lengths(findings, info, tasks)
+        lengths, of_episodes = self._lengths(findings, info, tasks)
         with (
             tempfile.TemporaryDirectory(prefix="robocache-validate-") as folder,
-            closing(EpisodeRows(findings, info, Path(folder), len(tasks))) as rows,
+            closing(EpisodeRows(findings, info, Path(folder), tasks)) as rows,
         ):
-            self._check_episodes(findings, info, lengths, rows)
+            self._check_episodes(findings, info, lengths, of_episodes, rows)
             info.check_total(findings, "total_frames", rows.rows)
+            exported = rows.own.exported
+            if exported is not None:
+                exported.check_count(len(lengths), EPISODES)
+                exported.check_value(TASKS, "the list of tasks", tasks, exported.tasks)
+                check_arrays(findings, exported, rows.starts, rows.table(STAMP))
             check_gr00t_statistics(findings, info, rows)
+            check_norm_stats(findings, info, rows.statistics())
+            check_modality(findings, info, exported)
         self._check_videos(findings, info, lengths)
-        check_modality(findings, info)
 
     def _tasks(self, findings: Findings, info: Info) -> list[str]:
         rows = read_lines(findings.dataset, TASKS)
@@ -65,9 +72,9 @@ class LeRobotV21Check:
         info.check_total(findings, "total_tasks", len(rows))
         return [str(row.get("task")) for row in rows]
 
-    def _lengths(self, findings: Findings, info: Info, tasks: list[str]) -> list[int]:
-        """Return the length of each episode."""
-        lengths = []
+    def _lengths(self, findings: Findings, info: Info, tasks: list[str]) -> tuple[list[int], list[Any]]:
+        """Return the length and the tasks of each episode."""
+        lengths, of_episodes = [], []
         for number, row in enumerate(read_lines(findings.dataset, EPISODES)):
             where = f"{EPISODES}, line {number + 1}"
             index, length = row.get("episode_index"), row.get("length")
@@ -78,17 +85,21 @@ class LeRobotV21Check:
             unknown = [task for task in row.get("tasks") or () if task not in tasks]
             findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS}")
             lengths.append(length)
+            of_episodes.append(row.get("tasks"))
         info.check_total(findings, "total_episodes", len(lengths))
+        info.check_splits(findings, len(lengths))
         info.check_total(findings, "total_chunks", -(-len(lengths) // self._chunk(info)))
         info.check_total(findings, "total_videos", len(lengths) * len(info.videos))
         findings.counted["episodes"] += len(lengths)
-        return lengths
+        return lengths, of_episodes
 
     def _chunk(self, info: Info) -> int:
         size = info.raw.get("chunks_size")
         return size if isinstance(size, int) and size > 0 else 1000
 
-    def _check_episodes(self, findings: Findings, info: Info, lengths: list[int], rows: EpisodeRows) -> None:
+    def _check_episodes(
+        self, findings: Findings, info: Info, lengths: list[int], tasks: list[Any], rows: EpisodeRows
+    ) -> None:
         pyarrow = need("pyarrow", "export")
         stored: list[dict[str, Any]] = []
         with findings.reading(EPISODES_STATS):
@@ -104,8 +115,8 @@ class LeRobotV21Check:
                 for extra in sorted(set(table.column_names) - set(info.features)):
                     findings.add(name, f"column {extra} is not a feature of {INFO}")
                 first = rows.rows
-                rows.check(name, table, episode, length)
-                check_images(findings, info, f"{name}, episode {episode}", table)
+                rows.check(name, table, episode, length, tasks[episode])
+                check_images(findings, info, f"{name}, episode {episode}", table, rows.own)
                 if episode < len(stored):
                     self._check_statistics(findings, info, stored[episode], episode, rows, first)
         for path in sorted(findings.dataset.glob("data/*/*.parquet")):
@@ -126,6 +137,9 @@ class LeRobotV21Check:
                 compare(findings, f"{where}: {key}", of_features[key], values, exact=info.own)
             else:
                 findings.add(where, f"has no {key}")
+        for key, feature in info.features.items():
+            if feature.size and key in of_features and not feature.video.get("is_depth_map"):
+                check_image_statistics(findings, f"{where}: {key}", of_features[key])
 
     def _check_videos(self, findings: Findings, info: Info, lengths: list[int]) -> None:
         listed = set()
@@ -134,7 +148,8 @@ class LeRobotV21Check:
                 chunk = episode // self._chunk(info)
                 name = info.path("video_path", episode_chunk=chunk, episode_index=episode, video_key=key)
                 listed.add(name)
-                check_video(findings, name, feature.size, info.fps, [Span(episode, 0.0, length)])
+                stated = feature.video if info.own else None
+                check_video(findings, name, feature.size, info.fps, [Span(episode, 0.0, length)], stated)
         for path in sorted(findings.dataset.glob("videos/*/*/*.mp4")):
             name = path.relative_to(findings.dataset).as_posix()
             findings.check(name in listed, name, "is not a video of an episode")

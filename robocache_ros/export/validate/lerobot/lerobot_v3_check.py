@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate.column_statistics import compare
+from robocache_ros.export.validate.column_statistics import check_image_statistics, compare, compare_images
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
 from robocache_ros.export.validate.lerobot.image_cells import check_images
@@ -21,7 +21,8 @@ from robocache_ros.export.validate.lerobot.info_file import (
     codebase_version,
     read_info,
 )
-from robocache_ros.export.validate.video_files import Span, check_video
+from robocache_ros.export.validate.lerobot.own_columns import STAMP, check_arrays, check_norm_stats
+from robocache_ros.export.validate.video_files import TOLERANCE_S, Span, check_video
 from robocache_ros.extras import need
 
 TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
@@ -52,11 +53,13 @@ class LeRobotV3Check:
         episodes = self._episodes(findings, info, tasks)
         with (
             tempfile.TemporaryDirectory(prefix="robocache-validate-") as folder,
-            closing(EpisodeRows(findings, info, Path(folder), len(tasks))) as rows,
+            closing(EpisodeRows(findings, info, Path(folder), tasks)) as rows,
         ):
-            self._check_data(findings, info, episodes, rows)
+            stored = _EpisodeStatistics(findings, info)
+            self._check_data(findings, info, episodes, rows, stored)
             info.check_total(findings, "total_frames", rows.rows)
-            self._check_statistics(findings, info, rows)
+            self._check_own(findings, tasks, episodes, rows)
+            self._check_statistics(findings, info, rows, stored)
         self._check_videos(findings, info, episodes)
 
     def _tasks(self, findings: Findings, info: Info) -> list[str]:
@@ -85,7 +88,13 @@ class LeRobotV3Check:
             name = path.relative_to(findings.dataset).as_posix()
             with findings.reading(name, *_parquet_errors()), parquet.ParquetFile(path) as file:
                 columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
-                read += [{**row, "file": name} for row in file.read(columns=columns).to_pylist()]
+                groups = [k for k in range(file.num_row_groups) for _ in range(file.metadata.row_group(k).num_rows)]
+                found = file.read(columns=columns).to_pylist()
+                first = {group: groups.index(group) for group in set(groups)}
+                read += [
+                    {**row, "file": name, "group": group, "row": number - first[group]}
+                    for number, (row, group) in enumerate(zip(found, groups, strict=True))
+                ]
         if not read:
             findings.add(EPISODES, "there are no episodes")
         episodes = []
@@ -107,31 +116,54 @@ class LeRobotV3Check:
             row += episode["length"]
             episodes.append(episode)
         info.check_total(findings, "total_episodes", len(read))
+        info.check_splits(findings, len(read))
         findings.counted["episodes"] += len(episodes)
         return episodes
 
-    def _check_data(self, findings: Findings, info: Info, episodes: list[Episode], rows: EpisodeRows) -> None:
+    def _check_data(
+        self,
+        findings: Findings,
+        info: Info,
+        episodes: list[Episode],
+        rows: EpisodeRows,
+        stored: _EpisodeStatistics,
+    ) -> None:
         listed = set()
         for name, of_file in _by_file(info, "data_path", "data", episodes):
             listed.add(name)
             with findings.reading(name, *_parquet_errors()):
                 path = file_in(findings.dataset, name)
-                _check_file(findings, info, name, path, of_file, rows)
+                _check_file(findings, info, name, path, of_file, rows, stored)
         for path in sorted(findings.dataset.glob("data/*/*.parquet")):
             name = path.relative_to(findings.dataset).as_posix()
             findings.check(name in listed, name, "no episode is in this file")
 
-    def _check_statistics(self, findings: Findings, info: Info, rows: EpisodeRows) -> None:
+    def _check_own(self, findings: Findings, tasks: list[str], episodes: list[Episode], rows: EpisodeRows) -> None:
+        """Compare what this package wrote with its provenance."""
+        exported = rows.own.exported
+        if exported is not None:
+            exported.check_count(len(episodes), EPISODES)
+            exported.check_value(TASKS, "the list of tasks", tasks, exported.tasks)
+            check_arrays(findings, exported, rows.starts, rows.table(STAMP))
+
+    def _check_statistics(
+        self, findings: Findings, info: Info, rows: EpisodeRows, of_episodes: _EpisodeStatistics
+    ) -> None:
         if not (findings.dataset / STATS).exists():
             findings.add(STATS, "is missing: policies normalise with it")
             return
         with findings.reading(STATS):
             stored = read_json(findings.dataset, STATS)
-            for key, values in rows.statistics().items():
+            found = rows.statistics()
+            for key, values in found.items():
                 if key in stored:
                     compare(findings, f"{STATS}: {key}", stored[key], values, exact=info.own)
                 else:
                     findings.add(STATS, f"has no {key}")
+            for key, of_key in of_episodes.images.items():
+                if key in stored:
+                    compare_images(findings, f"{STATS}: {key}", stored[key], of_key)
+            check_norm_stats(findings, info, found)
             images = [key for key, feature in info.features.items() if feature.size]
             if images:
                 findings.check(all(key in stored for key in images), STATS, "has no statistics of an image feature")
@@ -148,19 +180,75 @@ class LeRobotV3Check:
                     spans = [
                         Span(e["episode_index"], float(e[f"videos/{key}/from_timestamp"]), e["length"]) for e in of_file
                     ]
+                    for e, span in zip(of_file, spans, strict=True):
+                        stop, wanted = float(e[f"videos/{key}/to_timestamp"]), span.start_s + span.length / info.fps
+                        text = f"videos/{key}/to_timestamp is {stop:g}; its rows end at {wanted:g} s"
+                        of_episode = f"{e['file']}, episode {span.episode}"
+                        findings.check(abs(stop - wanted) <= TOLERANCE_S, of_episode, text)
                 except (KeyError, TypeError, ValueError):
-                    findings.add(EPISODES, f"an episode has no videos/{key}/from_timestamp")
+                    findings.add(EPISODES, f"an episode has no videos/{key}/from_timestamp and to_timestamp")
                     continue
-                check_video(findings, name, feature.size, info.fps, spans)
+                check_video(findings, name, feature.size, info.fps, spans, feature.video if info.own else None)
             for path in sorted((findings.dataset / "videos" / key).glob("*/*")):
                 name = path.relative_to(findings.dataset).as_posix()
                 findings.check(name in listed, name, "no episode is in this file")
+        for path in sorted((findings.dataset / "videos").glob("*")):
+            findings.check(path.name in info.videos, f"videos/{path.name}", f"is not a video of {INFO}")
         if info.videos and not findings.decode:
             findings.skip("pictures in the videos: frames are counted, not decoded; --decode decodes them")
 
 
+class _EpisodeStatistics:
+    """The statistics of each episode, in the episodes' table.
+
+    Attributes:
+        images: by feature, those of the images of each episode.
+    """
+
+    def __init__(self, findings: Findings, info: Info) -> None:
+        self._findings, self._info = findings, info
+        self._read: tuple[tuple[str, int], list[dict[str, Any]]] = (("", 0), [])
+        self.images: dict[str, list[dict[str, Any]]] = defaultdict(list)
+
+    def check(self, episode: Episode, values: Mapping[str, Any]) -> None:
+        """Compare the statistics of an episode with those of its values."""
+        stored = self._stored(episode)
+        where = f"{episode['file']}, episode {episode['episode_index']}"
+        for key, of_key in values.items() if stored or self._info.own else ():
+            if key in stored:
+                compare(self._findings, f"{where}: stats/{key}", stored[key], of_key, exact=self._info.own)
+            elif self._info.own:
+                self._findings.add(where, f"has no stats/{key}")
+        for key, feature in self._info.features.items():
+            if feature.size and key in stored and not feature.video.get("is_depth_map"):
+                check_image_statistics(self._findings, f"{where}: stats/{key}", stored[key])
+                self.images[key].append(stored[key])
+
+    def _stored(self, episode: Episode) -> dict[str, dict[str, Any]]:
+        """Return the statistics in the table by feature and name; read a row group at a time."""
+        place = episode["file"], episode["group"]
+        if self._read[0] != place:
+            with need("pyarrow.parquet", "export").ParquetFile(file_in(self._findings.dataset, place[0])) as file:
+                columns = [column for column in file.schema_arrow.names if column.startswith("stats/")]
+                table = file.read_row_group(place[1], columns=columns) if columns else None
+            self._read = place, table.to_pylist() if table is not None else []
+        if not self._read[1]:
+            return {}
+        found: dict[str, dict[str, Any]] = defaultdict(dict)
+        for column, value in self._read[1][episode["row"]].items():
+            key, _, name = column.removeprefix("stats/").rpartition("/")
+            found[key][name] = value
+        return found
+
+
 def _check_file(
-    findings: Findings, info: Info, name: str, path: Path, episodes: list[Episode], rows: EpisodeRows
+    findings: Findings,
+    info: Info,
+    name: str,
+    path: Path,
+    episodes: list[Episode],
+    rows: EpisodeRows,
+    stored: _EpisodeStatistics,
 ) -> None:
     """Check the rows of a data file, in which its episodes are contiguous and in order."""
     pyarrow = need("pyarrow", "export")
@@ -177,8 +265,11 @@ def _check_file(
             while len(rest) < episode["length"] and (batch := next(batches, None)) is not None:
                 rest = pyarrow.concat_tables([rest, batch])
             table, rest = rest.slice(0, episode["length"]), rest.slice(episode["length"])
-            rows.check(name, table, episode["episode_index"], episode["length"])
-            check_images(findings, info, f"{name}, episode {episode['episode_index']}", table)
+            first = rows.rows
+            rows.check(name, table, episode["episode_index"], episode["length"], episode.get("tasks"))
+            with findings.reading(episode["file"], *_parquet_errors()):
+                stored.check(episode, rows.statistics(first) if rows.rows > first else {})
+            check_images(findings, info, f"{name}, episode {episode['episode_index']}", table, rows.own)
 
 
 def _by_file(

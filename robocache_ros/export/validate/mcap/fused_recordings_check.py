@@ -7,8 +7,9 @@ from typing import Any
 
 from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.validate.exported_rows import ExportedRows
 from robocache_ros.export.validate.findings import Findings, read_json
-from robocache_ros.export.validate.mcap.episode_messages import INDEX, EpisodeMessages
+from robocache_ros.export.validate.mcap.episode_messages import INDEX, EpisodeMessages, episode_folder
 
 
 class FusedRecordingsCheck:
@@ -27,14 +28,15 @@ class FusedRecordingsCheck:
             RoboCacheError: robocache.json cannot be used.
         """
         told = read_json(findings.dataset, INDEX)
-        episodes = {f"episode_{index:06d}": about for index, about in enumerate(told["episodes"])}
+        exported = ExportedRows(findings, INDEX, told)
+        episodes = {episode_folder(index): about for index, about in enumerate(told["episodes"])}
         for folder in _folders(findings.dataset):
             findings.check(folder.name in episodes, folder.name, f"is not in {INDEX}")
-        for name, about in episodes.items():
+        for number, (name, about) in enumerate(episodes.items()):
             recording = told["recordings"][about["recording"]]
             wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
             with findings.reading(name):
-                _check_recording(findings, name, wanted, told)
+                _check_recording(findings, number, wanted, told, exported)
                 findings.counted["episodes"] += 1
 
 
@@ -42,7 +44,10 @@ def _folders(dataset: Path) -> list[Path]:
     return [folder for folder in sorted(dataset.glob("episode_*")) if any(folder.glob("episode_*.mcap"))]
 
 
-def _check_recording(findings: Findings, name: str, wanted: dict[str, Any], told: dict[str, Any]) -> None:
+def _check_recording(
+    findings: Findings, number: int, wanted: dict[str, Any], told: dict[str, Any], exported: ExportedRows
+) -> None:
+    name = episode_folder(number)
     folder = findings.dataset / name
     if not folder.is_dir():
         raise RoboCacheError(f"{name}: is missing; it is in {INDEX}")
@@ -51,7 +56,7 @@ def _check_recording(findings: Findings, name: str, wanted: dict[str, Any], told
     except RoboCacheError as error:
         raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
     with bag:
-        EpisodeMessages(findings, name, bag, wanted, told).check()
+        EpisodeMessages(findings, number, bag, wanted, told, exported).check()
         for note in bag.notes:  # complete after all messages have been read
             findings.add(name, note.removeprefix(f"{name}: "))
         findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")

@@ -47,9 +47,9 @@ class MediaMessages:
             else:
                 self._check_image(where, message)
 
-    def check(self, ticks: NDArray[np.int64], stamps: NDArray[np.int64]) -> None:
+    def check(self, ticks: NDArray[np.int64], stamps: NDArray[np.int64], valid: NDArray[np.uint8]) -> None:
         """Check that there is a message, with the stamp of the sample, at each tick with a new one."""
-        new = (stamps != 0) & (np.diff(stamps, prepend=0) != 0)
+        new = (valid > 0) & (np.diff(np.where(valid > 0, stamps, -1), prepend=-1) != 0)
         wanted = dict(zip(ticks[new].tolist(), stamps[new].tolist(), strict=True))
         missing, other = sorted(wanted.keys() - self._stamps.keys()), sorted(self._stamps.keys() - wanted.keys())
         text = f"{len(missing)} ticks with a new sample have no message, the first is {missing[:1]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,18 @@ from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
 
+class StreamMessages(NamedTuple):
+    """The messages of a stream, one per tick."""
+
+    stamps_ns: NDArray[np.int64]  # (T,) 0 where there is no value
+    valid: NDArray[np.uint8]  # (T,)
+    age_ms: NDArray[np.float32]  # (T,)
+    values: NDArray[np.float32]  # (T, K); of a window the ages of its samples, and then the samples by component
+
+
 def check_stream(
     findings: Findings, where: str, stream: StreamSpec, messages: Sequence[bytes]
-) -> NDArray[np.int64] | None:
+) -> StreamMessages | None:
     """Check the messages of a vector stream, or of the status of an image or voxel stream.
 
     Args:
@@ -26,7 +36,7 @@ def check_stream(
         messages: one per tick.
 
     Returns:
-        (T,) the stamps in ns, 0 where there is no value; None if the messages cannot be read.
+        What they contain; None if the messages cannot be read.
     """
     components = len(stream.components) if stream.kind == "vector" else 0
     dtype = message_dtype(stream.rows + components * max(stream.rows, 1))
@@ -51,7 +61,7 @@ def check_stream(
             has = np.broadcast_to(has[:, None], values.shape)
         _none(findings, where, (has & ~np.isfinite(values)).any(axis=1), "a value is NaN or infinite")
         _none(findings, where, (~has & ~np.isnan(values)).any(axis=1), "a value that is missing is not NaN")
-    return stamps
+    return StreamMessages(stamps, valid, table["age_ms"], table["values"])
 
 
 def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -> None:
