@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.remote.cache_limit import default_cache_bytes
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath
+
+MAX_PATH, MAX_NAME = 4096, 255  # characters of a path, and bytes of a part of a local one, as Linux has them
 
 
 def is_url(path: object) -> bool:
@@ -52,7 +56,14 @@ def any_path(
 
 
 def as_path(path: Any) -> Path:
-    """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are."""
+    """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are.
+
+    Errors:
+        RoboCacheError: it is too long for a path, or has a NUL.
+    """
+    parts = () if isinstance(path, RemotePath) else Path(path).parts
+    if len(text := str(path)) > MAX_PATH or "\0" in text or any(len(os.fsencode(part)) > MAX_NAME for part in parts):
+        raise RoboCacheError(f"{printable(text, 40)}: {len(text):,} characters, not a path; give a file or a folder")
     return Path(path) if isinstance(path, str) else cast(Path, path)
 
 

@@ -14,6 +14,7 @@ from robocache_ros.export.validate.array_values import check_finite, check_first
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.tfrecord.example import Values, parse_example
 from robocache_ros.tfrecord.framing import read_records
+from robocache_ros.untrusted_files import filled
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -61,7 +62,8 @@ class RldsCheck:
         names = set()
         total: int | None = 0
         for index, length in enumerate(lengths):
-            name = str(split.get("filepathTemplate") or TEMPLATE).format(
+            name = filled(
+                split.get("filepathTemplate") or TEMPLATE,
                 DATASET=info.get("name"),
                 SPLIT=split.get("name"),
                 FILEFORMAT=info.get("fileFormat", "tfrecord"),

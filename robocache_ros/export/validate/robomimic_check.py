@@ -13,10 +13,12 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import Hdf5Group, file_below, given_file, open_file, open_hdf5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 FILE = "dataset.hdf5"  # in a folder
 ARRAY_BYTES = 256 << 20  # of an array that is read at once
+MAX_DEPTH = 4  # of the groups that are looked into
 ACTION_LIMIT = 1 + 1e-6  # of the absolute value; robomimic's policies cannot predict more
 
 
@@ -30,7 +32,7 @@ class RobomimicCheck:
         path = dataset / FILE if dataset.is_dir() else dataset
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_file(given_file(path)) as file:
             return path.name == FILE or file.read(len(MAGIC)) == MAGIC
 
     def check(self, findings: Findings) -> None:
@@ -41,14 +43,11 @@ class RobomimicCheck:
         """
         path = findings.dataset / FILE if findings.dataset.is_dir() else findings.dataset
         h5py = need("h5py", "hdf5")
-        try:
-            file = h5py.File(path, "r")
-        except OSError as error:
-            raise RoboCacheError(f"{path.name}: cannot be read ({printable(error, 100)})") from None
-        with file:
-            if not isinstance(file.get("data"), h5py.Group) or not len(file["data"]):
+        given = file_below(findings.dataset, FILE) if findings.dataset.is_dir() else given_file(findings.dataset)
+        with open_hdf5(given, path.name) as file:
+            if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
-            self._check_links(findings, h5py, file, path.name)
+            _check_members(file)
             demos = self._demos(findings, file["data"])
             for name in demos:
                 self._check_demo(findings, h5py, file["data"], name)
@@ -57,24 +56,6 @@ class RobomimicCheck:
             self._check_masks(findings, file, demos)
         if not findings.decode:
             findings.skip("values of images: --decode reads them")
-
-    def _check_links(self, findings: Findings, h5py: Any, file: Any, name: str) -> None:
-        """Refuse links, which could lead to other files of this machine."""
-
-        def look(group: Any, path: str) -> None:
-            for key in group:
-                link = group.get(key, getlink=True)
-                if not isinstance(link, h5py.HardLink):
-                    raise RoboCacheError(
-                        f"{name}: {printable(path + key)} is a link to elsewhere; copy the data into it"
-                    )
-                item = group[key]
-                if isinstance(item, h5py.Group) and path.count("/") < 4:
-                    look(item, f"{path}{key}/")
-                elif isinstance(item, h5py.Dataset) and _is_elsewhere(item):
-                    raise RoboCacheError(f"{name}: {printable(path + key)} is in other files; copy it into this one")
-
-        look(file, "")
 
     def _demos(self, findings: Findings, data: Any) -> list[str]:
         demos = sorted(data, key=lambda name: (len(name), name))
@@ -171,9 +152,11 @@ class RobomimicCheck:
         findings.check(not both, "mask", f"{len(both)} demonstrations are in train and in valid")
 
 
-def _is_elsewhere(array: Any) -> bool:
-    """Return whether the values of a virtual dataset are in other files."""
-    return array.is_virtual and any(source.file_name != "." for source in array.virtual_sources())
+def _check_members(group: Hdf5Group, depth: int = 0) -> None:
+    """Refuse links and data in other files, also where no other check reads: each member is opened."""
+    for name in group:
+        if isinstance(member := group[name], Hdf5Group) and depth < MAX_DEPTH:
+            _check_members(member, depth + 1)
 
 
 def _arrays(h5py: Any, group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

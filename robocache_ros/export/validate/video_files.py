@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, open_container
 
 TOLERANCE_S = 1e-4  # LeRobot's: a frame further from its row's time is not read
 
@@ -40,7 +40,7 @@ def check_video(
     av = need("av", "export")
     times = None
     with findings.reading(name, av.FFmpegError, ValueError, IndexError):
-        times, decoded, key_frames = _frames(av, findings, file_in(findings.dataset, name), name, size)
+        times, decoded, key_frames = _frames(findings, file_in(findings.dataset, name), name, size)
         findings.counted["videos"] += 1
         findings.counted["video frames"] += len(times)
         if decoded is not None:
@@ -51,13 +51,13 @@ def check_video(
 
 
 def _frames(
-    av: Any, findings: Findings, path: Path, name: str, size: tuple[int, int] | None
+    findings: Findings, path: DatasetFile, name: str, size: tuple[int, int] | None
 ) -> tuple[NDArray[np.float64], int | None, set[int]]:
     """Return the times of the frames in s, the number that can be decoded if asked for, and which are key frames."""
     times: list[float] = []
     keys: list[bool] = []
     decoded = 0
-    with av.open(str(path)) as container:
+    with open_container(path) as container:
         stream = container.streams.video[0]
         found = (stream.codec_context.height, stream.codec_context.width)
         if size is not None:

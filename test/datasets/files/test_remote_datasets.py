@@ -147,7 +147,7 @@ def test_datasets_are_read_over_http(name: str, exported: Callable[[str], Path],
 
 
 def test_a_file_that_is_not_on_the_server_is_named(server: tuple[Path, str]) -> None:
-    with pytest.raises(DatasetError, match=r"dataset\.json.*: cannot be read \(not there\)"):
+    with pytest.raises(DatasetError, match=r"dataset\.json: not there"):
         open_dataset("webdataset", f"{server[1]}/nothing", cache_dir=server[0].parent / "cache")
 
 

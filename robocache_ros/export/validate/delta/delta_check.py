@@ -16,11 +16,12 @@ import numpy as np
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats.delta.new_episodes import EPISODES, TICKS
 from robocache_ros.export.formats.delta.tick_columns import LAYOUT
-from robocache_ros.export.formats.delta.transaction_log import LOG, reached
+from robocache_ros.export.formats.delta.transaction_log import LOG, check_log, reached
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, path_below
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
 _EPISODE = ("episode", "length", "start_ns", "stop_ns", "append")
@@ -60,6 +61,7 @@ class DeltaCheck:
 
 
 def _opened(dataset: Path, name: str) -> Any:
+    check_log(dataset, name)
     with reached(name):
         return need("deltalake", "fleet").DeltaTable(dataset / name)
 
@@ -70,6 +72,7 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
     for told in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
         path = f"{name}/{unquote(told['path'])}"
         with findings.reading(path):
+            path_below(findings.dataset, told["path"])
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
             findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
@@ -94,7 +97,7 @@ def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
         raise RoboCacheError(f"{TICKS}: no layout in its schema ({printable(error, 40)}); export it again") from None
 
 
-def _by_episode(path: Path) -> Iterator[tuple[int, Any]]:
+def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
     """Yield the consecutive rows of each episode in a file, by its row groups."""
     arrow = need("pyarrow", "export")
 
@@ -121,8 +124,8 @@ def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: Tick
         findings.check(found == row["length"], where, f"{found} rows of ticks; it has {row['length']}")
         if found:
             findings.check((first, last) == (row["start_ns"], row["stop_ns"]), where, "start_ns or stop_ns is wrong")
-        folder = findings.dataset / "appends" / str(row["append"])
-        findings.check((folder / "robocache.json").is_file(), where, "its provenance in appends is missing")
+        provenance = path_below(findings.dataset, f"appends/{row['append']}/robocache.json")
+        findings.check(provenance.is_file(), where, "its provenance in appends is missing")
     if without := sorted(set(rows.spans) - set(counts)):
         text = f"{len(without)} episodes of {TICKS} are not in it: an append runs, or was stopped; run it again"
         findings.add(EPISODES, text)

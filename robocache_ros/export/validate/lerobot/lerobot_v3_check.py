@@ -11,7 +11,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate.column_statistics import compare
-from robocache_ros.export.validate.findings import Findings, file_in, read_json
+from robocache_ros.export.validate.findings import Findings, file_in, files_in, read_json
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
 from robocache_ros.export.validate.lerobot.image_cells import check_images
 from robocache_ros.export.validate.lerobot.info_file import (
@@ -23,6 +23,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
 )
 from robocache_ros.export.validate.video_files import Span, check_video
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile
 
 TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
 EPISODES = "meta/episodes/*/*.parquet"
@@ -81,9 +82,11 @@ class LeRobotV3Check:
         """Return the episodes in order, without those that are not usable."""
         read: list[Episode] = []
         parquet = need("pyarrow.parquet", "export")
-        for path in sorted(findings.dataset.glob(EPISODES)):
-            name = path.relative_to(findings.dataset).as_posix()
-            with findings.reading(name, *_parquet_errors()), parquet.ParquetFile(path) as file:
+        for name in files_in(findings.dataset, EPISODES):
+            with (
+                findings.reading(name, *_parquet_errors()),
+                parquet.ParquetFile(file_in(findings.dataset, name)) as file,
+            ):
                 columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
                 read += [{**row, "file": name} for row in file.read(columns=columns).to_pylist()]
         if not read:
@@ -117,8 +120,7 @@ class LeRobotV3Check:
             with findings.reading(name, *_parquet_errors()):
                 path = file_in(findings.dataset, name)
                 _check_file(findings, info, name, path, of_file, rows)
-        for path in sorted(findings.dataset.glob("data/*/*.parquet")):
-            name = path.relative_to(findings.dataset).as_posix()
+        for name in files_in(findings.dataset, "data/*/*.parquet"):
             findings.check(name in listed, name, "no episode is in this file")
 
     def _check_statistics(self, findings: Findings, info: Info, rows: EpisodeRows) -> None:
@@ -160,7 +162,7 @@ class LeRobotV3Check:
 
 
 def _check_file(
-    findings: Findings, info: Info, name: str, path: Path, episodes: list[Episode], rows: EpisodeRows
+    findings: Findings, info: Info, name: str, path: DatasetFile, episodes: list[Episode], rows: EpisodeRows
 ) -> None:
     """Check the rows of a data file, in which its episodes are contiguous and in order."""
     pyarrow = need("pyarrow", "export")
