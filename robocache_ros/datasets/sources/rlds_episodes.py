@@ -6,7 +6,7 @@ import os
 import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from robocache_ros.datasets.sources.exports.export_columns import ExportColumns,
 from robocache_ros.datasets.sources.open_x import rate_of
 from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.tfrecord.example import parse_example
 from robocache_ros.tfrecord.record_file import RecordFile
@@ -202,7 +203,7 @@ def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
     return channels_last(stored[row], kind)
 
 
-@lru_cache(maxsize=OPEN_FILES)
+@cached_until_fork(OPEN_FILES)
 def _record_file(path: DatasetFile, process: int) -> RecordFile:
     return RecordFile(path, limit=RECORD_BYTES)  # in each process, because processes would share the place in a file
 

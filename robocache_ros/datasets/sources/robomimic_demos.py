@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from robocache_ros.datasets.files.dataset_files import parse_object
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.errors import printable
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, given_file, open_hdf5
 
@@ -204,7 +205,7 @@ def _is_image(stored: Any) -> bool:
     return bool(stored.ndim == 4 and stored.shape[3] == 3 and stored.dtype == np.uint8)
 
 
-@lru_cache(maxsize=OPEN_FILES)
+@cached_until_fork(OPEN_FILES)
 def _file(path: DatasetFile, process: int) -> Hdf5File:
     return open_hdf5(path)
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.untrusted_files import DatasetFile, open_container
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
@@ -115,6 +115,6 @@ def open_video(path: DatasetFile) -> OpenVideo:
     return _opened(path, (stat.st_mtime_ns, stat.st_size), (os.getpid(), threading.get_ident()))
 
 
-@lru_cache(maxsize=OPEN_VIDEOS)
+@cached_until_fork(OPEN_VIDEOS)
 def _opened(path: DatasetFile, version: tuple[int, int], user: tuple[int, int]) -> OpenVideo:
     return OpenVideo(path)

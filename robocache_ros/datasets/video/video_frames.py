@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -15,6 +14,7 @@ from robocache_ros.datasets.episode_source import DatasetError, check_image_byte
 from robocache_ros.datasets.video.open_video import OpenVideo, open_video
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.untrusted_files import file_below
 
 TOLERANCE = 0.25  # of a frame's time, in frames
@@ -84,7 +84,7 @@ class VideoFrames:
         return pixels
 
 
-@lru_cache(maxsize=8)
+@cached_until_fork(8)
 def _reformatter(thread: int) -> Any:
     """Converts frames of a thread. It keeps its tables, which `frame.to_ndarray` would compute for each frame."""
     return need("av.video.reformatter", "datasets").VideoReformatter()

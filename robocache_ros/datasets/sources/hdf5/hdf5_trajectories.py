@@ -32,6 +32,7 @@ from robocache_ros.datasets.episode_source import (
 )
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import (
     DatasetFile,
@@ -204,7 +205,7 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
     return found._replace(offset=offset)
 
 
-@lru_cache(maxsize=OPEN_FILES)
+@cached_until_fork(OPEN_FILES)
 def _file(path: DatasetFile, process: int) -> Hdf5File:
     return open_hdf5(path)
 
