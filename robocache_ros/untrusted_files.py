@@ -11,13 +11,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, NewType
 from urllib.parse import unquote
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.remote.any_path import MAX_NAME, MAX_PATH, as_path, keep_for
+from robocache_ros.remote.any_path import MAX_PATH, as_path, keep_for, may_be_path
 from robocache_ros.remote.remote_path import RemotePath
 
 DatasetFile = NewType("DatasetFile", Path)
@@ -51,7 +51,7 @@ def path_below(root: Path, name: str | Path) -> Path:
         DatasetError: the name is absolute, has `..` or a protocol (also percent-encoded), or is too long.
     """
     text = str(name)
-    if len(text) > MAX_PATH or "\0" in text or any(len(os.fsencode(part)) > MAX_NAME for part in text.split("/")):
+    if not may_be_path(text) or len(text) + len(str(root)) + 1 >= MAX_PATH:
         raise DatasetError(f"{printable(text, 40)}: {len(text):,} characters, not a path; check the metadata")
     decoded, before = text, ""
     while decoded != before:
@@ -289,10 +289,10 @@ def _is_within(h5py: Any, form: Any, array: Any, where: str, depth: int) -> bool
 
 def _mode(root: Path, name: str | Path) -> int:
     """The mode of what a name below a local root leads to."""
-    place, path = root, root / name
+    place, path = os.fspath(root), root / name
     try:
-        for part in PurePosixPath(name).parts:
-            place /= part
+        for part in str(name).split("/"):
+            place = f"{place}/{part}"
             if stat.S_ISLNK(os.lstat(place).st_mode):
                 _check_link(root, path)
                 break

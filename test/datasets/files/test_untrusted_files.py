@@ -25,7 +25,7 @@ from robocache_ros.export.validate.validators import validate
 from robocache_ros.untrusted_files import given_file, open_container
 
 DATA, VIDEO = "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
-EXPORTS = ("webdataset", "diffusion_policy", "mcap", "delta")
+EXPORTS = ("lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 
 
 def read_all(name: str, dataset: Path) -> None:
@@ -155,7 +155,9 @@ def test_lerobot_templates_that_leave_the_dataset_are_refused(
     assert "is outside the dataset" in found(lerobot)
 
 
-@pytest.mark.parametrize("template", ["../outside-{SHARD_X_OF_Y}", "x" * 70_000, "{SPLIT:>999999999}"])
+@pytest.mark.parametrize(
+    "template", ["../outside-{SHARD_X_OF_Y}", "x" * 70_000, "x/" * 2030, "a\0b", "\ud800", "{SPLIT:>999999999}"]
+)
 def test_rlds_templates_that_are_no_names_are_refused(template: str, tmp_path: Path) -> None:
     write_rlds(tmp_path / "d")
     path = tmp_path / "d" / "dataset_info.json"
@@ -214,7 +216,7 @@ def test_a_webdataset_shard_elsewhere_is_refused(exported: Callable[[str], Path]
 
 @pytest.mark.parametrize("name", ["lerobot", "calvin", "hdf5", "delta", "webdataset"])
 def test_a_path_that_is_too_long_is_refused(name: str) -> None:
-    for path in ("x" * 300, "x/" * 35_000):
+    for path in ("x" * 300, "x/" * 35_000, "a\0b"):
         with pytest.raises(RoboCacheError, match="characters, not a path") as error:
             open_dataset(name, path)
         assert len(str(error.value)) < 200
