@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.units import NS_PER_S
+from robocache_ros.untrusted_files import DatasetError as DatasetError
 
 MAX_EPISODES = 10_000_000
 MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
@@ -21,10 +22,6 @@ MIN_RATE_HZ, MAX_RATE_HZ = 0.01, 100_000
 MAX_VECTOR_BYTES = 1 << 30  # of the numbers of a stream of an episode
 MAX_IMAGE_BYTES = 8 << 30  # of the images of a stream in a sample
 _DOT = 8192  # numbers of a dot product that BLAS does not spread over threads
-
-
-class DatasetError(RoboCacheError):
-    """A file or a record of a dataset that cannot be used; the message names both."""
 
 
 class LazyFrames(Protocol):

@@ -20,6 +20,7 @@ from robocache_ros.datasets.sources.rlds_folders import open_rlds
 from robocache_ros.datasets.sources.robomimic_demos import RobomimicDemos
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import printable
+from robocache_ros.untrusted_files import file_below
 
 ALL_MODALITIES = ("vision", "proprio", "language")
 
@@ -190,7 +191,7 @@ def open_dataset(
 def _task_file(path: Path, task: str, modality: str) -> Path:
     """Return the file of a task: the only one in its folder or with its name, or the one of these with the modality."""
     if path.is_file() or (path / f"{task}.hdf5").exists():
-        return path if path.is_file() else path / f"{task}.hdf5"
+        return path if path.is_file() else file_below(path, f"{task}.hdf5")
     found = sorted((path / task).rglob("*.hdf5")) or sorted(path.glob(f"*{glob.escape(task)}*.hdf5"))
     if len(found) > 1:
         found = [file for file in found if modality in file.name]
@@ -199,7 +200,7 @@ def _task_file(path: Path, task: str, modality: str) -> Path:
             f"{printable(path, 60)}: {len(found)} files of {printable(task, 40)} with {modality} in the name, not 1; "
             "give the file itself"
         )
-    return found[0]
+    return file_below(path, str(found[0])[len(str(path)) + 1 :])
 
 
 def _taken(path: str | Path, options: dict[str, Any]) -> Path:

@@ -26,6 +26,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.cache import cache_directory
 from robocache_ros.remote.remote_path import RemotePath
+from robocache_ros.untrusted_files import file_below
 
 VERSION = 1
 MAX_BYTES = 16 << 30  # of the values, which are in memory together
@@ -113,7 +114,7 @@ def _folders(files: tuple[Path, ...]) -> list[Path]:
 def _stored(path: Path) -> dict[str, Stats] | None:
     """Return the statistics in a file; None if there are none, or it is damaged."""
     try:
-        found = read_object(path)
+        found = read_object(file_below(path.parent, path.name))
         complete = all({"mean", "std", "q01", "q99"} <= set(found[key]) for key in found)
         return found if complete and set(found) <= set(_ROLES) else None
     except (DatasetError, TypeError):

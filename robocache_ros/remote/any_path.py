@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.remote.cache_limit import default_cache_bytes
 from robocache_ros.remote.file_cache import FileCache
 from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath
+
+MAX_PATH, MAX_NAME = 4096, 255  # bytes of a path with its NUL, and of a part of it, as Linux has them
 
 
 def is_url(path: object) -> bool:
@@ -52,8 +56,24 @@ def any_path(
 
 
 def as_path(path: Any) -> Path:
-    """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are."""
+    """Return a path of a str; others, such as a `RemotePath`, which has the interface of Path, as they are.
+
+    Errors:
+        RoboCacheError: it is too long for a path, or has a NUL.
+    """
+    text = str(path)
+    if len(text) >= MAX_PATH or not (isinstance(path, RemotePath) or may_be_path(text)):
+        raise RoboCacheError(f"{printable(text, 40)}: {len(text):,} characters, not a path; give a file or a folder")
     return Path(path) if isinstance(path, str) else cast(Path, path)
+
+
+def may_be_path(text: str) -> bool:
+    """Whether a text may be a local path: systems refuse longer ones, and those with a NUL, in many ways."""
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return len(data) < MAX_PATH and b"\0" not in data and all(len(part) <= MAX_NAME for part in data.split(b"/"))
 
 
 def keep_for(path: Path, holder: Any) -> None:

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, open_file
 
 RECORD_BYTES = (1 << 31) - 1  # limit of a record: protobuf parsers, also TensorFlow's, refuse messages of 2 GiB
 LENGTH = struct.Struct("<Q")
@@ -58,7 +59,7 @@ class RecordWriter:
         self._file.close()
 
 
-def read_records(path: Path, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
+def read_records(path: DatasetFile, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
     """Yield the records of a file, plain or compressed with gzip, with their checksums verified.
 
     Args:
@@ -92,11 +93,11 @@ def read_records(path: Path, *, limit: int = RECORD_BYTES) -> Iterator[bytes]:
             yield data
 
 
-def _opened(path: Path, value: Callable[[bytes], int]) -> IO[bytes]:
-    with path.open("rb") as file:
+def _opened(path: DatasetFile, value: Callable[[bytes], int]) -> IO[bytes]:
+    with open_file(path) as file:
         head = file.read(HEAD_BYTES)
     compressed = head.startswith(GZIP) and not is_head(head, value)  # a length may begin with these bytes too
-    opened: Any = gzip.open(path) if compressed else path.open("rb")  # noqa: SIM115 - the caller closes it
+    opened: Any = gzip.open(path) if compressed else open_file(path)  # noqa: SIM115 - the caller closes it
     return opened  # type: ignore[no-any-return]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.tfrecord.framing import CHECKSUM, HEAD_BYTES, LENGTH, RECORD_BYTES, is_head, masked, read_records
+from robocache_ros.untrusted_files import DatasetFile, open_file
 
 MAX_RECORDS = 10_000_000  # of a file
 
@@ -25,11 +26,11 @@ class RecordFile:
         RoboCacheError: the file is missing; a record is damaged, cut off or larger than `limit`. The message names it.
     """
 
-    def __init__(self, path: Path, *, limit: int = RECORD_BYTES) -> None:
+    def __init__(self, path: DatasetFile, *, limit: int = RECORD_BYTES) -> None:
         self.path, self._limit = path, limit
         self._value: Callable[[bytes], int] = need("google_crc32c", "datasets").value
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 head = file.read(HEAD_BYTES)
         except OSError as error:
             raise _unreadable(path, error) from None
@@ -53,7 +54,7 @@ class RecordFile:
         if nbytes > self._limit:
             raise RoboCacheError(f"{where}: {nbytes:,} bytes; at most {self._limit:,} are read")
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 file.seek(start)
                 data = file.read(nbytes)
                 checksum = file.read(CHECKSUM.size)
@@ -67,7 +68,7 @@ class RecordFile:
         """Find the offset and the size of the data of each complete record."""
         size, at = self.path.stat().st_size, 0
         found: list[tuple[int, int]] = []
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             while is_head(head := file.read(HEAD_BYTES), self._value):
                 (nbytes,) = LENGTH.unpack_from(head)
                 start, at = at + HEAD_BYTES, at + HEAD_BYTES + nbytes + CHECKSUM.size

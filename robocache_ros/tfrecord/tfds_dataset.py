@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.tfrecord.framing import RECORD_BYTES, read_records
 from robocache_ros.tfrecord.tfds_features import TfdsFeature, features_of, read_example
+from robocache_ros.untrusted_files import file_below, filled, path_below, read_bytes
 
 JSON_BYTES = 64 << 20  # limit of dataset_info.json and of features.json
 MAX_SHARDS = 100_000
@@ -40,8 +40,8 @@ class TfdsDataset:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder) if isinstance(folder, str) else folder
-        info = _json(self.folder / "dataset_info.json")
-        self.features: tuple[TfdsFeature, ...] = features_of(_json(self.folder / "features.json"))
+        info = _json(self.folder, "dataset_info.json")
+        self.features: tuple[TfdsFeature, ...] = features_of(_json(self.folder, "features.json"))
         try:
             self.name, self.version = str(info["name"]), str(info["version"])
             kind = str(info.get("fileFormat", "tfrecord"))
@@ -72,7 +72,7 @@ class TfdsDataset:
             if not path.exists():
                 raise RoboCacheError(f"{printable(path)}: not there, but a file of split {split}; get the file")
             count = 0
-            for index, record in enumerate(read_records(path, limit=limit)):
+            for index, record in enumerate(read_records(file_below(self.folder, path.name), limit=limit)):
                 try:
                     example = read_example(record, self.features)
                 except RoboCacheError as error:
@@ -90,7 +90,7 @@ class TfdsDataset:
         names = [_file_name(template, self.name, told["name"], index, len(lengths)) for index in range(len(lengths))]
         if any(Path(name).name != name for name in names):
             raise ValueError("a file is not in the folder of the dataset")
-        return TfdsSplit(str(told["name"]), tuple(self.folder / name for name in names), lengths)
+        return TfdsSplit(str(told["name"]), tuple(path_below(self.folder, name) for name in names), lengths)
 
 
 def _file_name(template: str, dataset: str, split: str, index: int, count: int) -> str:
@@ -100,14 +100,19 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
         "NUM_SHARDS": f"{count:05d}",
         "SHARD_X_OF_Y": f"{index:05d}-of-{count:05d}",
     }
-    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+    return filled(template, **values)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    if not path.exists():
+        raise RoboCacheError(f"{printable(path)}: cannot be read; give the folder of a TFDS dataset")
     try:
         if path.stat().st_size > JSON_BYTES:
             raise RoboCacheError(f"{printable(path)}: more than {JSON_BYTES:,} bytes; check the file")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_bytes(file_below(folder, name)))
+    except RoboCacheError:
+        raise
     except OSError:
         raise RoboCacheError(f"{printable(path)}: cannot be read; give the folder of a TFDS dataset") from None
     except (ValueError, RecursionError) as error:

@@ -96,6 +96,88 @@ def test_annotations_that_would_run_code_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+class Reduced:
+    """Pickled as a call, and then a state that is set."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
+def object_dtype(*more: Any) -> Reduced:
+    """A dtype of 8 bytes with a field of Python objects: arrays of it take their bytes for the addresses of objects."""
+    return Reduced(np.dtype, ("V8", False, True), (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 63, *more))
+
+
+def nested(levels: int, width: int) -> list[Any]:
+    """Lists in lists; each has the next one several times, so that the pickle is small."""
+    found: list[Any] = [1, 2]
+    for _ in range(levels):
+        found = [found] * width
+    return found
+
+
+def itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+RECONSTRUCT = np.zeros(1).__reduce__()[0]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "reason"),
+    [
+        (Reduced(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (2,), object_dtype(), False, bytes(16))), "dtype"),
+        (Reduced(np.zeros(1)[0].__reduce__()[0], (object_dtype(), bytes(8))), "dtype"),
+        (object_dtype(), "dtype"),
+        (object_dtype({}), "dtype"),
+        (Reduced(np.dtype, ("O8", False, True)), "a function or a dtype"),
+        (Reduced(np.dtype, ([("a", "O")],)), "dtype"),
+        (Reduced(np.ndarray, ((2,), np.dtype("f4"))), "calls numpy.ndarray"),
+        (Reduced(RECONSTRUCT, (np.matrix, (0,), b"b")), "contains numpy.matrix"),
+        (Reduced(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1000,), np.dtype("f8"), False, bytes(8))), "size"),
+        (Reduced(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, bytes(8))), "objects"),
+        (np.ndarray, "a function or a dtype"),
+        (nested(7, 10), "more than 5,000,000 values"),
+        (nested(100, 1), "nested more than"),
+        (itself(), "itself"),
+        (1 << 70, "64 bits"),
+        ({(1, 2): 3}, "keys are not text"),
+    ],
+)
+def test_annotations_with_more_than_plain_values_are_refused(ranges: Any, reason: str, tmp_path: Path) -> None:
+    folder = write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+    told = {**ANNOTATIONS, "info": {"indx": ranges}}
+    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", np.array(told, object), allow_pickle=True)
+
+    with pytest.raises(DatasetError, match=f"refused: .*{reason}"):
+        CALVINDataset(tmp_path)
+
+
+@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
+def test_annotations_that_any_numpy_saved_are_read(module: str, tmp_path: Path) -> None:
+    folder = write_calvin(tmp_path / "training", annotations=ANNOTATIONS)
+    numbers = np.array([[101, 103], [107, 111]])
+    told = {
+        "language": {**ANNOTATIONS["language"], "task": np.array(["open_drawer", "push_block"], object)},
+        "info": {"episodes": [], "indx": [tuple(row) for row in numbers]},  # numbers of NumPy
+    }
+    data, here = pickle.dumps(np.array(told, object), protocol=3), np.zeros(1).__reduce__()[0].__module__
+    assert f"c{here}\n".encode() in data
+    with (folder / "lang_annotations" / "auto_lang_ann.npy").open("wb") as file:  # as np.save does it
+        np.lib.format.write_array_header_1_0(file, {"descr": "|O", "fortran_order": False, "shape": ()})
+        file.write(data.replace(f"c{here}\n".encode(), f"c{module}\n".encode()))
+
+    dataset = CALVINDataset(tmp_path, target_hz=30)
+
+    assert [dataset[k]["language"] for k in range(len(dataset))] == ["open the drawer", "push the block"]
+    assert [dataset[k]["length"] for k in range(len(dataset))] == [3, 5]
+
+
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_pickles_of_arrays_are_read(protocol: int, tmp_path: Path) -> None:
     value = {"a": np.arange(3), "b": [np.float32(1.5), "text", None, (1, 2.5, b"bytes")]}

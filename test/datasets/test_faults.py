@@ -137,14 +137,14 @@ def test_a_missing_shard_is_skipped_also_where_windows_are_counted(tmp_path: Pat
     wanted = [complete[k]["proprio"] for k in range(3, 6)]
     (folder / "bridge-train.tfrecord-00000-of-00002").unlink()
 
-    with pytest.raises(DatasetError, match="00000-of-00002: cannot be read"):
+    with pytest.raises(DatasetError, match="00000-of-00002: not there"):
         TimelineLoader(RTXDataset(folder, target_hz=5, window=Window(2)), 3)
     loader = TimelineLoader(RTXDataset(folder, target_hz=5, window=Window(2)), 3, on_error="skip", workers=1)
     (batch,) = list(loader)
 
     assert [row.equal(each) for row, each in zip(batch["proprio"], wanted, strict=True)] == [True] * 3
     assert loader.skipped == 1
-    assert "00000-of-00002: cannot be read" in loader.skipped_samples[0]
+    assert "00000-of-00002: not there" in loader.skipped_samples[0]
 
 
 def test_a_dataset_without_samples_is_refused(tmp_path: Path) -> None:

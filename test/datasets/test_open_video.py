@@ -38,8 +38,8 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_frames_are_the_same_in_any_order_of_reads(video: Path, reads: list[list[int]]) -> None:
     open_video._opened.cache_clear()
-    frames = VideoFrames(video, 0.0, FPS, FRAMES)
-    whole = VideoFrames(video, 0.0, FPS, FRAMES).frames(np.arange(FRAMES))
+    frames = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES)
+    whole = VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.arange(FRAMES))
     open_video._opened.cache_clear()
 
     for rows in reads:
@@ -55,7 +55,7 @@ def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, m
     )
 
     for row in range(20):
-        VideoFrames(video, 0.0, FPS, FRAMES).frames(np.array([row, row + 1, row + 2]))
+        VideoFrames(video.parent, video.name, 0.0, FPS, FRAMES).frames(np.array([row, row + 1, row + 2]))
 
     assert len(sought) == 1
     assert open_video._opened.cache_info().misses == 1
@@ -64,7 +64,7 @@ def test_reads_of_neighbouring_frames_neither_open_nor_seek_again(video: Path, m
 def test_a_file_that_was_replaced_is_opened_again(video: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.mp4"
     copy.write_bytes(video.read_bytes())
-    frames = VideoFrames(copy, 0.0, FPS, FRAMES)
+    frames = VideoFrames(copy.parent, copy.name, 0.0, FPS, FRAMES)
     frames.frames(np.array([0]))
 
     copy.write_bytes(b"not a video")
@@ -74,7 +74,7 @@ def test_a_file_that_was_replaced_is_opened_again(video: Path, tmp_path: Path) -
 
 
 def test_a_row_without_a_frame_is_named_and_other_rows_can_be_read(video: Path) -> None:
-    frames = VideoFrames(video, 0.0, FPS, 2 * FRAMES)
+    frames = VideoFrames(video.parent, video.name, 0.0, FPS, 2 * FRAMES)
 
     with pytest.raises(DatasetError, match=r"no frame at 3\.333 s, row 100"):
         frames.frames(np.array([100]))

@@ -51,7 +51,7 @@ def test_a_missing_file_is_named_when_an_episode_is_read(tmp_path: Path) -> None
     dataset = RTXDataset(folder)
 
     assert dataset[3]["proprio"][0, 0] == 30
-    with pytest.raises(DatasetError, match=r"tfrecord-00000-of-00002: cannot be read"):
+    with pytest.raises(DatasetError, match=r"tfrecord-00000-of-00002: not there"):
         dataset[0]
 
 

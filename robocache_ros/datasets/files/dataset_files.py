@@ -1,19 +1,19 @@
-"""Files of a dataset, and what is kept of them in each process."""
+"""JSON files of a dataset."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.text_file import read_text
+from robocache_ros.untrusted_files import DatasetFile
 
 JSON_BYTES = 256 << 20  # of the lines that list the episodes of a large dataset
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: DatasetFile) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Errors:
@@ -22,7 +22,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return parse_object(_text(path), printable(path))
 
 
-def read_objects(path: Path) -> list[dict[str, Any]]:
+def read_objects(path: DatasetFile) -> list[dict[str, Any]]:
     """Return the objects in a file with one JSON object per line.
 
     Errors:
@@ -47,21 +47,7 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def file_below(folder: Path, name: str) -> Path:
-    """Return a file of a dataset, by a name from the dataset's own files.
-
-    Errors:
-        DatasetError: the name leaves the folder, or there is no such file.
-    """
-    path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise DatasetError(f"{printable(name)}: not in the folder of the dataset; check its metadata")
-    if not path.is_file():
-        raise DatasetError(f"{printable(path)}: not there; get the file")
-    return path
-
-
-def _text(path: Path) -> str:
+def _text(path: DatasetFile) -> str:
     try:
         return read_text(path, "get the file again", JSON_BYTES)
     except RoboCacheError as error:

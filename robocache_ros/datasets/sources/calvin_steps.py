@@ -28,6 +28,7 @@ from robocache_ros.datasets.episode_source import (
 from robocache_ros.datasets.sources.restricted_pickle import load_arrays
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import file_below, folder_below, open_file
 
 RATE_HZ = 30.0
 LANGUAGE = "lang_annotations/auto_lang_ann.npy"
@@ -72,13 +73,15 @@ class CalvinSteps:
         actions: str = ACTIONS[0],
     ) -> None:
         folder = as_path(path)
-        self.folder = folder if (folder / RANGES).exists() or not (folder / split).is_dir() else folder / split
+        self.folder = (
+            folder if (folder / RANGES).exists() or not (folder / split).is_dir() else folder_below(folder, split)
+        )
         if actions not in ACTIONS:
             raise DatasetError(
                 f"actions: {printable(actions, 40)} is not one of {', '.join(ACTIONS)}; choose one of them"
             )
         self._actions, self._cameras = actions, tuple(cameras)
-        recordings = _ranges(_array(self.folder / RANGES), self.folder / RANGES)
+        recordings = _ranges(_array(self.folder), self.folder / RANGES)
         self._episodes = self._annotated(tasks) if tasks else None
         if self._episodes is None:
             self._episodes = [_Steps(first, last) for first, last in recordings]
@@ -129,7 +132,7 @@ class CalvinSteps:
         everything = list(tasks) == [ALL]
         if everything and not path.exists():
             return None
-        told = load_arrays(path)
+        told = load_arrays(file_below(self.folder, LANGUAGE))
         try:
             texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
             ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
@@ -182,9 +185,9 @@ def _stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
 
 
 def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
-    path = folder / f"episode_{step:07d}.npz"
+    path = file_below(folder, f"episode_{step:07d}.npz")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
             for key in keys:
                 nbytes = arrays.zip.getinfo(f"{key}.npy").file_size
                 if nbytes > MAX_STEP_BYTES:
@@ -193,8 +196,6 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
             if not all(isinstance(value, np.ndarray) for value in found.values()):
                 raise DatasetError(f"{printable(path)}: damaged (a header of an array); get the file again")
             return found
-    except FileNotFoundError:
-        raise DatasetError(f"{printable(path)}: not there; get the file") from None
     except KeyError as error:
         raise DatasetError(
             f"{printable(path)}: {printable(error.args[0], 60)}; choose another camera or get the file again"
@@ -205,11 +206,12 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
         raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _array(folder: Path) -> NDArray[Any]:
+    path = file_below(folder, RANGES)
     try:
-        array: NDArray[Any] = np.load(os.fspath(path), allow_pickle=False, mmap_mode="r")
+        array: NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), "r")
     except Exception as error:  # damaged headers of arrays raise errors of any kind
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
+        reason = f"damaged ({printable(error, 60)})"
         raise DatasetError(f"{printable(path)}: {reason}; give the folder of a CALVIN dataset") from None
     return array
 

@@ -21,7 +21,7 @@ from robocache_ros.datasets.episode_source import (
     nominal_stamps,
     numbers,
 )
-from robocache_ros.datasets.files.dataset_files import file_below, read_object
+from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks, successes
 from robocache_ros.datasets.sources.exports.lerobot_arrays import (
     DepthFrames,
@@ -39,6 +39,7 @@ from robocache_ros.datasets.sources.lerobot_layout import (
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
 TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"
@@ -80,7 +81,7 @@ class LeRobotEpisodes:
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features and provenance.exists():
-            told, where = read_object(provenance), printable(provenance)
+            told, where = read_object(file_below(self.folder, "meta/robocache.json")), printable(provenance)
             self._export = export_columns(told, where)
             self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
@@ -96,7 +97,7 @@ class LeRobotEpisodes:
         """The files by which a change of the dataset is noticed."""
         return (
             self.folder / "meta" / "info.json",
-            *sorted({self.folder / place.rows for place in self._layout.episodes}),
+            *sorted({path_below(self.folder, place.rows) for place in self._layout.episodes}),
         )
 
     def __len__(self) -> int:
@@ -117,7 +118,7 @@ class LeRobotEpisodes:
         for camera, name in self._cameras.items():
             if name in place.videos:
                 file, start_s = place.videos[name]
-                images[camera] = VideoFrames(self.folder / file, start_s, self._layout.fps, place.length)
+                images[camera] = VideoFrames(self.folder, file, start_s, self._layout.fps, place.length)
             else:
                 images[camera] = _image_files(path, name, first, place.length, where)
         depth = self._depth(place)
@@ -140,7 +141,8 @@ class LeRobotEpisodes:
         for name, info in self._layout.depth_videos.items():
             if unit := depth_unit(info):
                 file, start_s = place.videos[name]
-                found[_camera(name)] = DepthFrames(self.folder / file, start_s, self._layout.fps, place.length, unit)
+                fps = self._layout.fps
+                found[_camera(name)] = DepthFrames(self.folder, file, start_s, fps, place.length, unit)
         return found
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -153,7 +155,7 @@ class LeRobotEpisodes:
         ticks = _values(table.column(TICK), f"{printable(path)}: episode {place.index}: {TICK}").reshape(-1)
         return int(ticks[0]), int(ticks[-1])
 
-    def _compare(self, path: Path) -> None:
+    def _compare(self, path: DatasetFile) -> None:
         """Warn if a file has columns that info.json does not list: damaged names look like this too."""
         names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, REWARD))]
         if names := [name for name in names if name not in self._layout.features]:
@@ -201,14 +203,14 @@ def _camera(name: str) -> str:
 
 
 @lru_cache(maxsize=OPEN_TABLES)
-def _table(path: Path, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
+def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
     if missing := [name for name in columns if name not in table.column_names]:
         raise DatasetError(f"{printable(path)}: has no column {printable(missing[0], 40)}; get the file again")
     return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
-def _rows(path: Path, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
+def _rows(path: DatasetFile, columns: tuple[str, ...], episode: int, process: int) -> tuple[Any, int]:
     """Return the rows of an episode, and the place of the first in the file."""
     table, episodes = _table(path, columns, process)
     rows = np.flatnonzero(episodes == episode)
@@ -235,7 +237,7 @@ def _values(column: Any, where: str) -> NDArray[Any]:
     return values
 
 
-def _image_files(path: Path, name: str, first: int, count: int, where: str) -> list[bytes]:
+def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:
     """Return the files of jpeg or png in a column of structs with the field bytes."""
     column = read_parquet(path, [name]).column(name).slice(first, count).combine_chunks()
     if not hasattr(column, "field"):

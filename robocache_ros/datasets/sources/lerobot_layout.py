@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
-from robocache_ros.datasets.files.dataset_files import file_below, read_object, read_objects
+from robocache_ros.datasets.files.dataset_files import read_object, read_objects
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")
 MAX_SECONDS = 1e7  # of a video
@@ -57,7 +57,7 @@ def read_layout(folder: Path) -> LeRobotLayout:
     path = folder / "meta" / "info.json"
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
-    info = read_object(path)
+    info = read_object(file_below(folder, "meta/info.json"))
     where = printable(path)
     try:
         version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
@@ -80,7 +80,7 @@ def read_layout(folder: Path) -> LeRobotLayout:
 
 
 def read_parquet(
-    path: Path, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
+    path: DatasetFile, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
 ) -> Any:
     """Return a table of a parquet file, of rows that match filters of pyarrow.
 
@@ -95,7 +95,7 @@ def read_parquet(
         raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: DatasetFile) -> list[str]:
     """Return the names of the columns of a parquet file that was read before."""
     names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
     return names
@@ -120,7 +120,7 @@ def _info(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
-    paths = sorted((folder / "meta" / "episodes").glob("*/*.parquet"))
+    paths = files_below(folder, "meta/episodes/*/*.parquet")
     if not paths:
         raise DatasetError(f"{printable(folder)}: no files in meta/episodes; get the folder meta again")
     if sum(path.stat().st_size for path in paths) > META_BYTES:
@@ -136,34 +136,24 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
             data = {place: row[f"data/{place}"] for place in places}
             files = {
                 name: (
-                    _path(info["video_path"], video_key=name, **{p: row[f"videos/{name}/{p}"] for p in places}),
+                    filled(info["video_path"], video_key=name, **{p: row[f"videos/{name}/{p}"] for p in places}),
                     _seconds(row[f"videos/{name}/from_timestamp"]),
                 )
                 for name in videos
             }
-            rows = _path(info["data_path"], **data)
+            rows = filled(info["data_path"], **data)
             found.append(EpisodePlace(int(row["episode_index"]), int(row["length"]), rows, files))
     return sorted(found, key=lambda place: place.index)
 
 
 def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
     found = []
-    for row in read_objects(folder / "meta" / "episodes.jsonl"):
+    for row in read_objects(file_below(folder, "meta/episodes.jsonl")):
         index = int(row["episode_index"])
         values = {"episode_index": index, "episode_chunk": index // int(info.get("chunks_size", 1000))}
-        files = {name: (_path(info["video_path"], video_key=name, **values), 0.0) for name in videos}
-        found.append(EpisodePlace(index, int(row["length"]), _path(info["data_path"], **values), files))
+        files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
+        found.append(EpisodePlace(index, int(row["length"]), filled(info["data_path"], **values), files))
     return sorted(found, key=lambda place: place.index)
-
-
-def _path(template: Any, **values: Any) -> str:
-    """Return a path by its template. Only names and widths of two digits are filled in, because it is from outside."""
-
-    def value(match: re.Match[str]) -> str:
-        found = values[match[1]]
-        return str(found) if match[2] is None else f"{int(found):0{int(match[2])}d}"
-
-    return re.sub(r"\{(\w+)(?::0(\d{1,2})d)?\}", value, str(template))
 
 
 def _seconds(value: Any) -> float:
@@ -178,4 +168,4 @@ def _tasks_v3(folder: Path) -> dict[int, str]:
 
 
 def _tasks_v2(folder: Path) -> dict[int, str]:
-    return {int(row["task_index"]): str(row["task"]) for row in read_objects(folder / "meta" / "tasks.jsonl")}
+    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, "meta/tasks.jsonl"))}

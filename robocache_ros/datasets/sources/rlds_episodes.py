@@ -6,7 +6,7 @@ import os
 import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from robocache_ros.datasets.sources.exports.export_columns import ExportColumns,
 from robocache_ros.datasets.sources.open_x import rate_of
 from robocache_ros.datasets.sources.rlds_features import OBSERVATION, STEPS, Mapped, find_features
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.tfrecord.example import parse_example
 from robocache_ros.tfrecord.record_file import RecordFile
 from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
 from robocache_ros.tfrecord.tfds_features import CompressedArrays, unlisted, values_of
+from robocache_ros.untrusted_files import DatasetFile, file_below
 
 RECORD_BYTES = 1 << 30  # of an episode
 OPEN_FILES = 64  # whose offsets are kept
@@ -78,7 +80,8 @@ class RldsEpisodes:
         self._ends = list(accumulate(self._lengths))
         if self._ends and self._ends[-1] > MAX_EPISODES:
             raise DatasetError(f"{where}: {self._ends[-1]:,} episodes; at most {MAX_EPISODES:,} are read")
-        self._export = _read_export(as_path(folder))
+        self._folder = as_path(folder)
+        self._export = _read_export(self._folder)
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
         wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}
@@ -128,7 +131,7 @@ class RldsEpisodes:
         record = index - (self._ends[file - 1] if file else 0)
         where = f"{printable(self._files[file])}: record {record}"
         try:
-            opened = _record_file(self._files[file], os.getpid())
+            opened = _record_file(file_below(self._folder, self._files[file].name), os.getpid())
             if opened.records is not None and opened.records > self._lengths[file]:
                 raise DatasetError(
                     f"{where}: the file has {opened.records:,} records, not {self._lengths[file]:,}; get it again"
@@ -200,11 +203,11 @@ def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
     return channels_last(stored[row], kind)
 
 
-@lru_cache(maxsize=OPEN_FILES)
-def _record_file(path: Path, process: int) -> RecordFile:
+@cached_until_fork(OPEN_FILES)
+def _record_file(path: DatasetFile, process: int) -> RecordFile:
     return RecordFile(path, limit=RECORD_BYTES)  # in each process, because processes would share the place in a file
 
 
 def _read_export(folder: Path) -> ExportColumns | None:
     path = folder / "robocache.json"
-    return export_columns(read_object(path), printable(path)) if path.exists() else None
+    return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None

@@ -10,6 +10,7 @@ from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.datasets.sources.rlds_episodes import RldsEpisodes
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import folder_below
 
 MAX_DATASETS = 10_000  # in a folder
 
@@ -24,7 +25,9 @@ def open_rlds(path: str | Path, **options: Any) -> EpisodeSource:
     Errors:
         DatasetError: there is no dataset.
     """
-    sources = [RldsEpisodes(folder, **options) for folder in _tfds_folders(as_path(path))]
+    top = as_path(path)
+    folders = [folder_below(top, str(folder)[len(str(top)) :].strip("/")) for folder in _tfds_folders(top)]
+    sources = [RldsEpisodes(folder, **options) for folder in folders]
     return sources[0] if len(sources) == 1 else ChainedEpisodes(sources)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from robocache_ros.datasets.files.dataset_files import parse_object
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
 from robocache_ros.errors import printable
-from robocache_ros.extras import need
-from robocache_ros.remote.any_path import as_path, keep_for
+from robocache_ros.fork import cached_until_fork
+from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, given_file, open_hdf5
 
 RATE_HZ = 20.0  # of robosuite, where the file does not state `control_freq`
 OPEN_FILES = 8
@@ -66,7 +67,7 @@ class RobomimicDemos:
                 f"obs_modality: {printable(obs_modality, 40)} is not low_dim or image; choose one of them"
             )
         given = as_path(path)
-        self.path = given / "dataset.hdf5" if given.is_dir() else given  # the file of an export
+        self.path = file_below(given, "dataset.hdf5") if given.is_dir() else given_file(given)  # that of an export
         self._images, self._keys = obs_modality == "image", obs_keys
         self.name = self.path.stem
         file = _file(self.path, os.getpid())
@@ -171,7 +172,7 @@ class RobomimicDemos:
 class _Frames:
     """The images of a demonstration."""
 
-    path: Path
+    path: DatasetFile
     name: str
     count: int
 
@@ -189,7 +190,7 @@ class _Frames:
         return read[rows - first]
 
 
-def _array(path: Path, name: str, row: int) -> NDArray[Any]:
+def _array(path: DatasetFile, name: str, row: int) -> NDArray[Any]:
     array: NDArray[Any] = _file(path, os.getpid())[name][row]
     return array
 
@@ -204,16 +205,9 @@ def _is_image(stored: Any) -> bool:
     return bool(stored.ndim == 4 and stored.shape[3] == 3 and stored.dtype == np.uint8)
 
 
-@lru_cache(maxsize=OPEN_FILES)
-def _file(path: Path, process: int) -> Any:
-    try:
-        file = need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
-    except OSError as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
-        reason = "it ends early" if "truncated file" in str(error) else reason
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
-    keep_for(path, file)
-    return file
+@cached_until_fork(OPEN_FILES)
+def _file(path: DatasetFile, process: int) -> Hdf5File:
+    return open_hdf5(path)
 
 
 def _demos(file: Any, mask: str | None) -> list[str]:

@@ -6,8 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,8 +13,9 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
-from robocache_ros.extras import need
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.remote.any_path import keep_for
+from robocache_ros.untrusted_files import DatasetFile, open_container
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
 SKIP_S = 1.0  # of video that is decoded without need rather than sought over
@@ -33,9 +32,9 @@ class OpenVideo:
         DatasetError: the file has no video, or its frames are too large. Others are those of PyAV.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: DatasetFile) -> None:
         self._where = printable(path)
-        self._container = need("av", "datasets").open(os.fspath(path))
+        self._container = open_container(path)
         keep_for(path, self)
         if not self._container.streams.video:
             raise DatasetError(f"{self._where}: no video in it; get the file again")
@@ -107,7 +106,7 @@ class OpenVideo:
         self._frames, self._frame, self._damaged = self._container.decode(self._stream), None, False
 
 
-def open_video(path: Path) -> OpenVideo:
+def open_video(path: DatasetFile) -> OpenVideo:
     """Return a video, which this thread may have open already.
 
     Errors:
@@ -118,6 +117,6 @@ def open_video(path: Path) -> OpenVideo:
     return _opened(path, (stat.st_mtime_ns, stat.st_size), (os.getpid(), threading.get_ident()))
 
 
-@lru_cache(maxsize=OPEN_VIDEOS)
-def _opened(path: Path, version: tuple[int, int], user: tuple[int, int]) -> OpenVideo:
+@cached_until_fork(OPEN_VIDEOS)
+def _opened(path: DatasetFile, version: tuple[int, int], user: tuple[int, int]) -> OpenVideo:
     return OpenVideo(path)

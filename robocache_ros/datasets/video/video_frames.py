@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -15,6 +14,8 @@ from robocache_ros.datasets.episode_source import DatasetError, check_image_byte
 from robocache_ros.datasets.video.open_video import OpenVideo, open_video
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.fork import cached_until_fork
+from robocache_ros.untrusted_files import file_below
 
 TOLERANCE = 0.25  # of a frame's time, in frames
 
@@ -24,19 +25,26 @@ class VideoFrames:
     """The frames of an episode in a video.
 
     Args:
-        path: the file.
+        root: the folder of the dataset.
+        name: of the file in it.
         start_s: time of the first frame of the episode in the file.
         fps: frames per second.
         count: number of frames of the episode.
     """
 
-    path: Path
+    root: Path
+    name: str
     start_s: float
     fps: float
     count: int
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def path(self) -> Path:
+        """The file, which may not be there."""
+        return self.root / self.name
 
     def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the (n, H, W, 3) uint8 images of rising rows.
@@ -46,13 +54,11 @@ class VideoFrames:
         """
         av = need("av", "datasets")
         try:
-            video = open_video(self.path)
+            video = open_video(file_below(self.root, self.name))
             check_image_bytes(len(rows), (*video.size, 4), printable(self.path))
             found = self._empty(len(rows), video.size)
             for place, row in enumerate(rows.tolist()):
                 found[place] = self._picture(video, row, found.shape[1:])
-        except FileNotFoundError:
-            raise DatasetError(f"{printable(self.path)}: not there; get the file") from None
         except (av.FFmpegError, OSError, ValueError) as error:
             if isinstance(error, DatasetError):
                 raise
@@ -78,7 +84,7 @@ class VideoFrames:
         return pixels
 
 
-@lru_cache(maxsize=8)
+@cached_until_fork(8)
 def _reformatter(thread: int) -> Any:
     """Converts frames of a thread. It keeps its tables, which `frame.to_ndarray` would compute for each frame."""
     return need("av.video.reformatter", "datasets").VideoReformatter()

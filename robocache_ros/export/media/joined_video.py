@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import given_file, open_container
 
 
 class VideoPart(NamedTuple):
@@ -27,7 +27,7 @@ class VideoPart(NamedTuple):
 
 def video_part(path: Path) -> VideoPart:
     """Read the packets of a part."""
-    with need("av", "export").open(os.fspath(path)) as source:
+    with open_container(given_file(path)) as source:
         stream = source.streams.video[0]
         settings = hashlib.sha256(bytes(stream.codec_context.extradata or b"")).hexdigest()[:16]
         return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
@@ -70,7 +70,7 @@ class JoinedVideo:
 
     def append(self, part: Path, frames: int) -> tuple[int, int, int]:
         """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
-        with need("av", "export").open(os.fspath(part)) as source:
+        with open_container(given_file(part)) as source:
             stream = source.streams.video[0]
             settings = bytes(stream.codec_context.extradata or b"")
             if self._bytes >= self._file_bytes or settings != self._settings:

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate.findings import Findings
+from robocache_ros.export.validate.findings import Findings, file_in
+from robocache_ros.untrusted_files import DatasetFile, given_file, open_file, path_below, read_bytes
 
 FILE = "SHA256SUMS"
 THREADS = 2
@@ -34,7 +35,7 @@ def update_checksum(dataset: Path, name: str) -> None:
     """Replace the checksum of a file of a dataset that has SHA256SUMS and is changed on purpose."""
     path = dataset / FILE
     if path.is_file():
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[66:] != name]
+        lines = [line for line in read_bytes(given_file(path)).decode().splitlines() if line[66:] != name]
         lines.append(f"{digests_of(dataset, [name])[name]}  {name}")
         path.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line[66:])), encoding="utf-8")
 
@@ -42,25 +43,32 @@ def update_checksum(dataset: Path, name: str) -> None:
 def check_checksums(findings: Findings) -> None:
     """Compare the files with SHA256SUMS, if the dataset has it."""
     dataset = findings.dataset
-    if not (dataset / FILE).is_file():
+    if not (dataset / FILE).exists():
         findings.skip(f"checksums of the files: there is no {FILE}")
         return
     with findings.reading(FILE, ValueError):
-        listed = _read(dataset / FILE)
-        present = [name for name in listed if (dataset / name).is_file()]
+        listed = _read(file_in(dataset, FILE))
+        present = [name for name in listed if path_below(dataset, name).exists()]
         for name in sorted(set(listed) - set(present)):
             findings.add(name, f"is missing; it is in {FILE}")
+        present = [name for name in present if _is_usable(findings, name)]
         for name, digest in digests_of(dataset, present).items():
             findings.check(digest == listed[name], name, f"its checksum is not that in {FILE}: the file was changed")
         findings.counted["checksums"] += len(present)
 
 
-def _read(path: Path) -> dict[str, str]:
+def _is_usable(findings: Findings, name: str) -> bool:
+    with findings.reading(name):
+        return file_in(findings.dataset, name).is_file()
+    return False
+
+
+def _read(path: DatasetFile) -> dict[str, str]:
     """Return the checksum of each file."""
     if path.stat().st_size > _MAX_BYTES:
         raise RoboCacheError(f"{FILE}: is larger than {_MAX_BYTES >> 20} MiB")
     listed: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_bytes(path).decode().splitlines(), start=1):
         match = _LINE.fullmatch(line)
         if match is None or ".." in Path(match[2]).parts or Path(match[2]).is_absolute():
             raise RoboCacheError(f"{FILE}: line {number} is not a checksum and the name of a file in the dataset")
@@ -80,7 +88,7 @@ def digests_of(dataset: Path, names: Sequence[str]) -> dict[str, str]:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(given_file(path)) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

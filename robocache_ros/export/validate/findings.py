@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.untrusted_files import DatasetError, DatasetFile, file_below, read_bytes
 
 MAX_FINDINGS = 500  # further findings are counted
 JSON_BYTES = 512 << 20
@@ -89,19 +90,31 @@ class Findings:
         }
 
 
-def file_in(dataset: Path, name: str) -> Path:
-    """Return the path of a file that the dataset names.
+def file_in(dataset: Path, name: str | Path) -> DatasetFile:
+    """Return the path of a file that the dataset names; see `file_below`.
+
+    Args:
+        dataset: its folder; or its file, which has no other name than its own.
+        name: of the file.
 
     Errors:
-        RoboCacheError: the file is missing, or not in the dataset.
+        RoboCacheError: the file is missing, not in the dataset, or not a regular file.
     """
     where = printable(name, 120)
-    path = dataset / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise RoboCacheError(f"{where}: is outside the dataset; correct the path")
-    if not path.is_file():
-        raise RoboCacheError(f"{where}: is missing")
-    return path
+    try:
+        return file_below(dataset, name)
+    except DatasetError as error:
+        text = str(error).partition(": ")[2]
+        if text.startswith("not there"):
+            text = "is missing"
+        elif text.startswith("not in the folder"):
+            text = "is outside the dataset; correct the path"
+        raise RoboCacheError(f"{where}: {text}") from None
+
+
+def files_in(dataset: Path, pattern: str) -> list[str]:
+    """Return the names of the files of a dataset that match a pattern, sorted, for `file_in`."""
+    return [path.relative_to(dataset).as_posix() for path in sorted(dataset.glob(pattern))]
 
 
 def read_json(dataset: Path, name: str) -> Any:
@@ -114,7 +127,7 @@ def read_json(dataset: Path, name: str) -> Any:
     if path.stat().st_size > JSON_BYTES:
         raise RoboCacheError(f"{name}: is larger than {JSON_BYTES >> 20} MiB")
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise RoboCacheError(f"{name}: is not JSON ({printable(error)})") from None
 
@@ -129,7 +142,7 @@ def read_lines(dataset: Path, name: str) -> list[dict[str, Any]]:
     if path.stat().st_size > JSON_BYTES:
         raise RoboCacheError(f"{name}: is larger than {JSON_BYTES >> 20} MiB")
     values = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.export.validate.lerobot.column_files import ColumnFiles
 from robocache_ros.tfrecord.example import Values, parse_example
 from robocache_ros.tfrecord.framing import read_records
+from robocache_ros.untrusted_files import filled
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 PROVENANCE, STATISTICS = "robocache.json", "dataset_statistics.json"  # of datasets that this package wrote
@@ -85,7 +86,8 @@ class RldsCheck:
         names = set()
         total: int | None = 0
         for index, length in enumerate(lengths):
-            name = str(split.get("filepathTemplate") or TEMPLATE).format(
+            name = filled(
+                split.get("filepathTemplate") or TEMPLATE,
                 DATASET=info.get("name"),
                 SPLIT=split.get("name"),
                 FILEFORMAT=info.get("fileFormat", "tfrecord"),

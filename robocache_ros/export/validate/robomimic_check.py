@@ -15,12 +15,14 @@ from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import Hdf5Group, file_below, given_file, open_file, open_hdf5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 FILE = "dataset.hdf5"  # in a folder
 ARRAY_BYTES = 256 << 20  # of an array that is read at once
 PROVENANCE = "robocache/provenance"  # of datasets that this package wrote, a text
 TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
+MAX_DEPTH = 4  # of the groups that are looked into
 ACTION_LIMIT = 1 + 1e-6  # of the absolute value; robomimic's policies cannot predict more
 
 
@@ -34,7 +36,7 @@ class RobomimicCheck:
         path = dataset / FILE if dataset.is_dir() else dataset
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_file(given_file(path)) as file:
             return path.name == FILE or file.read(len(MAGIC)) == MAGIC
 
     def check(self, findings: Findings) -> None:
@@ -45,14 +47,11 @@ class RobomimicCheck:
         """
         path = findings.dataset / FILE if findings.dataset.is_dir() else findings.dataset
         h5py = need("h5py", "hdf5")
-        try:
-            file = h5py.File(path, "r")
-        except OSError as error:
-            raise RoboCacheError(f"{path.name}: cannot be read ({printable(error, 100)})") from None
-        with file:
-            if not isinstance(file.get("data"), h5py.Group) or not len(file["data"]):
+        given = file_below(findings.dataset, FILE) if findings.dataset.is_dir() else given_file(findings.dataset)
+        with open_hdf5(given, path.name) as file:
+            if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
-            self._check_links(findings, h5py, file, path.name)
+            _check_members(file)
             demos = self._demos(findings, file["data"])
             own = _own_data(findings, h5py, file)
             for name in demos:
@@ -68,24 +67,6 @@ class RobomimicCheck:
                     own.check_dataset(file, demos)
         if not findings.decode:
             findings.skip("values of images: --decode reads them")
-
-    def _check_links(self, findings: Findings, h5py: Any, file: Any, name: str) -> None:
-        """Refuse links, which could lead to other files of this machine."""
-
-        def look(group: Any, path: str) -> None:
-            for key in group:
-                link = group.get(key, getlink=True)
-                if not isinstance(link, h5py.HardLink):
-                    raise RoboCacheError(
-                        f"{name}: {printable(path + key)} is a link to elsewhere; copy the data into it"
-                    )
-                item = group[key]
-                if isinstance(item, h5py.Group) and path.count("/") < 4:
-                    look(item, f"{path}{key}/")
-                elif isinstance(item, h5py.Dataset) and _is_elsewhere(item):
-                    raise RoboCacheError(f"{name}: {printable(path + key)} is in other files; copy it into this one")
-
-        look(file, "")
 
     def _demos(self, findings: Findings, data: Any) -> list[str]:
         demos = sorted(data, key=lambda name: (len(name), name))
@@ -324,7 +305,7 @@ class _OwnData:
 
 def _own_data(findings: Findings, h5py: Any, file: Any) -> _OwnData | None:
     """Return the checks of a file that this package wrote; None for others."""
-    own = any("robocache" in demo for demo in file["data"].values() if isinstance(demo, h5py.Group))
+    own = any("robocache" in demo for _, demo in file["data"].items() if isinstance(demo, Hdf5Group))
     provenance = file.get(PROVENANCE)
     if provenance is None:
         findings.check(not own, PROVENANCE, "is missing; without it readers do not know the streams")
@@ -335,9 +316,11 @@ def _own_data(findings: Findings, h5py: Any, file: Any) -> _OwnData | None:
     return None
 
 
-def _is_elsewhere(array: Any) -> bool:
-    """Return whether the values of a virtual dataset are in other files."""
-    return array.is_virtual and any(source.file_name != "." for source in array.virtual_sources())
+def _check_members(group: Hdf5Group, depth: int = 0) -> None:
+    """Refuse links and data in other files, also where no other check reads: each member is opened."""
+    for name in group:
+        if isinstance(member := group[name], Hdf5Group) and depth < MAX_DEPTH:
+            _check_members(member, depth + 1)
 
 
 def _arrays(h5py: Any, group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from robocache_ros.export.formats import FORMATS, known_formats, load_format
 from robocache_ros.export.validate.checksum_list import check_checksums
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.export.validate.recordings_check import check_recordings
+from robocache_ros.remote.any_path import as_path
 
 # Module and name of the `Validator` of each format, imported on use.
 VALIDATORS = (
@@ -62,7 +63,7 @@ def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = Fa
     Errors:
         RoboCacheError: there is no dataset of a known format.
     """
-    path = Path(os.path.abspath(dataset))
+    path = Path(os.path.abspath(as_path(dataset)))
     where = printable(path)
     if not path.exists():
         raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")

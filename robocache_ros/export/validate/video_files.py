@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from robocache_ros.errors import printable
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, open_container
 
 DECODERS = {"libdav1d": "av1", "libaom-av1": "av1"}  # by their name the codec that they decode
 TOLERANCE_S = 1e-4  # LeRobot's: a frame further from its row's time is not read
@@ -48,7 +48,7 @@ def check_video(
     av = need("av", "export")
     times = None
     with findings.reading(name, av.FFmpegError, ValueError, IndexError):
-        times, decoded, key_frames = _frames(av, findings, file_in(findings.dataset, name), name, size, stated or {})
+        times, decoded, key_frames = _frames(findings, file_in(findings.dataset, name), name, size, stated or {})
         findings.counted["videos"] += 1
         findings.counted["video frames"] += len(times)
         if decoded is not None:
@@ -59,13 +59,13 @@ def check_video(
 
 
 def _frames(
-    av: Any, findings: Findings, path: Path, name: str, size: tuple[int, int] | None, stated: Mapping[str, Any]
+    findings: Findings, path: DatasetFile, name: str, size: tuple[int, int] | None, stated: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], int | None, set[int]]:
     """Return the times of the frames in s, the number that can be decoded if asked for, and which are key frames."""
     times: list[float] = []
     keys: list[bool] = []
     decoded = 0
-    with av.open(str(path)) as container:
+    with open_container(path) as container:
         stream = container.streams.video[0]
         found = (stream.codec_context.height, stream.codec_context.width)
         if size is not None:

@@ -19,8 +19,9 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import image_size
 from robocache_ros.export.validate.column_statistics import check_image_statistics, compare
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
-from robocache_ros.export.validate.findings import Findings, read_json
+from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.export.validate.lerobot.column_files import ColumnFiles
+from robocache_ros.untrusted_files import DatasetFile, given_file, open_file
 
 INDEX = "dataset.json"  # of datasets that this package wrote
 PROVENANCE, STATS = "robocache.json", "stats.json"
@@ -67,7 +68,7 @@ class WebDatasetCheck:
         for path in files:
             shard = _Shard(findings, path.name, fields, seen, own)
             with findings.reading(path.name, tarfile.TarError, EOFError, ValueError):
-                shard.read(path)
+                shard.read(file_in(folder, path.name) if folder.is_dir() else given_file(path))
                 counts[path.name] = shard.samples
             fields = shard.fields
         if index is not None:
@@ -98,8 +99,8 @@ class _Shard:
         self._key = ""
         self._sample: set[str] = set()
 
-    def read(self, path: Path) -> None:
-        with tarfile.open(path, "r|") as archive:
+    def read(self, path: DatasetFile) -> None:
+        with open_file(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
                 if not member.isfile():
                     self._findings.add(self._name, f"{printable(member.name, 60)} is not a file")

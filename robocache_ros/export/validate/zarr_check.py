@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
-from robocache_ros.export.validate.findings import Findings, read_json
+from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import read_bytes
 
 FOLDER = "replay_buffer.zarr"
 VALID = "robocache.valid"  # of datasets that this package wrote: 0 where a stream has no value
@@ -227,7 +228,7 @@ class _Array:
             if last is not None and os.path.samestat(last[0], told):
                 same[row - start] = True
                 continue
-            data = path.read_bytes()
+            data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
             same[row - start] = last is not None and data == last[1]
             last = told, data
         return same
@@ -272,7 +273,7 @@ class _Array:
         if self._filters or self._codec not in (*CODECS, None):
             self._findings.skip(f"values with the compression {printable(self._codec, 30)}")
             return None
-        data = path.read_bytes()
+        data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
         if self._codec == "zstd":
             pyarrow = need("pyarrow", "export")
             try:

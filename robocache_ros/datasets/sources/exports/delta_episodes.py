@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import MAX_STEPS, DatasetError, SourceEpisode, numbers
-from robocache_ros.datasets.files.dataset_files import file_below
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows, array_of, channels_last
 from robocache_ros.datasets.sources.exports.delta_tables import EpisodeRow, blob, read_tables, tick_rows
 from robocache_ros.datasets.sources.exports.export_columns import ExportedStream, export_columns, read_marks
@@ -18,6 +17,7 @@ from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
 REWARD = "next_reward"
 
@@ -43,7 +43,7 @@ class DeltaEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed: their names are those of their contents."""
-        return tuple(self.folder / "ticks" / file.path for file in self._files)
+        return tuple(path_below(self.folder, f"ticks/{file.path}") for file in self._files)
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -91,13 +91,15 @@ class DeltaEpisodes:
         rows = np.where(column.is_null(), -1, column.field("row").fill_null(-1)).astype(np.int64)
         if len(paths) > 1:
             raise ValueError(f"{name} is in {len(paths)} files")
-        path = file_below(self.folder, paths[0]) if (rows >= 0).any() else self.folder
+        if not (rows >= 0).any():
+            paths = []
+        path = file_below(self.folder, paths[0]) if paths else DatasetFile(self.folder)  # which is not read
         if path.name.endswith(".mp4"):
             first = int(rows[0])
             if not np.array_equal(rows, first + np.arange(len(rows))):
                 raise ValueError(f"{name} has not a frame per tick")
             rate_hz = self._columns.rate_hz
-            return VideoFrames(path, first / rate_hz, rate_hz, len(rows))
+            return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
         if name in self._arrays:
             told = self._arrays[name]
             shape, kind = tuple(map(int, told["shape"])), self._columns.streams[name].kind
@@ -109,7 +111,7 @@ class DeltaEpisodes:
 class _ImageRows:
     """The PNG files of an episode, each read when it is asked for."""
 
-    def __init__(self, path: Path, rows: NDArray[np.int64]) -> None:
+    def __init__(self, path: DatasetFile, rows: NDArray[np.int64]) -> None:
         self._path, self._rows = path, rows
 
     def __len__(self) -> int:
@@ -125,7 +127,7 @@ class _ImageRows:
 
 
 def _array(
-    path: Path, rows: NDArray[np.int64], shape: tuple[int, ...], dtype: str, kind: str, row: int
+    path: DatasetFile, rows: NDArray[np.int64], shape: tuple[int, ...], dtype: str, kind: str, row: int
 ) -> NDArray[Any]:
     if rows[row] < 0:
         return channels_last(np.zeros(shape, "u1" if dtype == "bits" else dtype), kind)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from robocache_ros.datasets.sources.lerobot_layout import read_parquet
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
 from robocache_ros.export.formats.delta.tick_columns import ARRAY, LAYOUT
-from robocache_ros.export.formats.delta.transaction_log import reached
+from robocache_ros.export.formats.delta.transaction_log import check_log, reached
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
 OPEN_FILES, OPEN_GROUPS = 64, 4
 
@@ -73,11 +75,18 @@ def read_tables(folder: Path, version: int | None) -> DeltaTables:
         DatasetError: there are no such tables, or they are not those of this package.
     """
     where = printable(folder)
+    for name in ("episodes", "ticks"):
+        check_log(folder, name)
     with _errors(folder):
         deltalake, place = need("deltalake", "fleet"), DatasetPlace(str(folder))
         episodes = deltalake.DeltaTable(place.uri("episodes"), version=version, storage_options=place.storage)
         # After that of episodes: it has all ticks of these.
         ticks = deltalake.DeltaTable(place.uri("ticks"), storage_options=place.storage)
+        for name, table in (("episodes", episodes), ("ticks", ticks)):
+            for path in need("pyarrow", "datasets").table(table.get_add_actions(flatten=True))["path"].to_pylist():
+                path_below(folder, path)  # deltalake would read any file, also of other machines
+                if name == "episodes":
+                    file_below(folder, f"{name}/{unquote(path)}")
         rows = episodes.to_pyarrow_table(columns=["episode", *EpisodeRow._fields[1:]]).to_pylist()
         actions = need("pyarrow", "datasets").table(ticks.get_add_actions(flatten=True)).to_pylist()
         fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
@@ -102,7 +111,7 @@ def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: s
     arrow = need("pyarrow", "datasets")
     chosen = [("episode", "=", episode.number)]
     paths = [file.path for file in files if file.first <= episode.number <= file.last]
-    parts = [read_parquet(folder / "ticks" / path, filters=chosen) for path in paths]
+    parts = [read_parquet(file_below(folder, f"ticks/{path}"), filters=chosen) for path in paths]
     if not parts:
         raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
     table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
@@ -111,7 +120,7 @@ def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: s
     return table
 
 
-def blob(path: Path, row: int) -> bytes:
+def blob(path: DatasetFile, row: int) -> bytes:
     """Return the bytes in a row of a file of images or arrays.
 
     Errors:
@@ -126,14 +135,14 @@ def blob(path: Path, row: int) -> bytes:
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _group_starts(path: Path, process: int) -> NDArray[np.int64]:
+def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
     """Return the first row of each row group, and the number of rows."""
     told = need("pyarrow.parquet", "datasets").read_metadata(path)
     return np.cumsum([0, *(told.row_group(group).num_rows for group in range(told.num_row_groups))])
 
 
 @lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: Path, group: int, process: int) -> Any:
+def _group(path: DatasetFile, group: int, process: int) -> Any:
     with need("pyarrow.parquet", "datasets").ParquetFile(path) as file:
         return file.read_row_group(group, ["data"])
 
@@ -144,6 +153,8 @@ def _errors(folder: Path) -> Iterator[None]:
     try:
         with reached(str(folder)):
             yield
+    except DatasetError:
+        raise
     except (RoboCacheError, need("pyarrow", "datasets").ArrowException) as error:
         raise DatasetError(
             f"{printable(folder, 60)}: no Delta Lake dataset is read ({printable(error, 80)}); check it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Mapping
@@ -21,15 +22,17 @@ from robocache_ros.errors import printable
 from robocache_ros.export.media.depth_codes import CODES, MAX_M, MIN_M, SHIFT_M, UNITS, depths_of_codes
 from robocache_ros.export.media.sparse_voxels import to_dense
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, files_below
 
 OPEN_FILES, OPEN_GROUPS = 32, 2
 
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """The arrays of a stream: the files by `folder`, and the shape and the dtype of an array."""
+    """The arrays of a stream: the files by `name` below `root`, and the shape and the dtype of an array."""
 
-    folder: Path
+    root: Path
+    name: str
     shape: tuple[int, ...]
     dtype: str
     is_sparse: bool
@@ -37,11 +40,11 @@ class StoredArrays:
 
     def of_episode(self, episode: int, count: int, where: str) -> ArrayRows:
         """Return the arrays of an episode of `count` rows."""
-        return ArrayRows(count, partial(self._read, episode), f"{where}: {self.folder.name}")
+        return ArrayRows(count, partial(self._read, episode), f"{where}: {self.name}")
 
     def _read(self, episode: int, row: int) -> NDArray[Any]:
         """Return the array of a row; zeros where there is none."""
-        for path in _files(self.folder, os.getpid()):
+        for path in _files(self.root, self.name, os.getpid()):
             index = _index(path, os.getpid())
             of_episode = index.episodes == episode
             found = np.flatnonzero(of_episode & (index.starts <= row) & (row < index.stops))
@@ -79,7 +82,7 @@ def stored_arrays(
             if not 0 < math.prod(shape) * stored.itemsize <= MAX_BYTES or min(shape) < 1 or Path(name).name != name:
                 raise ValueError(f"{name}: {shape} {dtype}")
             is_sparse = about.get("layout") == "sparse"
-            found[name] = StoredArrays(folder / "arrays" / name, shape, dtype, is_sparse, kinds[name])
+            found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{where}: arrays are malformed ({printable(error, 60)}); export it again") from None
     return found
@@ -128,12 +131,12 @@ class _Index(NamedTuple):
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _files(folder: Path, process: int) -> tuple[Path, ...]:
-    return tuple(sorted(folder.glob("chunk-*/file-*.parquet")))
+def _files(root: Path, name: str, process: int) -> tuple[DatasetFile, ...]:
+    return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _index(path: Path, process: int) -> _Index:
+def _index(path: DatasetFile, process: int) -> _Index:
     table = read_parquet(path, ["episode_index", "frame_from", "frame_to"])
     columns = (table.column(name).to_numpy() for name in ("episode_index", "frame_from", "frame_to"))
     episodes, starts, stops = (column.astype(np.int64) for column in columns)
@@ -143,6 +146,6 @@ def _index(path: Path, process: int) -> _Index:
 
 
 @lru_cache(maxsize=OPEN_GROUPS)
-def _group(path: Path, group: int, is_sparse: bool, process: int) -> Any:
+def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
     file = need("pyarrow.parquet", "datasets").ParquetFile(path)
     return file.read_row_group(group, ["coords", "values"] if is_sparse else ["data"])

@@ -38,6 +38,7 @@ from robocache_ros.datasets.sources.exports.fused_messages import (
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
+from robocache_ros.untrusted_files import DatasetFile, file_below
 
 PREFIX = "/robocache"
 TASK, REWARD = f"{PREFIX}/episode/task", f"{PREFIX}/episode/reward"
@@ -58,7 +59,10 @@ class McapEpisodes:
     def __init__(self, path: str | Path) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
-        provenance, where = read_object(self.folder / "robocache.json"), printable(self.folder / "robocache.json")
+        provenance, where = (
+            read_object(file_below(self.folder, "robocache.json")),
+            printable(self.folder / "robocache.json"),
+        )
         self._columns = export_columns(provenance, where)
         try:
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
@@ -71,14 +75,14 @@ class McapEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed."""
-        return (self.folder / "robocache.json", *(self._file(index) for index in range(self._count)))
+        return (self.folder / "robocache.json", *(self.folder / self._name(index) for index in range(self._count)))
 
     def __len__(self) -> int:
         return self._count
 
     def read(self, index: int) -> SourceEpisode:
         """Return an episode. Images and arrays are read when they are asked for."""
-        path = self._file(index)
+        path = file_below(self.folder, self._name(index))
         where = printable(path)
         topics = {s.name: f"{PREFIX}/{s.name}{'' if s.kind == 'vector' else '/status'}" for s in self._spec.streams}
         with _reading(path) as file:
@@ -113,12 +117,12 @@ class McapEpisodes:
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
-        with _reading(self._file(index)) as file:
+        with _reading(file_below(self.folder, self._name(index))) as file:
             groups = file.log_times()
             return min(group.first_ns for group in groups), max(group.last_ns for group in groups)
 
-    def _file(self, index: int) -> Path:
-        return self.folder / f"episode_{index:06d}" / f"episode_{index:06d}.mcap"
+    def _name(self, index: int) -> str:
+        return f"episode_{index:06d}/episode_{index:06d}.mcap"
 
     def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
         names = self._columns.names
@@ -139,7 +143,7 @@ class TopicRows:
         firsts_ns: (T,) the tick whose message a row uses; -1 where there is none.
     """
 
-    path: Path
+    path: DatasetFile
     topic: str
     firsts_ns: NDArray[np.int64]
     convert: Callable[[Data, str], NDArray[Any]]
@@ -174,7 +178,7 @@ class TopicRows:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[McapFile]:
+def _reading(path: DatasetFile) -> Iterator[McapFile]:
     """Open a file; a damaged message in it is an error."""
     where = printable(path)
     try:

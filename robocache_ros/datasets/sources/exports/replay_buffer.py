@@ -23,6 +23,7 @@ from robocache_ros.datasets.sources.exports.export_columns import export_columns
 from robocache_ros.datasets.sources.exports.zarr_rows import ZarrRows, open_zarr
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import file_below, folder_below, path_below
 
 FOLDER, ACTION, REWARD = "replay_buffer.zarr", "action", "reward"
 MARKS = TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"
@@ -40,13 +41,15 @@ class ReplayBufferEpisodes:
 
     def __init__(self, path: str | Path) -> None:
         folder = as_path(path)
-        self.folder = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+        self.folder = folder_below(folder, FOLDER) if (folder / FOLDER).is_dir() else folder
         self.name = self.folder.stem
         where = printable(self.folder / ".zattrs")
-        self._columns = export_columns(read_object(self.folder / ".zattrs").get("robocache", {}), where)
+        self._columns = export_columns(read_object(file_below(self.folder, ".zattrs")).get("robocache", {}), where)
         meta = self.folder / "meta"
-        tasks = read_object(meta / ".zattrs").get("tasks")
-        ends, task_index, success = (_all(meta / name) for name in ("episode_ends", "task_index", "success"))
+        tasks = read_object(file_below(self.folder, "meta/.zattrs")).get("tasks")
+        ends, task_index, success = (
+            _all(self.folder, f"meta/{name}") for name in ("episode_ends", "task_index", "success")
+        )
         if not (
             isinstance(tasks, list)
             and len(ends) == len(task_index) == len(success) <= MAX_EPISODES
@@ -58,8 +61,8 @@ class ReplayBufferEpisodes:
         self._success = [None if value < 0 else value > 0 for value in success.tolist()]
         self._arrays: dict[str, ZarrRows] = {}
         for name in (*MARKS, *self._columns.names, ACTION, REWARD):
-            if (self.folder / "data" / name / ".zarray").is_file():
-                self._arrays[name] = open_zarr(self.folder / "data" / name)
+            if path_below(self.folder, f"data/{name}/.zarray").is_file():
+                self._arrays[name] = open_zarr(self.folder, f"data/{name}")
         total = self._ends[-1] if self._ends else 0
         for name in {*MARKS, *self._arrays}:
             if name not in self._arrays or self._arrays[name].count != total:
@@ -122,10 +125,10 @@ class ReplayBufferEpisodes:
         return stored.read(start, stop)
 
 
-def _all(folder: Path) -> NDArray[np.int64]:
-    stored = open_zarr(folder)
+def _all(root: Path, name: str) -> NDArray[np.int64]:
+    stored = open_zarr(root, name)
     if stored.count > MAX_EPISODES or stored.shape:
-        raise DatasetError(f"{printable(folder)}: more than {MAX_EPISODES:,} episodes; split the dataset")
+        raise DatasetError(f"{printable(root / name)}: more than {MAX_EPISODES:,} episodes; split the dataset")
     return stored.read(0, stored.count).astype(np.int64)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tarfile
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.errors import printable
+from robocache_ros.untrusted_files import DatasetFile, open_file
 
 MAX_MEMBERS = 4_000_000  # of a file
 MEMBER_BYTES = 1 << 30
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def tar_members(path: Path, process: int) -> dict[str, Place]:
+def tar_members(path: DatasetFile, process: int) -> dict[str, Place]:
     """Return the members of a file by name.
 
     Errors:
@@ -34,7 +34,7 @@ def tar_members(path: Path, process: int) -> dict[str, Place]:
     at = 0
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while (head := file.read(tarfile.BLOCKSIZE)) and any(head):
                 member = tarfile.TarInfo.frombuf(head, "utf-8", "strict")
                 at += tarfile.BLOCKSIZE
@@ -51,7 +51,7 @@ def tar_members(path: Path, process: int) -> dict[str, Place]:
     return found
 
 
-def read_members(path: Path, names: list[str]) -> list[bytes]:
+def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
     """Return the data of members.
 
     Errors:
@@ -65,7 +65,7 @@ def read_members(path: Path, names: list[str]) -> list[bytes]:
         shown = printable(names[0], 60)
         raise DatasetError(f"{printable(path)}: {shown} and others: {total:,} bytes; at most {MEMBER_BYTES:,} are read")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             found = []
             for name in names:
                 file.seek(places[name].start)

@@ -21,12 +21,13 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     numbers,
 )
-from robocache_ros.datasets.files.dataset_files import file_below, parse_object, read_object
+from robocache_ros.datasets.files.dataset_files import parse_object, read_object
 from robocache_ros.datasets.sources.exports.array_rows import MAX_BYTES, ArrayRows, channels_last, npy_array
 from robocache_ros.datasets.sources.exports.export_columns import export_columns, read_marks
 from robocache_ros.datasets.sources.exports.tar_members import read_members, tar_members
 from robocache_ros.errors import printable
 from robocache_ros.remote.any_path import as_path
+from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
 STATE, ACTION = "state.npy", "action.npy"
 IMAGES = ("png", "jpg")
@@ -46,8 +47,8 @@ class WebDatasetEpisodes:
         self.folder = as_path(path)
         self.name = self.folder.name
         where = printable(self.folder / "dataset.json")
-        index = read_object(self.folder / "dataset.json")
-        self._columns = export_columns(read_object(self.folder / "robocache.json"), where)
+        index = read_object(file_below(self.folder, "dataset.json"))
+        self._columns = export_columns(read_object(file_below(self.folder, "robocache.json")), where)
         try:
             shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
             self._episodes = [
@@ -64,7 +65,7 @@ class WebDatasetEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed."""
-        return (self.folder / "dataset.json", *(self.folder / name for name in self._shards))
+        return (self.folder / "dataset.json", *(path_below(self.folder, name) for name in self._shards))
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -95,7 +96,7 @@ class WebDatasetEpisodes:
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
 
-    def _place(self, index: int) -> tuple[Path, list[str], str]:
+    def _place(self, index: int) -> tuple[DatasetFile, list[str], str]:
         """Return the file of an episode, the keys of its samples, and where it is."""
         path = file_below(self.folder, self._shards[bisect_right(self._ends, index)])
         where, count = f"{printable(path)}: episode {index}", self._episodes[index][0]
@@ -103,7 +104,7 @@ class WebDatasetEpisodes:
             raise DatasetError(f"{where}: {count:,} samples; 1 to {MAX_STEPS:,} are read")
         return path, [f"{index:06d}_{tick:06d}" for tick in range(count)], where
 
-    def _values(self, path: Path, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _values(self, path: DatasetFile, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the vectors and images of an episode, and its depth images and voxels, by stream."""
         members = tar_members(path, os.getpid())
         found: dict[str, Any] = {}
@@ -127,7 +128,7 @@ class WebDatasetEpisodes:
 class _ImageFiles:
     """The files of the images of an episode, each read when it is asked for."""
 
-    def __init__(self, path: Path, keys: list[str], field: str) -> None:
+    def __init__(self, path: DatasetFile, keys: list[str], field: str) -> None:
         self._path, self._keys, self._field = path, keys, field
 
     def __len__(self) -> int:
@@ -137,11 +138,11 @@ class _ImageFiles:
         return _members(self._path, [self._keys[row]], self._field)[0]
 
 
-def _members(path: Path, keys: list[str], field: str) -> list[bytes]:
+def _members(path: DatasetFile, keys: list[str], field: str) -> list[bytes]:
     return read_members(path, [f"{key}.{field}" for key in keys])
 
 
-def _rows(path: Path, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
+def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray[np.float32]:
     """(T, D) of the arrays of a field. Their headers are those of the first, which is read once."""
     files = _members(path, keys, field)
     try:
@@ -155,7 +156,7 @@ def _rows(path: Path, keys: list[str], field: str, where: str) -> NDArray[np.flo
     return numbers(rows.reshape(len(files), *first.shape), f"{where}: {field}")
 
 
-def _array(path: Path, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
+def _array(path: DatasetFile, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
     with zipfile.ZipFile(io.BytesIO(_members(path, [keys[row]], field)[0])) as archive:
         info = archive.getinfo("array.npy")
         if info.file_size > MAX_BYTES:

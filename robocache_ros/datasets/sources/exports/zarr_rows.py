@@ -15,6 +15,7 @@ from robocache_ros.bags.storage.codecs import decompress
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.untrusted_files import file_below, path_below, read_bytes
 
 CHUNK_BYTES = 256 << 20
 _ZLIB = ("zlib", "gzip")
@@ -24,7 +25,8 @@ _ZLIB = ("zlib", "gzip")
 class ZarrRows:
     """An array of `count` rows."""
 
-    folder: Path
+    root: Path  # of the dataset
+    name: str
     count: int
     shape: tuple[int, ...]  # of a row
     dtype: np.dtype[Any]
@@ -41,36 +43,39 @@ class ZarrRows:
         for number in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
             first = number * self.chunk_rows
             low, high = max(first, start), min(first + self.chunk_rows, stop)
-            path = self.folder / ".".join(map(str, (number, *[0] * len(self.shape))))
-            if (chunk := self._chunk(path)) is not None:
+            name = f"{self.name}/{'.'.join(map(str, (number, *[0] * len(self.shape))))}"
+            if (chunk := self._chunk(name)) is not None:
                 found[low - start : high - start] = chunk[low - first : high - first]
         return found
 
-    def _chunk(self, path: Path) -> NDArray[Any] | None:
+    def _chunk(self, name: str) -> NDArray[Any] | None:
+        path = path_below(self.root, name)
+        if not path.exists():
+            return None
         nbytes = self.chunk_rows * math.prod(self.shape) * self.dtype.itemsize
         try:
-            data: Any = path.read_bytes()
+            data: Any = read_bytes(file_below(self.root, name))
             if self.codec in _ZLIB:
                 data = zlib.decompressobj(47).decompress(data, nbytes + 1)  # of either
             elif self.codec:
                 data = decompress(self.codec, data, nbytes)
             if len(data) != nbytes:
                 raise ValueError(f"{len(data):,} bytes, not {nbytes:,}")
-        except FileNotFoundError:
-            return None
+        except DatasetError:
+            raise
         except (OSError, ValueError, RoboCacheError, zlib.error) as error:
             raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
         return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape)
 
 
-def open_zarr(folder: Path) -> ZarrRows:
-    """Read the description of an array.
+def open_zarr(root: Path, name: str) -> ZarrRows:
+    """Read the description of an array, by its name below the root of a dataset.
 
     Errors:
         DatasetError: it is missing or malformed, or the array has chunks, a dtype or a compression that are not read.
     """
-    where = printable(folder / ".zarray")
-    told = read_object(folder / ".zarray")
+    path = file_below(root, f"{name}/.zarray")
+    where, told = printable(path), read_object(path)
     try:
         shape, chunks = (tuple(int(size) for size in told[key]) for key in ("shape", "chunks"))
         dtype, codec = np.dtype(told["dtype"]), (told.get("compressor") or {}).get("id", "")
@@ -86,4 +91,4 @@ def open_zarr(folder: Path) -> ZarrRows:
             raise ValueError(f"shape {shape}, chunks {chunks}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{where}: not an array of an export ({printable(error, 60)}); export it again") from None
-    return ZarrRows(folder, shape[0], shape[1:], dtype, chunks[0], codec)
+    return ZarrRows(root, name, shape[0], shape[1:], dtype, chunks[0], codec)

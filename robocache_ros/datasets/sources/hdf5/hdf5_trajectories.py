@@ -32,7 +32,17 @@ from robocache_ros.datasets.episode_source import (
 )
 from robocache_ros.errors import printable
 from robocache_ros.extras import need
+from robocache_ros.fork import cached_until_fork
 from robocache_ros.units import NS_PER_S
+from robocache_ros.untrusted_files import (
+    DatasetFile,
+    Hdf5File,
+    Hdf5Group,
+    given_file,
+    hdf5_member,
+    open_file,
+    open_hdf5,
+)
 
 OPEN_FILES = 8
 STAMPS = {b"stamps_ns": np.dtype(np.int64), b"stamps_s": np.dtype(np.float64)}
@@ -74,15 +84,16 @@ class Hdf5Trajectories:
     """
 
     def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
-        self.path, self._roles = Path(path), {"actions": "action", "rewards": "reward", **(roles or {})}
+        self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
         self.name, self._where = self.path.stem, printable(self.path)
         file, where = _file(self.path, os.getpid()), self._where
         try:
-            names = sorted(file[group] if group else file)
+            root = file[group] if group else file
+            names = sorted(root)
             if len(names) > MAX_EPISODES:
                 raise DatasetError(f"{where}: more than {MAX_EPISODES:,} trajectories; split the file")
             size = self.path.stat().st_size
-            self._trajectories = [_trajectory(file, group, name, size) for name in names]
+            self._trajectories = [_trajectory(root, group, name, size, where) for name in names]
             arrays = (array for each in self._trajectories for stream in each.streams for array in stream[2:])
             self._maps = any(array.offset >= 0 for array in arrays)
         except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
@@ -139,13 +150,13 @@ class Hdf5Trajectories:
         return mapped
 
 
-def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
+def _trajectory(parent: Hdf5Group, root: str, name: str, size: int, file: str) -> _Trajectory:
     """Find the streams of a trajectory, with h5py's low-level calls: there may be many thousands of them."""
     h5py, path = need("h5py", "datasets"), f"{root}/{name}".encode()
-    where, streams = f"{printable(file.filename)}: {printable(name, 40)}", []
-    group = _group(h5py, file.id, path)
+    where, streams = f"{file}: {printable(name, 40)}", []
+    group = _group(h5py, parent.id, name.encode("utf-8", "surrogateescape"), where)
     for key in sorted(group or ()):
-        stream = _group(h5py, group, key)
+        stream = _group(h5py, group, key, where)
         members = set(stream or ())
         form = next((form for form in STAMPS if form in members), None)
         if form is None or b"values" not in members:
@@ -160,16 +171,14 @@ def _trajectory(file: Any, root: str, name: str, size: int) -> _Trajectory:
         streams.append(_StoredStream(text, printable(text, 40), values, stamps))
     if not streams:
         raise DatasetError(f"{where}: no group in it has values and stamps_ns or stamps_s; see Hdf5Trajectories")
-    task = file[path].attrs["task"] if h5py.h5a.exists(group, b"task") else ""
+    task = h5py.Group(group).attrs["task"] if h5py.h5a.exists(group, b"task") else ""
     return _Trajectory(printable(name, 40), printable(task, 1000), tuple(streams))
 
 
-def _group(h5py: Any, parent: Any, name: bytes) -> Any:
+def _group(h5py: Any, parent: Any, name: bytes, where: str) -> Any:
     """The group of a name; None if it is not a group."""
-    try:
-        return h5py.h5g.open(parent, name)
-    except (KeyError, ValueError):
-        return None
+    found = hdf5_member(parent, name, where)
+    return found if isinstance(found, h5py.h5g.GroupID) else None
 
 
 def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: str) -> _Stored:
@@ -178,7 +187,9 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
     Errors:
         DatasetError: it is too large, or not in the file.
     """
-    array = h5py.h5d.open(group, name)
+    array = hdf5_member(group, name, where)
+    if not isinstance(array, h5py.h5d.DatasetID):
+        raise DatasetError(f"{where}: {printable(name.decode(), 40)} is not an array; convert it")
     found = _Stored(
         b"/".join((path, name)).decode("utf-8", "replace"), tuple(array.shape), np.dtype(array.dtype.str), -1
     )
@@ -187,26 +198,22 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
     if nbytes > limit:
         raise DatasetError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
     offset, form = array.get_offset(), array.get_create_plist()  # no offset unless it is one piece, in this file
-    if offset is None or form.get_nfilters() or form.get_external_count() or array.dtype.hasobject:
+    if offset is None or form.get_nfilters() or array.dtype.hasobject:
         return found
     if offset + nbytes > size:
         raise DatasetError(f"{where}: ends after the file; get the file again")
     return found._replace(offset=offset)
 
 
-@lru_cache(maxsize=OPEN_FILES)
-def _file(path: Path, process: int) -> Any:
-    try:
-        return need("h5py", "datasets").File(path, "r")  # in each process: HDF5 files do not survive a fork
-    except OSError as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"not HDF5 ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+@cached_until_fork(OPEN_FILES)
+def _file(path: DatasetFile, process: int) -> Hdf5File:
+    return open_hdf5(path)
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _mapped(path: Path, process: int) -> mmap.mmap:
+def _mapped(path: DatasetFile, process: int) -> mmap.mmap:
     """The bytes of a file. A change of them stays in this process."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 

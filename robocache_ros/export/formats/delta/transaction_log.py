@@ -19,6 +19,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats.delta.data_files import DataFile, indexed_columns
 from robocache_ros.export.formats.delta.tick_columns import RANGE
 from robocache_ros.extras import need
+from robocache_ros.remote.any_path import is_url
+from robocache_ros.untrusted_files import file_below
 
 LOG = "_delta_log"
 FIRST_COMMIT = f"{LOG}/{0:020d}.json"
@@ -123,6 +125,18 @@ class TransactionLog:
 
     def _busy(self) -> RoboCacheError:
         return RoboCacheError(f"{printable(self.uri, 80)}: too many commits of others; run the same command again")
+
+
+def check_log(root: Path, name: str) -> None:
+    """Refuse the log of a table of a local dataset, which deltalake will read, if a file of it cannot be used.
+
+    Errors:
+        DatasetError: a file of it leads out of the dataset, or is not a regular file.
+    """
+    folder = root / name / LOG
+    for path in folder.iterdir() if not is_url(root) and folder.is_dir() else ():
+        if not path.is_dir():
+            file_below(root, path.relative_to(root))
 
 
 @contextmanager

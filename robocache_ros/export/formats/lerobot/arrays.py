@@ -21,6 +21,7 @@ from robocache_ros.export.formats.file_tasks import FileTask, array_bytes
 from robocache_ros.export.formats.lerobot.parquet_tables import Table, column
 from robocache_ros.export.media.sparse_voxels import to_dense, to_sparse
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import file_below, files_below, folder_below, read_bytes
 
 ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
 ARRAYS_FILE_MB = 100
@@ -36,11 +37,11 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
         RoboCacheError: the dataset has no arrays of this stream.
     """
     parquet = need("pyarrow.parquet", "export")
-    told = json.loads((Path(dataset) / "meta" / "robocache.json").read_text(encoding="utf-8"))["arrays"]
+    told = json.loads(read_bytes(file_below(Path(dataset), "meta/robocache.json")))["arrays"]
     if stream not in told:
         raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
     info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
-    files = sorted((Path(dataset) / "arrays" / stream).glob("chunk-*/file-*.parquet"))
+    files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
     tables = [parquet.read_table(file, filters=[("episode_index", "=", episode)]) for file in files]
     arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
     frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]

@@ -15,6 +15,7 @@ from robocache_ros.export.dataset.features import ACTION, STATE
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.export.validate.checksum_list import update_checksum
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import files_below
 
 FOLDER = "openpi"  # in meta/: AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi")
 FILE = "norm_stats.json"
@@ -75,7 +76,7 @@ def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bo
 
 def _columns(dataset: Path) -> dict[str, NDArray[Any]]:
     parquet = need("pyarrow.parquet", "export")
-    files = sorted(dataset.glob("data/*/*.parquet"))
+    files = files_below(dataset, "data/*/*.parquet")
     wanted = ["episode_index", STATE, ACTION]
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
     for file in files:

@@ -20,12 +20,13 @@ from robocache_ros.export.formats.delta.data_files import RANGE_EPISODES, indexe
 from robocache_ros.export.formats.delta.episode_columns import SHARES, recording_key
 from robocache_ros.export.formats.delta.new_episodes import APPENDS, EPISODES, TICKS
 from robocache_ros.export.formats.delta.tick_columns import LAYOUT, RANGE
-from robocache_ros.export.formats.delta.transaction_log import LOG, reached
+from robocache_ros.export.formats.delta.transaction_log import LOG, check_log, reached
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
 from robocache_ros.export.validate.exported_rows import ExportedRows
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, path_below
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
 _EPISODE = (
@@ -70,6 +71,7 @@ class DeltaCheck:
 
 
 def _opened(dataset: Path, name: str) -> Any:
+    check_log(dataset, name)
     with reached(name):
         return need("deltalake", "fleet").DeltaTable(dataset / name)
 
@@ -80,6 +82,7 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
     for told in need("pyarrow", "export").table(table.get_add_actions(flatten=True)).to_pylist():
         path = f"{name}/{unquote(told['path'])}"
         with findings.reading(path):
+            path_below(findings.dataset, told["path"])
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
             findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
@@ -159,7 +162,7 @@ def _layout_rows(findings: Findings, ticks: Any) -> TickRowChecks:
         raise RoboCacheError(f"{TICKS}: no layout in its schema ({printable(error, 40)}); export it again") from None
 
 
-def _by_episode(path: Path) -> Iterator[tuple[int, Any]]:
+def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
     """Yield the consecutive rows of each episode in a file, by its row groups."""
     arrow = need("pyarrow", "export")
 
@@ -188,8 +191,8 @@ def _check_episodes(findings: Findings, listed: list[dict[str, Any]], rows: Tick
             findings.check((first, last) == (row["start_ns"], row["stop_ns"]), where, "start_ns or stop_ns is wrong")
         if (exported := rows.exported.get(row["episode"])) is not None:
             _check_episode(findings, where, row, *exported, rows.states.get(row["episode"]))
-        folder = findings.dataset / "appends" / str(row["append"])
-        findings.check((folder / "robocache.json").is_file(), where, "its provenance in appends is missing")
+        provenance = path_below(findings.dataset, f"appends/{row['append']}/robocache.json")
+        findings.check(provenance.is_file(), where, "its provenance in appends is missing")
     if without := sorted(set(rows.spans) - set(counts)):
         text = f"{len(without)} episodes of {TICKS} are not in it: an append runs, or was stopped; run it again"
         findings.add(EPISODES, text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile, open_container
 
 STATES = 3  # 0 none, 1 aligned, 2 held
 
@@ -160,7 +160,7 @@ class TickRowChecks:
         shared = [gap for gap in gaps if gap[1] != gap[0]]
         self._findings.check(not shared, name, text)
         if name in self._stamps:
-            with need("pyarrow.parquet", "export").ParquetFile(self._findings.dataset / name) as file:
+            with need("pyarrow.parquet", "export").ParquetFile(file_in(self._findings.dataset, name)) as file:
                 if "stamp_ns" not in file.schema_arrow.names:
                     return
                 stored = file.read(columns=["stamp_ns"])["stamp_ns"].to_numpy()
@@ -191,19 +191,19 @@ class TickRowChecks:
             for name in paths.unique().drop_null().to_pylist():
                 self._last[name] = max(self._last.get(name, 0), int(rows.max(initial=0)))
 
-    def _frames(self, name: str, path: Path) -> int:
+    def _frames(self, name: str, path: DatasetFile) -> int:
         """Return the number of frames of a video."""
         self._findings.counted["videos"] += 1
-        with need("av", "export").open(str(path)) as container:
+        with open_container(path) as container:
             count = sum(bool(packet.size) for packet in container.demux(video=0))
         if self._findings.decode:
-            with need("av", "export").open(str(path)) as container:
+            with open_container(path) as container:
                 decoded = sum(not frame.is_corrupt for frame in container.decode(video=0))
             self._findings.check(decoded == count, name, f"{decoded} of {count} frames can be decoded")
             self._findings.counted["decoded frames"] += decoded
         return count
 
-    def _rows(self, name: str, path: Path) -> int:
+    def _rows(self, name: str, path: DatasetFile) -> int:
         """Return the number of rows of a file of images or arrays; decode the images if asked for."""
         with need("pyarrow.parquet", "export").ParquetFile(path) as file:
             for group in range(file.num_row_groups if self._findings.decode and "/images/" in name else 0):

@@ -10,6 +10,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.findings import Findings, read_json
+from robocache_ros.untrusted_files import filled
 
 INFO = "meta/info.json"
 OWN = "meta/robocache.json"  # provenance of datasets that this package wrote
@@ -64,8 +65,8 @@ class Info:
         if not isinstance(pattern, str):
             raise RoboCacheError(f"{INFO}: has no {template}")
         try:
-            return pattern.format(**values)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            return filled(pattern, **values)
+        except (KeyError, ValueError) as error:
             raise RoboCacheError(
                 f"{INFO}: {template} {printable(pattern, 60)!r} has an unknown field ({error})"
             ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate.column_statistics import check_image_statistics, compare, compare_images
-from robocache_ros.export.validate.findings import Findings, file_in, read_json
+from robocache_ros.export.validate.findings import Findings, file_in, files_in, read_json
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
 from robocache_ros.export.validate.lerobot.image_cells import check_images
 from robocache_ros.export.validate.lerobot.info_file import (
@@ -24,6 +24,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
 from robocache_ros.export.validate.lerobot.own_columns import STAMP, check_arrays, check_norm_stats
 from robocache_ros.export.validate.video_files import TOLERANCE_S, Span, check_video
 from robocache_ros.extras import need
+from robocache_ros.untrusted_files import DatasetFile
 
 TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
 EPISODES = "meta/episodes/*/*.parquet"
@@ -84,9 +85,11 @@ class LeRobotV3Check:
         """Return the episodes in order, without those that are not usable."""
         read: list[Episode] = []
         parquet = need("pyarrow.parquet", "export")
-        for path in sorted(findings.dataset.glob(EPISODES)):
-            name = path.relative_to(findings.dataset).as_posix()
-            with findings.reading(name, *_parquet_errors()), parquet.ParquetFile(path) as file:
+        for name in files_in(findings.dataset, EPISODES):
+            with (
+                findings.reading(name, *_parquet_errors()),
+                parquet.ParquetFile(file_in(findings.dataset, name)) as file,
+            ):
                 columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
                 groups = [k for k in range(file.num_row_groups) for _ in range(file.metadata.row_group(k).num_rows)]
                 found = file.read(columns=columns).to_pylist()
@@ -134,8 +137,7 @@ class LeRobotV3Check:
             with findings.reading(name, *_parquet_errors()):
                 path = file_in(findings.dataset, name)
                 _check_file(findings, info, name, path, of_file, rows, stored)
-        for path in sorted(findings.dataset.glob("data/*/*.parquet")):
-            name = path.relative_to(findings.dataset).as_posix()
+        for name in files_in(findings.dataset, "data/*/*.parquet"):
             findings.check(name in listed, name, "no episode is in this file")
 
     def _check_own(self, findings: Findings, tasks: list[str], episodes: list[Episode], rows: EpisodeRows) -> None:
@@ -245,7 +247,7 @@ def _check_file(
     findings: Findings,
     info: Info,
     name: str,
-    path: Path,
+    path: DatasetFile,
     episodes: list[Episode],
     rows: EpisodeRows,
     stored: _EpisodeStatistics,

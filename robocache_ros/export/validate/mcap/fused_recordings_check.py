@@ -8,7 +8,7 @@ from typing import Any
 from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate.exported_rows import ExportedRows
-from robocache_ros.export.validate.findings import Findings, read_json
+from robocache_ros.export.validate.findings import Findings, file_in, files_in, read_json
 from robocache_ros.export.validate.mcap.episode_messages import INDEX, EpisodeMessages, episode_folder
 
 
@@ -51,6 +51,8 @@ def _check_recording(
     folder = findings.dataset / name
     if not folder.is_dir():
         raise RoboCacheError(f"{name}: is missing; it is in {INDEX}")
+    for file in files_in(findings.dataset, f"{name}/*"):  # metadata.yaml and recordings, which `Bag` opens
+        file_in(findings.dataset, file)
     try:
         bag = Bag(folder)
     except RoboCacheError as error:
