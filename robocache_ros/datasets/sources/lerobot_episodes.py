@@ -38,6 +38,7 @@ from robocache_ros.datasets.sources.lerobot_layout import (
 )
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
+from robocache_ros.file_limits import values_of
 from robocache_ros.remote.any_path import as_path
 
 STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
@@ -203,8 +204,6 @@ def _camera(name: str) -> str:
 @lru_cache(maxsize=OPEN_TABLES)
 def _table(path: Path, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
-    if missing := [name for name in columns if name not in table.column_names]:
-        raise DatasetError(f"{printable(path)}: has no column {printable(missing[0], 40)}; get the file again")
     return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
@@ -227,6 +226,8 @@ def _values(column: Any, where: str) -> NDArray[Any]:
             raise DatasetError(f"{where}: its rows are not of one length; get the file again")
         shape.append(len(inner) // count if count else 0)
         column = inner
+    if hasattr(column, "dictionary"):
+        raise DatasetError(f"{where}: texts, not numbers; get the file again")
     if column.null_count:
         raise DatasetError(
             f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
@@ -237,10 +238,10 @@ def _values(column: Any, where: str) -> NDArray[Any]:
 
 def _image_files(path: Path, name: str, first: int, count: int, where: str) -> list[bytes]:
     """Return the files of jpeg or png in a column of structs with the field bytes."""
-    column = read_parquet(path, [name]).column(name).slice(first, count).combine_chunks()
-    if not hasattr(column, "field"):
+    column = read_parquet(path, [name], rows=(first, first + count)).column(name)
+    if not hasattr(column.type, "get_field_index") or column.type.get_field_index("bytes") < 0:
         raise DatasetError(f"{where}: {printable(name, 40)} is not a column of images; get the file again")
-    files: list[Any] = column.field("bytes").to_pylist()
+    files = [data for chunk in column.chunks for data in values_of(chunk.field("bytes"))]
     if None in files:
         raise DatasetError(f"{where}: {printable(name, 40)}: image {files.index(None)} is missing; repair the file")
     return files

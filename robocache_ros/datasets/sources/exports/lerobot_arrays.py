@@ -144,5 +144,6 @@ def _index(path: Path, process: int) -> _Index:
 
 @lru_cache(maxsize=OPEN_GROUPS)
 def _group(path: Path, group: int, is_sparse: bool, process: int) -> Any:
-    file = need("pyarrow.parquet", "datasets").ParquetFile(path)
-    return file.read_row_group(group, ["coords", "values"] if is_sparse else ["data"])
+    starts = _index(path, process).groups
+    stop = int(starts[group + 1]) if group + 1 < len(starts) else len(_index(path, process).episodes)
+    return read_parquet(path, ["coords", "values"] if is_sparse else ["data"], rows=(int(starts[group]), stop))

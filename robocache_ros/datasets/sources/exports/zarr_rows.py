@@ -15,6 +15,7 @@ from robocache_ros.bags.storage.codecs import decompress
 from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 
 CHUNK_BYTES = 256 << 20
 _ZLIB = ("zlib", "gzip")
@@ -32,24 +33,43 @@ class ZarrRows:
     codec: str
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [start, stop). Those of a missing chunk are zeros, as Zarr defines it.
+        """Return rows [start, stop).
 
         Errors:
-            DatasetError: a chunk is damaged.
+            DatasetError: a chunk is missing or damaged. Zarr takes zeros for a missing one; exports leave out none.
         """
         found = np.zeros((stop - start, *self.shape), self.dtype)
+        nbytes = stored = 0
         for number in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
             first = number * self.chunk_rows
             low, high = max(first, start), min(first + self.chunk_rows, stop)
-            path = self.folder / ".".join(map(str, (number, *[0] * len(self.shape))))
-            if (chunk := self._chunk(path)) is not None:
-                found[low - start : high - start] = chunk[low - first : high - first]
+            chunk, size = self._chunk(self._path(number))
+            nbytes, stored = nbytes + chunk.nbytes, stored + size
+            self._check(nbytes, stored, self.folder)
+            found[low - start : high - start] = chunk[low - first : high - first]
         return found
 
-    def _chunk(self, path: Path) -> NDArray[Any] | None:
+    def row(self, row: int, *, absent: bool) -> NDArray[Any]:
+        """Return a row; zeros if its stream has no value there and the export left out its chunk.
+
+        Errors:
+            DatasetError: its chunk is missing or damaged.
+        """
+        if absent and self.chunk_rows == 1 and not self._path(row).exists():
+            return np.zeros(self.shape, self.dtype)
+        array: NDArray[Any] = self.read(row, row + 1)[0]
+        return array
+
+    def _path(self, number: int) -> Path:
+        return self.folder / ".".join(map(str, (number, *[0] * len(self.shape))))
+
+    def _chunk(self, path: Path) -> tuple[NDArray[Any], int]:
+        """Return a chunk, and the size of its file."""
         nbytes = self.chunk_rows * math.prod(self.shape) * self.dtype.itemsize
         try:
             data: Any = path.read_bytes()
+            size = len(data)
+            self._check(nbytes, size, path)
             if self.codec in _ZLIB:
                 data = zlib.decompressobj(47).decompress(data, nbytes + 1)  # of either
             elif self.codec:
@@ -57,10 +77,18 @@ class ZarrRows:
             if len(data) != nbytes:
                 raise ValueError(f"{len(data):,} bytes, not {nbytes:,}")
         except FileNotFoundError:
-            return None
+            raise DatasetError(f"{printable(path)}: not there; get the file again") from None
+        except DatasetError:
+            raise
         except (OSError, ValueError, RoboCacheError, zlib.error) as error:
             raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
-        return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape)
+        return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape), size
+
+    def _check(self, nbytes: int, stored: int, path: Path) -> None:
+        try:
+            check_decoded(nbytes, stored, printable(path), IMAGE_RATIO if len(self.shape) > 1 else RATIO)
+        except RoboCacheError as error:
+            raise DatasetError(str(error)) from None
 
 
 def open_zarr(folder: Path) -> ZarrRows:
@@ -84,6 +112,6 @@ def open_zarr(folder: Path) -> ZarrRows:
             raise ValueError(f"compressor {codec}, dtype {dtype}")
         if not shape or min(chunks) < 1 or min(shape) < 0 or chunks[1:] != shape[1:] or not 0 < nbytes <= CHUNK_BYTES:
             raise ValueError(f"shape {shape}, chunks {chunks}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{where}: not an array of an export ({printable(error, 60)}); export it again") from None
     return ZarrRows(folder, shape[0], shape[1:], dtype, chunks[0], codec)
