@@ -80,8 +80,10 @@ class LeRobotEpisodes:
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
-        if TICK in features and provenance.exists():
+        if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
             told, where = read_object(provenance), printable(provenance)
+            if lacking := [name for name in (VALID, AGE) if name not in features]:
+                raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
             self._export = export_columns(told, where)
             self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
@@ -123,10 +125,7 @@ class LeRobotEpisodes:
                 images[camera] = _image_files(path, name, first, place.length, where)
         depth = self._depth(place)
         if self._export:
-            arrays = {
-                name: stored.of_episode(place.index, place.length, where) for name, stored in self._arrays.items()
-            }
-            streams = self._exported(columns, images, {**arrays, **depth}, where)
+            streams = self._exported(columns, images, depth, place, where)
         else:
             streams = self._nominal(columns, images, where)
             for camera, values in depth.items():
@@ -181,12 +180,23 @@ class LeRobotEpisodes:
         return streams
 
     def _exported(
-        self, columns: dict[str, NDArray[Any]], images: dict[str, Values], arrays: dict[str, Values], where: str
+        self,
+        columns: dict[str, NDArray[Any]],
+        images: dict[str, Values],
+        depth: dict[str, Values],
+        place: EpisodePlace,
+        where: str,
     ) -> dict[str, Stream]:
         about = self._export
         assert about is not None
         ticks = columns[TICK].reshape(-1)
-        marks = read_marks(about, columns[VALID], columns[AGE], where)
+        # Arrow stores rows of one column, those of a single stream, as plain numbers.
+        valid, age_ns = (columns[name].reshape(len(ticks), -1) for name in (VALID, AGE))
+        marks = read_marks(about, valid, age_ns, where)
+        arrays = {
+            name: stored.of_episode(place.index, marks.valid[:, about.names.index(name)], where)
+            for name, stored in self._arrays.items()
+        }
         found: dict[str, Any] = dict(images)
         for name, role in ((STATE, "observation"), (ACTION, "action")):
             if name in columns:
@@ -194,7 +204,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, arrays, columns.get(REWARD))
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD))
 
 
 def _camera(name: str) -> str:

@@ -73,10 +73,13 @@ def read_layout(folder: Path) -> LeRobotLayout:
         read = _episodes_v3 if version == "v3.0" else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the folder meta again") from None
+    listed = info.get("total_episodes", len(episodes))
+    if isinstance(listed, int) and len(episodes) < listed:
+        raise DatasetError(f"{where}: meta has {len(episodes):,} of {listed:,} episodes; get the folder meta again")
     if len(episodes) > MAX_EPISODES:
         raise DatasetError(f"{where}: {len(episodes):,} episodes; at most {MAX_EPISODES:,} are read")
     return LeRobotLayout(fps, features, episodes, tasks)

@@ -35,12 +35,11 @@ class StoredArrays:
     is_sparse: bool
     kind: str  # image or cloud
 
-    def of_episode(self, episode: int, count: int, where: str) -> ArrayRows:
-        """Return the arrays of an episode of `count` rows."""
-        return ArrayRows(count, partial(self._read, episode), f"{where}: {self.folder.name}")
+    def of_episode(self, episode: int, valid: NDArray[np.uint8], where: str) -> ArrayRows:
+        """Return the arrays of an episode; `valid` is 0 in the rows that have none."""
+        return ArrayRows(len(valid), partial(self._read, episode, valid), f"{where}: {self.folder.name}")
 
-    def _read(self, episode: int, row: int) -> NDArray[Any]:
-        """Return the array of a row; zeros where there is none."""
+    def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
         for path in _files(self.folder, os.getpid()):
             index = _index(path, os.getpid())
             of_episode = index.episodes == episode
@@ -49,6 +48,9 @@ class StoredArrays:
                 group = int(np.searchsorted(index.groups, found[0], "right")) - 1
                 table = _group(path, group, self.is_sparse, os.getpid())
                 return channels_last(self._array(table, int(found[0] - index.groups[group])), self.kind)
+        if valid[row]:
+            folder = printable(self.folder)
+            raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
         empty = np.zeros(self.shape, "u1" if self.dtype == "bits" else self.dtype)
         return channels_last(empty, self.kind)
 
