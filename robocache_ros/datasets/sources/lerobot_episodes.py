@@ -38,6 +38,7 @@ from robocache_ros.datasets.sources.lerobot_layout import (
 )
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
+from robocache_ros.file_limits import values_of
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
@@ -80,8 +81,10 @@ class LeRobotEpisodes:
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
-        if TICK in features and provenance.exists():
+        if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
             told, where = read_object(file_below(self.folder, "meta/robocache.json")), printable(provenance)
+            if lacking := [name for name in (VALID, AGE) if name not in features]:
+                raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
             self._export = export_columns(told, where)
             self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
@@ -123,10 +126,7 @@ class LeRobotEpisodes:
                 images[camera] = _image_files(path, name, first, place.length, where)
         depth = self._depth(place)
         if self._export:
-            arrays = {
-                name: stored.of_episode(place.index, place.length, where) for name, stored in self._arrays.items()
-            }
-            streams = self._exported(columns, images, {**arrays, **depth}, where)
+            streams = self._exported(columns, images, depth, place, where)
         else:
             streams = self._nominal(columns, images, where)
             for camera, values in depth.items():
@@ -182,12 +182,23 @@ class LeRobotEpisodes:
         return streams
 
     def _exported(
-        self, columns: dict[str, NDArray[Any]], images: dict[str, Values], arrays: dict[str, Values], where: str
+        self,
+        columns: dict[str, NDArray[Any]],
+        images: dict[str, Values],
+        depth: dict[str, Values],
+        place: EpisodePlace,
+        where: str,
     ) -> dict[str, Stream]:
         about = self._export
         assert about is not None
         ticks = columns[TICK].reshape(-1)
-        marks = read_marks(about, columns[VALID], columns[AGE], where)
+        # Arrow stores rows of one column, those of a single stream, as plain numbers.
+        valid, age_ns = (columns[name].reshape(len(ticks), -1) for name in (VALID, AGE))
+        marks = read_marks(about, valid, age_ns, where)
+        arrays = {
+            name: stored.of_episode(place.index, marks.valid[:, about.names.index(name)], where)
+            for name, stored in self._arrays.items()
+        }
         found: dict[str, Any] = dict(images)
         for name, role in ((STATE, "observation"), (ACTION, "action")):
             if name in columns:
@@ -195,7 +206,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, arrays, columns.get(REWARD))
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD))
 
 
 def _camera(name: str) -> str:
@@ -205,8 +216,6 @@ def _camera(name: str) -> str:
 @lru_cache(maxsize=OPEN_TABLES)
 def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
-    if missing := [name for name in columns if name not in table.column_names]:
-        raise DatasetError(f"{printable(path)}: has no column {printable(missing[0], 40)}; get the file again")
     return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
@@ -229,6 +238,8 @@ def _values(column: Any, where: str) -> NDArray[Any]:
             raise DatasetError(f"{where}: its rows are not of one length; get the file again")
         shape.append(len(inner) // count if count else 0)
         column = inner
+    if hasattr(column, "dictionary"):
+        raise DatasetError(f"{where}: texts, not numbers; get the file again")
     if column.null_count:
         raise DatasetError(
             f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
@@ -239,10 +250,10 @@ def _values(column: Any, where: str) -> NDArray[Any]:
 
 def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:
     """Return the files of jpeg or png in a column of structs with the field bytes."""
-    column = read_parquet(path, [name]).column(name).slice(first, count).combine_chunks()
-    if not hasattr(column, "field"):
+    column = read_parquet(path, [name], rows=(first, first + count)).column(name)
+    if not hasattr(column.type, "get_field_index") or column.type.get_field_index("bytes") < 0:
         raise DatasetError(f"{where}: {printable(name, 40)} is not a column of images; get the file again")
-    files: list[Any] = column.field("bytes").to_pylist()
+    files = [data for chunk in column.chunks for data in values_of(chunk.field("bytes"))]
     if None in files:
         raise DatasetError(f"{where}: {printable(name, 40)}: image {files.index(None)} is missing; repair the file")
     return files

@@ -13,6 +13,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
+from robocache_ros.file_limits import check_hdf5
 from robocache_ros.untrusted_files import Hdf5Group, file_below, given_file, open_file, open_hdf5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -48,6 +49,8 @@ class RobomimicCheck:
             if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
             _check_members(file)
+            if (provenance := file.get("robocache/provenance")) is not None:
+                check_hdf5(provenance, "robocache/provenance")
             demos = self._demos(findings, file["data"])
             for name in demos:
                 self._check_demo(findings, h5py, file["data"], name)
@@ -82,6 +85,7 @@ class RobomimicCheck:
                 image = array.ndim == 4
                 if image and not findings.decode:
                     continue
+                check_hdf5(array, f"{where}/{path}")
                 if array.nbytes > ARRAY_BYTES:
                     self._check_large(findings, f"{where}/{path}", array)
                     continue
@@ -95,6 +99,7 @@ class RobomimicCheck:
                 if path == "robocache/tick_ns" and "rate_hz" in data.attrs:
                     check_ticks(findings, f"{where}/{path}", values.reshape(-1), int(data.attrs["rate_hz"]))
                 if path.startswith("next_obs/") and not image and path.removeprefix("next_") in demo:
+                    check_hdf5(demo[path.removeprefix("next_")], f"{where}/{path}")
                     same = np.array_equal(values[:-1], demo[path.removeprefix("next_")][1:], equal_nan=True)
                     findings.check(same, f"{where}/{path}", "is not obs of the next row")
 
@@ -141,9 +146,11 @@ class RobomimicCheck:
             return
         named: dict[str, set[str]] = {}
         for name in masks:
-            named[name] = {
-                value.decode("utf-8", "replace") for value in np.asarray(masks[name][()]).astype("S").tolist()
-            }
+            stored = masks[name]
+            if not findings.check(len(stored) <= len(demos), f"mask/{name}", f"{len(stored):,} names; fewer exist"):
+                continue
+            check_hdf5(stored, f"mask/{name}")
+            named[name] = {bytes(stored[row]).decode("utf-8", "replace") for row in range(len(stored))}
             unknown = named[name] - set(demos)
             findings.check(
                 not unknown, f"mask/{name}", f"names {printable(min(unknown, default=''), 30)}, which is missing"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.datasets import DatasetError, open_dataset
+from robocache_ros.export.validate.validators import validate
 
 SHARD = "webdataset/train-000000.tar"
 ZARR = "diffusion_policy/replay_buffer.zarr"
@@ -98,6 +99,15 @@ def test_a_damaged_chunk_is_named(copied: Callable[[str], Path]) -> None:
         read_all("diffusion_policy", folder)
 
 
+@pytest.mark.parametrize("name", ["action/0.0", "robocache.valid/0.0", "robocache.tick_ns/0", "front/7.0.0.0"])
+def test_a_missing_chunk_is_named_and_not_read_as_zeros(name: str, copied: Callable[[str], Path]) -> None:
+    folder = copied("diffusion_policy")
+    (folder / ZARR / "data" / name).unlink()
+
+    with pytest.raises(DatasetError, match=f"{name}: not there; get the file again"):
+        read_all("diffusion_policy", folder)
+
+
 def test_an_array_of_another_length_is_refused(copied: Callable[[str], Path]) -> None:
     folder = copied("diffusion_policy")
     path = folder / ZARR / "data" / "gripper" / ".zarray"
@@ -126,3 +136,41 @@ def test_a_missing_recording_is_named(copied: Callable[[str], Path]) -> None:
 
     with pytest.raises(DatasetError, match=r"episode_000001\.mcap: .*get the file"):
         dataset[1]
+
+
+def test_the_last_recording_missing_is_named_and_counted(copied: Callable[[str], Path]) -> None:
+    folder = copied("mcap")
+    (folder / MCAP).unlink()
+    dataset = open_dataset("mcap", folder / "mcap")
+
+    assert len(dataset) == 2
+    with pytest.raises(DatasetError, match=r"episode_000001\.mcap: not there"):
+        dataset[1]
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
+def test_a_missing_provenance_is_named_by_the_loader_and_by_validate(name: str, copied: Callable[[str], Path]) -> None:
+    folder = copied(name) / name
+    (folder / "meta" / "robocache.json").unlink()
+
+    with pytest.raises(DatasetError, match=r"meta/robocache\.json: not there"):
+        open_dataset("lerobot", folder)
+    assert any("meta/robocache.json: is missing" in str(one) for one in validate(folder)[0].found)
+
+
+def test_missing_files_of_voxels_are_named_and_not_read_as_zeros(copied: Callable[[str], Path]) -> None:
+    folder = copied("lerobot")
+    dataset = open_dataset("lerobot", folder / "lerobot", modalities=("voxels",))
+    shutil.rmtree(folder / "lerobot" / "arrays" / "voxels")
+
+    with pytest.raises(DatasetError, match=r"arrays/voxels: no file has row 0 of episode 0"):
+        dataset[0]
+
+
+def test_a_missing_table_of_episodes_is_noticed_by_the_number_of_episodes(copied: Callable[[str], Path]) -> None:
+    folder = copied("lerobot") / "lerobot"
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (folder / "meta" / "info.json").write_text(json.dumps(info | {"total_episodes": 3}))
+
+    with pytest.raises(DatasetError, match="meta has 2 of 3 episodes; get the folder meta again"):
+        open_dataset("lerobot", folder)

@@ -30,8 +30,9 @@ from robocache_ros.datasets.episode_source import (
     Stream,
     numbers,
 )
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import (
@@ -197,8 +198,11 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
     nbytes = math.prod(found.shape) * array.dtype.itemsize
     if nbytes > limit:
         raise DatasetError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
+    check_hdf5(h5py.Dataset(array), where)
+    if array.dtype.hasobject:
+        raise DatasetError(f"{where}: {name.decode()} has texts, not numbers; convert them")
     offset, form = array.get_offset(), array.get_create_plist()  # no offset unless it is one piece, in this file
-    if offset is None or form.get_nfilters() or array.dtype.hasobject:
+    if offset is None or form.get_nfilters():
         return found
     if offset + nbytes > size:
         raise DatasetError(f"{where}: ends after the file; get the file again")
@@ -218,6 +222,6 @@ def _mapped(path: DatasetFile, process: int) -> mmap.mmap:
 
 
 def _refusal(where: str, error: Exception) -> DatasetError:
-    if isinstance(error, DatasetError):
-        return error
+    if isinstance(error, RoboCacheError):
+        return DatasetError(str(error))
     return DatasetError(f"{where}: damaged ({printable(error, 60)}); get the file again")

@@ -21,6 +21,7 @@ from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.file_limits import open_table, read_table, values_of
 from robocache_ros.untrusted_files import DatasetFile, path_below
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
@@ -52,10 +53,9 @@ class DeltaCheck:
         listed: list[dict[str, Any]] = []
         for name in files[EPISODES]:
             with findings.reading(name, *_errors(), KeyError):
-                read = need("pyarrow.parquet", "export").read_table(
-                    file_in(findings.dataset, name), columns=list(_EPISODE), partitioning=None
-                )
-                listed += [{**row, "file": name} for row in read.to_pylist()]
+                read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
+                values = zip(*map(values_of, read.columns), strict=True)
+                listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
         _check_episodes(findings, listed, rows)
         rows.check_files()
 
@@ -102,7 +102,7 @@ def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
     arrow = need("pyarrow", "export")
 
     def parts() -> Iterator[tuple[int, Any]]:
-        with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+        with open_table(path, path.name) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
                 numbers = table["episode"].to_numpy()

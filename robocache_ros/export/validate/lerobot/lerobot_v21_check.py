@@ -21,6 +21,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
 )
 from robocache_ros.export.validate.video_files import Span, check_video
 from robocache_ros.extras import need
+from robocache_ros.file_limits import read_table
 
 TASKS, EPISODES, EPISODES_STATS = "meta/tasks.jsonl", "meta/episodes.jsonl", "meta/episodes_stats.jsonl"
 
@@ -100,7 +101,7 @@ class LeRobotV21Check:
             name = info.path("data_path", episode_chunk=chunk, episode_index=episode)
             listed.add(name)
             with findings.reading(name, pyarrow.ArrowException, ValueError):
-                table = need("pyarrow.parquet", "export").read_table(file_in(findings.dataset, name), partitioning=None)
+                table = read_table(file_in(findings.dataset, name), name)
                 for extra in sorted(set(table.column_names) - set(info.features)):
                     findings.add(name, f"column {extra} is not a feature of {INFO}")
                 first = rows.rows

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.validate.array_values import check_ticks, stamps_disagree
 from robocache_ros.export.validate.findings import Findings
-from robocache_ros.export.validate.lerobot.info_file import Info
+from robocache_ros.export.validate.lerobot.info_file import OWN, Info
 
-TICK, STAMP, VALID = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid"
+TICK, STAMP = "robocache.tick_ns", "robocache.stamp_ns"
+VALID, AGE = "robocache.valid", "robocache.age_ns"
 WINDOW, MASK = "observation.window.", "robocache.mask."
 
 
@@ -26,6 +27,8 @@ class OwnColumns:
     def __init__(self, findings: Findings, info: Info) -> None:
         self._findings = findings
         self._rate_hz = round(info.fps)
+        text = "is missing: the names of streams and their measured stamps are lost, and the dataset cannot be loaded"
+        findings.check(info.own or TICK not in info.features, OWN, text)
         valid = info.features.get(VALID)
         names = valid.names if valid is not None else None
         self._streams = [str(name) for name in names] if isinstance(names, list) else []
@@ -45,8 +48,11 @@ class OwnColumns:
         if TICK in values:
             check_ticks(self._findings, f"{where}, {TICK}", values[TICK].reshape(-1), self._rate_hz)
         if VALID not in values or values[VALID].ndim != 2:
+            self._findings.check(TICK not in values, where, f"has no {VALID} of (rows, streams): it cannot be loaded")
             return {}
         valid = values[VALID]
+        if TICK in values and (AGE not in values or values[AGE].shape != valid.shape):
+            self._findings.add(where, f"{AGE} does not have the shape of {VALID}: it cannot be loaded")
         self._findings.check(bool(np.isin(valid, (0, 1, 2)).all()), where, f"{VALID}: has values other than 0, 1 and 2")
         if STAMP in values and values[STAMP].shape == valid.shape:
             off = stamps_disagree(values[STAMP], valid)
