@@ -72,7 +72,7 @@ def file_below(root: Path, name: str | Path) -> DatasetFile:
     """
     path = path_below(root, name)
     if not (path.is_file() if isinstance(root, RemotePath) else stat.S_ISREG(_mode(root, name))):
-        raise DatasetError(f"{printable(path)}: {_not_regular(path)}; get the file")
+        raise DatasetError(f"{printable(path)}: {_not_regular(path)}; get the file again")
     return DatasetFile(path)
 
 
@@ -298,7 +298,7 @@ def _mode(root: Path, name: str | Path) -> int:
                 break
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(f"{printable(path)}: not there; get the file") from None
+        raise DatasetError(f"{printable(path)}: not there; get the file again") from None
     except OSError as error:
         raise DatasetError(f"{printable(path)}: cannot be read ({error.strerror}); get the file") from None
 

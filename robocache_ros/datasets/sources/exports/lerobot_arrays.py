@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from robocache_ros.errors import printable
 from robocache_ros.export.media.depth_codes import CODES, MAX_M, MIN_M, SHIFT_M, UNITS, depths_of_codes
 from robocache_ros.export.media.sparse_voxels import to_dense
 from robocache_ros.extras import need
-from robocache_ros.untrusted_files import DatasetFile, files_below, folder_below
+from robocache_ros.untrusted_files import DatasetFile, files_below
 
 OPEN_FILES, OPEN_GROUPS = 32, 2
 
@@ -133,7 +134,7 @@ class _Index(NamedTuple):
 
 @lru_cache(maxsize=OPEN_FILES)
 def _files(root: Path, name: str, process: int) -> tuple[DatasetFile, ...]:
-    return tuple(files_below(folder_below(root, f"arrays/{name}"), "chunk-*/file-*.parquet"))
+    return tuple(files_below(root, f"arrays/{glob.escape(name)}/chunk-*/file-*.parquet"))
 
 
 @lru_cache(maxsize=OPEN_FILES)
