@@ -64,7 +64,9 @@ class McapEpisodes:
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
             self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
         except (KeyError, TypeError, RoboCacheError) as error:
-            raise DatasetError(f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again") from None
+            raise DatasetError(
+                f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again"
+            ) from None
         if not 0 < self._count <= MAX_EPISODES:
             raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
 
