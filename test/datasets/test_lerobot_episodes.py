@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,29 @@ def test_version_2_1_has_a_file_per_episode(tmp_path: Path) -> None:
 
     assert [dataset[k]["proprio"][:, 0].tolist() for k in range(2)] == [[0, 1, 2, 3], [0]]
     assert dataset[1]["language"] == "push"
+
+
+@pytest.mark.parametrize("kind", ["lerobot", "lerobot21"])
+def test_some_episodes_are_chosen_by_their_numbers(kind: str, exported: Callable[[str], Path]) -> None:
+    whole = LeRobotTimelineDataset(exported("none") / kind)
+    chosen = LeRobotTimelineDataset(exported("none") / kind, episodes=[1])
+
+    assert (len(whole), len(chosen)) == (2, 1)
+    assert chosen[0]["tick_ns"].equal(whole[1]["tick_ns"])
+    assert chosen[0]["fused"].equal(whole[1]["fused"])
+
+
+@pytest.mark.parametrize(
+    ("episodes", "problem"),
+    [
+        ([2], "2 is not one of the 2 of this dataset"),
+        ([], "none, or one of them twice"),
+        ([0, 0], "none, or one of them twice"),
+    ],
+)
+def test_episodes_that_a_dataset_lacks_are_refused(episodes: list[int], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=f"episodes: {problem}"):
+        LeRobotTimelineDataset(write_v21(tmp_path / "d"), episodes=episodes)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,15 @@ class LeRobotEpisodes:
     Args:
         path: the folder with `meta/`.
         cameras: names of images, such as front of `observation.images.front`; None: all.
+        episodes: numbers of the episodes to read, in this order, each once; None: all.
 
     Errors:
-        DatasetError: a file is missing or damaged, or has no such camera.
+        DatasetError: a file is missing or damaged, or has no such camera or episode.
     """
 
-    def __init__(self, path: str | Path, *, cameras: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, *, cameras: Sequence[str] | None = None, episodes: Sequence[int] | None = None
+    ) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
         self._layout = read_layout(self.folder)
@@ -89,6 +93,10 @@ class LeRobotEpisodes:
             self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
             self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
+        if episodes is not None:
+            chosen = _chosen(episodes, [place.index for place in self._layout.episodes])
+            self._layout = replace(self._layout, episodes=[self._layout.episodes[row] for row in chosen])
+            self._success = [self._success[row] for row in chosen] if self._success else []
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
         windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
@@ -207,6 +215,17 @@ class LeRobotEpisodes:
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
         return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD))
+
+
+def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:
+    """Return the rows of episodes in a list of their numbers."""
+    rows = {number: row for row, number in enumerate(numbers)}
+    if unknown := [episode for episode in episodes if episode not in rows]:
+        one = printable(unknown[0], 20)
+        raise DatasetError(f"episodes: {one} is not one of the {len(rows):,} of this dataset; give its numbers")
+    if not 0 < len(episodes) == len(set(episodes)):
+        raise DatasetError("episodes: none, or one of them twice; give each number once, or None for all")
+    return [rows[episode] for episode in episodes]
 
 
 def _camera(name: str) -> str:

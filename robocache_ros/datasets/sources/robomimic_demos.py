@@ -20,6 +20,7 @@ from robocache_ros.datasets.episode_source import (
     SourceEpisode,
     Stream,
     check_image_bytes,
+    known_names,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -140,6 +141,7 @@ class RobomimicDemos:
     def _exported(self, demo: Any, where: str) -> dict[str, Stream]:
         columns = self._export
         assert columns is not None
+        known_names("obs_keys", self._keys or (), columns.names)
         ticks, valid, age_ns = (_all(demo[f"robocache/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}

@@ -25,9 +25,11 @@ from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_IMAGE_BYTES,
     MAX_VECTOR_BYTES,
+    ROLES,
     DatasetError,
     SourceEpisode,
     Stream,
+    known_names,
     numbers,
 )
 from robocache_ros.errors import RoboCacheError, printable
@@ -85,6 +87,7 @@ class Hdf5Trajectories:
     """
 
     def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
+        known_names("roles", (roles or {}).values(), ROLES)
         self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
         self.name, self._where = self.path.stem, printable(self.path)
         file, where = _file(self.path, os.getpid()), self._where
@@ -96,6 +99,8 @@ class Hdf5Trajectories:
             size = self.path.stat().st_size
             self._trajectories = [_trajectory(root, group, name, size, where) for name in names]
             arrays = (array for each in self._trajectories for stream in each.streams for array in stream[2:])
+            streams = {stream.name for each in self._trajectories for stream in each.streams}
+            known_names("roles", roles or (), sorted(streams))
             self._maps = any(array.offset >= 0 for array in arrays)
         except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
