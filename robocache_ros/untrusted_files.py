@@ -162,11 +162,9 @@ def open_container(path: DatasetFile) -> Any:
     if name is None:
         raise DatasetError(f"{printable(path)}: damaged, or not mp4, matroska, webm, avi or mpegts; get the file again")
     # With a protocol, no part of the path is taken for one.
-    container = av.open(
+    return av.open(
         f"file:{os.path.abspath(path)}", format=name, options={"protocol_whitelist": "file", "enable_drefs": "0"}
     )
-    keep_for(path, container)
-    return container
 
 
 class Hdf5Group:

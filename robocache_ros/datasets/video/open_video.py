@@ -14,6 +14,7 @@ from robocache_ros.datasets.episode_source import DatasetError
 from robocache_ros.decode.limits import IMAGE_LIMITS
 from robocache_ros.errors import printable
 from robocache_ros.fork import cached_until_fork
+from robocache_ros.remote.any_path import keep_for
 from robocache_ros.untrusted_files import DatasetFile, open_container
 
 OPEN_VIDEOS = 8  # of a process; each has the frames that its decoder refers to in memory
@@ -34,6 +35,7 @@ class OpenVideo:
     def __init__(self, path: DatasetFile) -> None:
         self._where = printable(path)
         self._container = open_container(path)
+        keep_for(path, self)
         if not self._container.streams.video:
             raise DatasetError(f"{self._where}: no video in it; get the file again")
         self._stream = self._container.streams.video[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -93,6 +94,31 @@ def test_every_export_is_read_from_a_url(
     remote = open_dataset(name, memory(path), cache_dir=tmp_path, **options)
 
     assert same(remote, open_dataset(name, path, **options))
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
+def test_videos_are_read_from_a_url(
+    name: str, exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    path = exported("video") / name
+
+    remote = open_dataset(name, memory(path), cache_dir=tmp_path)
+
+    assert same(remote, open_dataset(name, path))
+
+
+def test_names_that_leave_a_dataset_at_a_url_are_refused(
+    exported: Callable[[str], Path], memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    url = memory(exported("image") / "lerobot")
+    path = f"{url.removeprefix('memory:/')}/meta/info.json"
+    system = fsspec.filesystem("memory")
+    info = json.loads(system.cat_file(path))
+    for number, name in enumerate(("../other", "%2e%2e/other", "memory://other/data", "a::memory://other")):
+        system.pipe_file(path, json.dumps({**info, "data_path": name}).encode())
+
+        with pytest.raises(DatasetError, match="not in the folder of the dataset"):
+            open_dataset("lerobot", f"{url}{'/' * number}", cache_dir=tmp_path / str(number))[0]
 
 
 def test_calvin_is_read_from_a_url(memory: Callable[[Path], str], tmp_path: Path) -> None:
