@@ -107,7 +107,10 @@ def read_table(
         wanted = names if columns is None else list(columns)
         if lacking := [name for name in wanted if name not in names]:
             raise RoboCacheError(f"{where}: has no column {printable(lacking[0], 40)}; get the file again")
-        table = file.read_row_groups(groups, columns).select(wanted)
+        # A dictionary is of a row group, and pyarrow joins those in lists and structs only as parts of a table.
+        parts = [[group] for group in groups] if repeated and groups else [groups]
+        tables = [file.read_row_groups(part, columns).select(wanted) for part in parts]
+        table = need("pyarrow", "datasets").concat_tables(tables)
     if rows is not None and groups:
         table = table.slice(rows[0] - int(starts[groups[0]]), rows[1] - rows[0])
     return table if keep is None or keep.all() else table.filter(need("pyarrow", "datasets").array(keep))

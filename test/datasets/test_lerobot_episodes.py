@@ -13,7 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
+from robocache_ros.bench.hostile.datasets.small_datasets import write_lerobot
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, Window
+from robocache_ros.export.validate.validators import validate
 
 SO101 = "lerobot_v30_so101"
 
@@ -113,6 +115,23 @@ def test_some_episodes_are_chosen_by_their_numbers(kind: str, exported: Callable
 def test_episodes_that_a_dataset_lacks_are_refused(episodes: list[int], problem: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=f"episodes: {problem}"):
         LeRobotTimelineDataset(write_v21(tmp_path / "d"), episodes=episodes)
+
+
+def test_images_in_several_row_groups_are_read_and_checked(tmp_path: Path) -> None:
+    for name, rows in (("whole", 1000), ("parts", 4)):  # repeated images are dictionaries, one in each row group
+        write_lerobot(tmp_path / name)
+        path = tmp_path / name / "data/chunk-000/file-000.parquet"
+        table = parquet.read_table(path)
+        repeated = table.take([0, 1, 1, 1, 4, 4, *range(6, 12)])
+        image = table.column_names.index("observation.images.front")
+        table = table.set_column(image, table.schema.field(image), repeated.column(image))
+        parquet.write_table(table, path, row_group_size=rows)
+    whole, parts = (LeRobotTimelineDataset(tmp_path / name) for name in ("whole", "parts"))
+
+    assert [parts[index]["vision"].equal(whole[index]["vision"]) for index in range(2)] == [True, True]
+    found = [[str(one) for one in validate(tmp_path / name, decode=True)[0].found] for name in ("whole", "parts")]
+    assert found[0] == found[1]
+    assert not any("image" in one for one in found[1])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class Normalisation:
         for key, given in statistics.items():
             try:
                 mean, std = (np.asarray(given[name], np.float32) for name in ("mean", "std"))
-            except (KeyError, TypeError, ValueError) as error:
+            except (ArithmeticError, KeyError, TypeError, ValueError) as error:
                 raise RoboCacheError(f"statistics: {key}: {error}; give mean and std of each column") from None
             finite = np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
             if mean.shape != std.shape or not finite:

@@ -140,7 +140,7 @@ class CalvinSteps:
         try:
             texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
             ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DatasetError(
                 f"{printable(path)}: not CALVIN's annotations ({printable(error, 60)}); get it again"
             ) from None

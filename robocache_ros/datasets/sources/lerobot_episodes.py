@@ -160,7 +160,10 @@ class LeRobotEpisodes:
             return nominal_span(place.length, self._layout.fps)
         path = file_below(self.folder, place.rows)
         table, _ = _rows(path, self._columns, place.index, os.getpid())
-        ticks = _values(table.column(TICK), f"{printable(path)}: episode {place.index}: {TICK}").reshape(-1)
+        where = f"{printable(path)}: episode {place.index}: {TICK}"
+        ticks = _values(table.column(TICK), where).reshape(-1)
+        if ticks.dtype.kind not in "iu":
+            raise DatasetError(f"{where}: {ticks.dtype}, not int64; export it again")
         return int(ticks[0]), int(ticks[-1])
 
     def _compare(self, path: DatasetFile) -> None:
@@ -171,9 +174,11 @@ class LeRobotEpisodes:
             warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
 
     def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:
-        task = int(columns["task_index"].reshape(-1)[0])
+        (task,) = columns["task_index"].reshape(-1)[:1].tolist()
         if task not in self._layout.tasks:
-            raise DatasetError(f"{where}: task {task} is not in the list of tasks; get the folder meta again")
+            raise DatasetError(
+                f"{where}: task {printable(task, 20)} is not in the list of tasks; get the folder meta again"
+            )
         return self._layout.tasks[task]
 
     def _nominal(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
@@ -214,7 +219,7 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD))
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD), where)
 
 
 def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:

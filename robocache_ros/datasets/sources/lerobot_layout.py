@@ -170,10 +170,12 @@ def _is_number(kind: Any) -> bool:
 
 
 def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
-    found = []
+    found, chunk = [], int(info.get("chunks_size", 1000))
+    if chunk < 1:
+        raise ValueError(f"chunks_size is {chunk}")
     for row in read_objects(file_below(folder, "meta/episodes.jsonl")):
         index = int(row["episode_index"])
-        values = {"episode_index": index, "episode_chunk": index // int(info.get("chunks_size", 1000))}
+        values = {"episode_index": index, "episode_chunk": index // chunk}
         files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
         found.append(EpisodePlace(index, int(row["length"]), filled(info["data_path"], **values), files))
     return sorted(found, key=lambda place: place.index)

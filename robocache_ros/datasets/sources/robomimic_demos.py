@@ -159,7 +159,7 @@ class RobomimicDemos:
                 arrays[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
             elif self._images:
                 found[name] = _Frames(self.path, stored.name, len(stored))
-        return columns.episode_streams(ticks, marks, found, arrays, _all(demo["rewards"], where))
+        return columns.episode_streams(ticks, marks, found, arrays, _all(demo["rewards"], where), where)
 
     def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
         obs = demo["obs"]

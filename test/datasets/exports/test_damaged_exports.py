@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.datasets import DatasetError, open_dataset
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.validate.validators import validate
 
 SHARD = "webdataset/train-000000.tar"
@@ -136,6 +137,108 @@ def test_a_missing_recording_is_named(copied: Callable[[str], Path]) -> None:
 
     with pytest.raises(DatasetError, match=r"episode_000001\.mcap: .*get the file"):
         dataset[1]
+
+
+def change(name: str, *keys: str | int, value: object) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
+        (path,) = folder.glob(name)
+        told = json.loads(path.read_text())
+        inner = told
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        path.write_text(json.dumps(told))
+
+    return changed
+
+
+def change_lines(name: str, key: str, value: object) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
+        (path,) = folder.glob(name)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line | {key: value}) + "\n" for line in lines))
+
+    return changed
+
+
+def replace_log(text: str) -> Callable[[Path], None]:
+    return lambda folder: [path.write_text(text) for path in folder.glob("ticks/_delta_log/*.json")] and None
+
+
+def without_statistics(folder: Path) -> None:
+    for path in folder.glob("ticks/_delta_log/*.json"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line.get("add", {}).pop("stats", None)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+INF = float("inf")
+ENDS = "replay_buffer.zarr/meta/episode_ends/.zarray"
+ODD: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
+    "chunks_size 0": ("lerobot21", change("meta/info.json", "chunks_size", value=0), "chunks_size is 0", "chunks_size"),
+    "chunks_size inf": (
+        "lerobot21",
+        change("meta/info.json", "chunks_size", value=INF),
+        "cannot convert float infinity",
+        "chunks_size is inf",
+    ),
+    "episode_index inf": (
+        "lerobot21",
+        change_lines("meta/episodes.jsonl", "episode_index", INF),
+        "cannot convert float infinity",
+        "episode_index is inf",
+    ),
+    "task_index inf": (
+        "lerobot21",
+        change_lines("meta/tasks.jsonl", "task_index", INF),
+        "cannot convert float infinity",
+        "task_index is not 0",
+    ),
+    "shardLengths -1": (
+        "rlds",
+        change("*/*/dataset_info.json", "splits", 0, "shardLengths", value=["-1"]),
+        "a file of -1 records",
+        "says -1",
+    ),
+    "a shape of 9 million": (
+        "diffusion_policy",
+        change(ENDS, "shape", value=[9_000_000]),
+        "episode_ends/1: not there",
+        "episode_ends/1: is missing",
+    ),
+    "a log of text": ("delta", replace_log("nonsense"), "Json error", "Json error"),
+    "an empty log": ("delta", replace_log(""), "No table metadata", "No table metadata"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_metadata_is_refused_in_one_line_by_the_loader_and_by_validate(
+    what: str, copied: Callable[[str], Path]
+) -> None:
+    name, damage, loader_says, validate_says = ODD[what]
+    if name == "delta":
+        pytest.importorskip("deltalake")
+    folder = copied(name) / name
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    damage(folder)
+
+    with pytest.raises(RoboCacheError, match=loader_says) as refused:
+        read_all(name, folder.parent)
+    assert str(refused.value).isprintable()
+    assert any(validate_says in str(one) for one in validate(folder)[0].found)
+
+
+def test_a_delta_log_without_statistics_is_read_and_stated_by_validate(copied: Callable[[str], Path]) -> None:
+    pytest.importorskip("deltalake")
+    folder = copied("delta") / "delta"
+    whole = [open_dataset("delta", folder)[index]["fused"] for index in range(2)]
+    without_statistics(folder)
+
+    dataset = open_dataset("delta", folder)
+
+    assert [dataset[index]["fused"].equal(each) for index, each in enumerate(whole)] == [True, True]
+    assert any("the log does not state which episodes are in it" in str(one) for one in validate(folder)[0].found)
 
 
 def test_the_last_recording_missing_is_named_and_counted(copied: Callable[[str], Path]) -> None:

@@ -41,11 +41,15 @@ class EpisodeRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TickFile:
-    """A file of the table of ticks, and the episodes in it."""
+    """A file of the table of ticks, and the first and the last episode in it; None: the log does not state them."""
 
     path: str
-    first: int
-    last: int
+    first: int | None
+    last: int | None
+
+    def may_have(self, episode: int) -> bool:
+        """Whether an episode can be in the file."""
+        return self.first is None or self.last is None or self.first <= episode <= self.last
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,10 @@ def read_tables(folder: Path, version: int | None) -> DeltaTables:
         found = [row for path in paths for row in _episode_rows(path)]
         if len(found) > MAX_EPISODES:
             raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
-        files = [TickFile(file["path"], file["min.episode"], file["max.episode"]) for file in actions]
+        files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
         layout = json.loads(fields["tick_ns"][LAYOUT])
         arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
@@ -107,7 +111,10 @@ def read_tables(folder: Path, version: int | None) -> DeltaTables:
 
 def _episode_rows(path: DatasetFile) -> list[EpisodeRow]:
     table = read_parquet(path, ["episode", *EpisodeRow._fields[1:]], distinct=True)
-    return [EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
+    rows = [EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
+    if odd := [row for row in rows if not (isinstance(row.number, int) and isinstance(row.length, int))]:
+        raise ValueError(f"episode {odd[0].number} of {odd[0].length} ticks")
+    return rows
 
 
 def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
@@ -117,7 +124,7 @@ def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: s
         DatasetError: a file is missing or damaged, or rows are missing.
     """
     arrow = need("pyarrow", "datasets")
-    paths = [file.path for file in files if file.first <= episode.number <= file.last]
+    paths = [file.path for file in files if file.may_have(episode.number)]
     parts = [read_parquet(file_below(folder, f"ticks/{path}"), equal=("episode", episode.number)) for path in paths]
     if not parts:
         raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
@@ -163,6 +170,7 @@ def _errors(folder: Path) -> Iterator[None]:
     except DatasetError:
         raise
     except (RoboCacheError, need("pyarrow", "datasets").ArrowException) as error:
-        raise DatasetError(
-            f"{printable(folder, 60)}: no Delta Lake dataset is read ({printable(error, 80)}); check it"
-        ) from None
+        where, reason = printable(folder, 60), str(error)
+        if isinstance(error, RoboCacheError):  # whose parts before and after the reason are those of this one
+            reason = reason.removeprefix(f"{where}: ").rpartition("; ")[0]
+        raise DatasetError(f"{where}: no Delta Lake dataset is read ({printable(reason, 80)}); check it") from None

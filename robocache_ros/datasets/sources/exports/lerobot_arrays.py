@@ -85,7 +85,7 @@ def stored_arrays(
                 raise ValueError(f"{name}: {shape} {dtype}")
             is_sparse = about.get("layout") == "sparse"
             found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{where}: arrays are malformed ({printable(error, 60)}); export it again") from None
     return found
 

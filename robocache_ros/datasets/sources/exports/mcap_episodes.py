@@ -114,7 +114,7 @@ class McapEpisodes:
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
                 )
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:

@@ -67,6 +67,8 @@ class ReplayBufferEpisodes:
         for name in {*MARKS, *self._arrays}:
             if name not in self._arrays or self._arrays[name].count != total:
                 raise DatasetError(f"{where}: data/{printable(name, 40)} does not have {total:,} rows; export it again")
+            if name in MARKS and self._arrays[name].dtype.kind not in "iu":
+                raise DatasetError(f"{where}: data/{name} is {self._arrays[name].dtype}, not integers; export it again")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -100,7 +102,7 @@ class ReplayBufferEpisodes:
             table = numbers(self._rows(ACTION, start, stop, where), f"{where}: {ACTION}")
             found.update(self._columns.split(table, ACTION, f"{where}: {ACTION}"))
         rewards = self._rows(REWARD, start, stop, where) if REWARD in self._arrays else None
-        streams = self._columns.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards)
+        streams = self._columns.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
         return SourceEpisode(streams, self._tasks[index], self.name, where, self._success[index])
 
     def span_ns(self, index: int) -> tuple[int, int]:

@@ -102,7 +102,7 @@ class Hdf5Trajectories:
             streams = {stream.name for each in self._trajectories for stream in each.streams}
             known_names("roles", roles or (), sorted(streams))
             self._maps = any(array.offset >= 0 for array in arrays)
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
 
     @property
@@ -127,7 +127,7 @@ class Hdf5Trajectories:
                     continue
                 values = numbers(values, f"{where}: {stream_label}")
                 streams[name] = Stream(name, stamps, values, True, self._roles.get(name, "observation"))
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
         return SourceEpisode(streams, task, self.name, where)
 
@@ -137,7 +137,9 @@ class Hdf5Trajectories:
         try:
             file = self._mapped_file()
             stamps = [self._stamps(stored.stamps, file) for stored in trajectory.streams]
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            if not all(map(len, stamps)):
+                raise DatasetError(f"{self._where}: {trajectory.label}: 0 steps; leave the episode out")
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(f"{self._where}: {trajectory.label}", error) from None
         return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
 

@@ -76,6 +76,8 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
             findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
+            stated = all(told.get(f"{each}.episode") is not None for each in ("min", "max"))
+            findings.check(stated, path, "the log does not state which episodes are in it")
             named = _BY_CONTENTS.fullmatch(file.name)
             if named:
                 changed = not sha256(file).startswith(named[1])

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.errors import printable
 from robocache_ros.export.validate.column_statistics import compare
 from robocache_ros.export.validate.findings import Findings, file_in, read_lines
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
@@ -43,6 +44,9 @@ class LeRobotV21Check:
         """
         info = read_info(findings.dataset)
         check_standard_features(findings, info)
+        size = info.raw.get("chunks_size", 1000)
+        text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
+        findings.check(isinstance(size, int) and size > 0, INFO, text)
         version = info.raw["codebase_version"]
         findings.check(
             version == "v2.1", INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
