@@ -29,6 +29,9 @@ class Aligned(NamedTuple):
     age_ms: Tensor  # (T,) float32
 
 
+KINDS = ("vision", "proprio", "actions", "rewards")
+
+
 def method_of(stream: Stream, chosen: Mapping[str, str]) -> str:
     """Return the alignment of a stream: chosen by its name or kind, else the dataset's own, else that of its kind."""
     kind = "vision" if stream.is_image else {"observation": "proprio", "action": "actions"}.get(stream.role, "rewards")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.spec.problems import suggestion
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
 
@@ -21,6 +22,7 @@ MAX_STEPS = 1_000_000  # of an episode: five hours at 50 Hz
 MIN_RATE_HZ, MAX_RATE_HZ = 0.01, 100_000
 MAX_VECTOR_BYTES = 1 << 30  # of the numbers of a stream of an episode
 MAX_IMAGE_BYTES = 8 << 30  # of the images of a stream in a sample
+ROLES = ("observation", "action", "reward")
 _DOT = 8192  # numbers of a dot product that BLAS does not spread over threads
 
 
@@ -223,7 +225,7 @@ def checked(episode: SourceEpisode) -> SourceEpisode:
     return episode
 
 
-def known_names(where: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def known_names(where: str, given: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """Return the names that are given.
 
     Errors:
@@ -231,5 +233,7 @@ def known_names(where: str, given: Sequence[str], known: Sequence[str]) -> tuple
     """
     for name in given:
         if name not in known:
-            raise RoboCacheError(f"{where}: {printable(name, 40)} is not one of {', '.join(known)}; choose one of them")
+            meant = suggestion(name, known) or "choose one of them"
+            listed = printable(", ".join(known), 80) or "none"
+            raise RoboCacheError(f"{where}: {printable(name, 40)!r} is not one of {listed}; {meant}")
     return tuple(given)

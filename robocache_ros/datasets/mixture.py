@@ -29,8 +29,8 @@ class WeightedMixture(Dataset[dict[str, Any]]):
     Args:
         datasets: by name.
         weights: of each dataset: its probability is weight / sum of weights.
-        layout: the common layout of all samples, a YAML file or what it contains; see `load_layout`. None: the layout
-            of each dataset.
+        layout: the common layout of all samples, a YAML file or what it contains; see `load_layout`. Its `image_size`
+            replaces that of the datasets. None: the layout of each dataset.
         samples: number of samples of an epoch; None: the number of samples of all datasets.
         seed: of the order.
 
@@ -113,4 +113,6 @@ def _in_layout(dataset: TimelineDataset, name: str, layout: CommonLayout) -> Tim
     if name not in layout.origins:
         known = printable(", ".join(layout.origins), 80)
         raise RoboCacheError(f"datasets.{printable(name, 40)}: not in the layout, which has {known}; add it")
-    return dataset.of_source(MappedEpisodes(dataset.source, layout.streams, layout.origins[name]))
+    made = dataset.of_source(MappedEpisodes(dataset.source, layout.streams, layout.origins[name]))
+    made.image_size = None  # that of each camera of the layout, which resizes the stored images once
+    return made

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.episode_source import DatasetError
+from robocache_ros.datasets.episode_source import DatasetError, known_names
 from robocache_ros.datasets.files.dataset_path import dataset_path
 from robocache_ros.datasets.mapping.resized_frames import RESIZES
 from robocache_ros.datasets.sample_window import Window
@@ -23,6 +23,8 @@ from robocache_ros.errors import printable
 from robocache_ros.untrusted_files import file_below
 
 ALL_MODALITIES = ("vision", "proprio", "language")
+_TIMELINE = ("align", "window", "image_size", "image_resize")
+_FILES = ("cache_dir", "cache_bytes", "storage_options")
 
 
 class RTXDataset(TimelineDataset):
@@ -51,7 +53,7 @@ class RTXDataset(TimelineDataset):
         features: Mapped | None = None,
         **options: Any,
     ) -> None:
-        path = _taken(path, options)
+        path = _of_timeline(path, options)
         source = open_rlds(path, split=split, rate_hz=rate_hz, features=features)
         super().__init__(source, target_hz=target_hz, modalities=modalities, **options)
 
@@ -78,7 +80,7 @@ class CALVINDataset(TimelineDataset):
         actions: str = "rel_actions",
         **options: Any,
     ) -> None:
-        path = _taken(path, options)
+        path = _of_timeline(path, options)
         source = CalvinSteps(path, split=split, tasks=tasks, cameras=cameras, actions=actions)
         super().__init__(source, target_hz=target_hz, modalities=ALL_MODALITIES, **options)
 
@@ -110,7 +112,7 @@ class RoboMimicDataset(TimelineDataset):
         rate_hz: float | None = None,
         **options: Any,
     ) -> None:
-        given = _taken(path, options)
+        given = _of_timeline(path, options)
         files = [given] if tasks is None else [_task_file(given, task, obs_modality) for task in tasks]
         sources = [
             RobomimicDemos(file, obs_modality=obs_modality, obs_keys=obs_keys, mask=mask, rate_hz=rate_hz)
@@ -125,7 +127,7 @@ class LeRobotTimelineDataset(TimelineDataset):
 
     Args:
         path: the folder with `meta/`.
-        cameras: see `LeRobotEpisodes`.
+        cameras, episodes: see `LeRobotEpisodes`.
         modalities, target_hz: see `TimelineDataset`.
         options: align, window, image_size and image_resize of `TimelineDataset`; cache_dir, cache_bytes and
             storage_options of `dataset_path`, for a URL.
@@ -138,10 +140,11 @@ class LeRobotTimelineDataset(TimelineDataset):
         target_hz: float = 50.0,
         *,
         cameras: Sequence[str] | None = None,
+        episodes: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
-        path = _taken(path, options)
-        source = LeRobotEpisodes(path, cameras=cameras)
+        path = _of_timeline(path, options)
+        source = LeRobotEpisodes(path, cameras=cameras, episodes=episodes)
         super().__init__(source, target_hz=target_hz, modalities=modalities, **options)
 
 
@@ -203,7 +206,13 @@ def _task_file(path: Path, task: str, modality: str) -> Path:
     return file_below(path, str(found[0])[len(str(path)) + 1 :])
 
 
+def _of_timeline(path: str | Path, options: dict[str, Any]) -> Path:
+    """Return the path of a dataset, and leave those of its options that a `TimelineDataset` has."""
+    known_names("options", options, (*_TIMELINE, *_FILES))
+    return _taken(path, options)
+
+
 def _taken(path: str | Path, options: dict[str, Any]) -> Path:
     """Return the path of a dataset, and take the options of its files out of the others."""
-    files = {name: options.pop(name) for name in ("cache_dir", "cache_bytes", "storage_options") if name in options}
+    files = {name: options.pop(name) for name in _FILES if name in options}
     return dataset_path(path, **files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.datasets.aligned import method_of
+from robocache_ros.datasets.aligned import KINDS, method_of
 from robocache_ros.datasets.aligned_episode import AlignedEpisode
 from robocache_ros.datasets.episode_source import (
     DatasetError,
@@ -32,6 +33,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.units import NS_PER_S
 
 MAX_TICKS = 10_000_000  # of an episode
+OTHER_EPISODES = 32  # that are searched for a stream
 MODALITIES = ("vision", "proprio", "language", "depth", "voxels")
 
 
@@ -43,8 +45,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         target_hz: ticks per second, a whole number from 1 to 1000. The grid is anchored to the epoch, or for nominal
             stamps to the first step.
         modalities: the parts that are read: vision, proprio, language, depth, voxels. Actions are always read.
-        align: an alignment for some streams, by name or role: `{"vision": "nearest", "actions": "next"}`. Without one,
-            observations are linear, images and actions are held.
+        align: an alignment for some streams, by name or kind (vision, proprio, actions, rewards):
+            `{"vision": "nearest", "actions": "next"}`. Without one, observations are linear, images and actions are
+            held. A name that no stream has is refused when the first episode is read.
         window: samples are windows around each tick; None: whole episodes.
         image_size: height and width to which the images of all cameras are resized, with the bits of an export that
             resizes them; None: they stay as they are.
@@ -84,8 +87,9 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         self.align = dict(align or {})
         known_names("align", list(self.align.values()), NAMES)
         self.window = window
-        self.image_resize = image_resize
+        (self.image_resize,) = known_names("image_resize", [image_resize], RESIZES)
         self.image_size = None if image_size is None else checked_size("image_size", image_size, image_resize)
+        self._align_is_known = False
         self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
         # The episodes of windows as read, and the last one as aligned: the next window is often in it.
         self._kept = KeptEpisodes()
@@ -160,6 +164,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         if (kept := self._kept.get(index)) is not None:
             return kept
         read = checked(self.source.read(index))
+        self._check_align(read)
         streams = self._selected(read)
         if self.image_size is not None:
             streams = with_image_size(streams, self.image_size, self.image_resize, read.source)
@@ -168,10 +173,22 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             self._kept.put(index, episode)
         return episode
 
+    def _check_align(self, episode: SourceEpisode) -> None:
+        """Refuse an alignment of a stream that neither this episode nor others have, of some of all parts."""
+        if self._align_is_known:
+            return
+        known = [*KINDS, *episode.streams]
+        others = np.unique(np.linspace(0, len(self.source) - 1, OTHER_EPISODES).astype(int)).tolist()
+        while others and not set(self.align) <= set(known):
+            with suppress(DatasetError):
+                known += [name for name in self.source.read(others.pop()).streams if name not in known]
+        known_names("align", self.align, known)
+        self._align_is_known = True
+
     def of_source(self, source: EpisodeSource, window: Window | None = None) -> TimelineDataset:
         """Return this dataset with other streams of the same episodes, and other windows if they are given."""
         made = copy(self)
-        made.source, made._kept, made._aligned = source, KeptEpisodes(), None
+        made.source, made._kept, made._aligned, made._align_is_known = source, KeptEpisodes(), None, False
         made.window = window or self.window
         return made
 

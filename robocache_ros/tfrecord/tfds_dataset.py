@@ -50,7 +50,7 @@ class TfdsDataset:
             self.splits = {split["name"]: self._split(split) for split in info["splits"]}
         except RoboCacheError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise RoboCacheError(
                 f"{printable(self.folder)}: dataset_info.json is malformed ({printable(error, 60)}); check the file"
             ) from None
@@ -84,6 +84,8 @@ class TfdsDataset:
 
     def _split(self, told: dict[str, Any]) -> TfdsSplit:
         lengths = tuple(int(length) for length in told.get("shardLengths", ()))
+        if min(lengths, default=0) < 0:
+            raise ValueError(f"a file of {min(lengths)} records")
         if len(lengths) > MAX_SHARDS:
             raise RoboCacheError(f"{printable(self.folder)}: more than {MAX_SHARDS:,} files; check dataset_info.json")
         template = told.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

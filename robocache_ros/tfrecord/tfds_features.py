@@ -144,7 +144,7 @@ def _walk(node: Any, path: str, outer: tuple[int, ...], depth: int = 0) -> Itera
             raise RoboCacheError(f"{where}: features of type {kind} are not read; leave the feature out")
     except RoboCacheError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RoboCacheError(f"{where}: malformed ({printable(error, 60)}); check features.json") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.datasets import DatasetError, Hdf5Trajectories, TimelineDataset
+from robocache_ros.datasets import DatasetError, Hdf5Trajectories, TimelineDataset, TimelineLoader, Window
 
 h5py = pytest.importorskip("h5py")
 
@@ -97,3 +97,16 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DatasetError, match="get the file again"):
         Hdf5Trajectories(path).read(2)
+
+
+def test_windows_of_an_empty_trajectory_are_refused_and_the_others_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "own.hdf5", "w") as file:
+        for name, steps in (("empty", 0), ("one", 3)):
+            file[f"{name}/state/values"] = np.zeros((steps, 2), np.float32)
+            file[f"{name}/state/stamps_ns"] = np.arange(steps) * 20_000_000
+    dataset = TimelineDataset(Hdf5Trajectories(tmp_path / "own.hdf5"), window=Window())
+
+    with pytest.raises(DatasetError, match="empty: 0 steps; leave the episode out"):
+        len(dataset)
+    loader = TimelineLoader(dataset, 3, on_error="skip")
+    assert [batch["index"].tolist() for batch in loader] == [[0, 1, 2]]

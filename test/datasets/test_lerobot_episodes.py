@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
+from robocache_ros.bench.hostile.datasets.small_datasets import write_lerobot
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, Window
+from robocache_ros.export.validate.validators import validate
 
 SO101 = "lerobot_v30_so101"
 
@@ -89,6 +92,46 @@ def test_version_2_1_has_a_file_per_episode(tmp_path: Path) -> None:
 
     assert [dataset[k]["proprio"][:, 0].tolist() for k in range(2)] == [[0, 1, 2, 3], [0]]
     assert dataset[1]["language"] == "push"
+
+
+@pytest.mark.parametrize("kind", ["lerobot", "lerobot21"])
+def test_some_episodes_are_chosen_by_their_numbers(kind: str, exported: Callable[[str], Path]) -> None:
+    whole = LeRobotTimelineDataset(exported("none") / kind)
+    chosen = LeRobotTimelineDataset(exported("none") / kind, episodes=[1])
+
+    assert (len(whole), len(chosen)) == (2, 1)
+    assert chosen[0]["tick_ns"].equal(whole[1]["tick_ns"])
+    assert chosen[0]["fused"].equal(whole[1]["fused"])
+
+
+@pytest.mark.parametrize(
+    ("episodes", "problem"),
+    [
+        ([2], "2 is not one of the 2 of this dataset"),
+        ([], "none, or one of them twice"),
+        ([0, 0], "none, or one of them twice"),
+    ],
+)
+def test_episodes_that_a_dataset_lacks_are_refused(episodes: list[int], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=f"episodes: {problem}"):
+        LeRobotTimelineDataset(write_v21(tmp_path / "d"), episodes=episodes)
+
+
+def test_images_in_several_row_groups_are_read_and_checked(tmp_path: Path) -> None:
+    for name, rows in (("whole", 1000), ("parts", 4)):  # repeated images are dictionaries, one in each row group
+        write_lerobot(tmp_path / name)
+        path = tmp_path / name / "data/chunk-000/file-000.parquet"
+        table = parquet.read_table(path)
+        repeated = table.take([0, 1, 1, 1, 4, 4, *range(6, 12)])
+        image = table.column_names.index("observation.images.front")
+        table = table.set_column(image, table.schema.field(image), repeated.column(image))
+        parquet.write_table(table, path, row_group_size=rows)
+    whole, parts = (LeRobotTimelineDataset(tmp_path / name) for name in ("whole", "parts"))
+
+    assert [parts[index]["vision"].equal(whole[index]["vision"]) for index in range(2)] == [True, True]
+    found = [[str(one) for one in validate(tmp_path / name, decode=True)[0].found] for name in ("whole", "parts")]
+    assert found[0] == found[1]
+    assert not any("image" in one for one in found[1])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

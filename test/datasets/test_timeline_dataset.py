@@ -10,13 +10,16 @@ from torch.utils.data import DataLoader
 
 from robocache_ros.datasets import (
     DatasetError,
+    LeRobotTimelineDataset,
     RTXDataset,
     SourceEpisode,
     Stream,
     TimelineDataset,
     WeightedMixture,
     Window,
+    open_dataset,
 )
+from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.errors import RoboCacheError
 from test.datasets.conftest import STEPS, episode, write_tfds
 
@@ -127,8 +130,29 @@ def test_wrong_arguments_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_an_unknown_alignment_is_refused() -> None:
-    with pytest.raises(RoboCacheError, match="align: cubic is not one of"):
+    with pytest.raises(RoboCacheError, match="align: 'cubic' is not one of"):
         TimelineDataset(Source(3), align={"proprio": "cubic"})
+
+
+def test_an_alignment_of_no_stream_is_refused(tmp_path: Path) -> None:
+    dataset = RTXDataset(write_tfds(tmp_path / "d", STEPS, [episode(3)]), align={"visions": "nearest"})
+
+    with pytest.raises(RoboCacheError, match=r"align: 'visions' is not one of vision, .*; did you mean 'vision'"):
+        dataset[0]
+
+
+def test_an_alignment_may_be_of_a_stream_of_another_episode() -> None:
+    force = Stream("force", np.arange(3) * 20_000_000, np.zeros((3, 1), np.float32), True)
+    both = ChainedEpisodes([Source(3), Source(3, force=force)])
+
+    assert TimelineDataset(both, align={"force": "nearest"})[0]["length"]
+
+
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match=r"options: 'image_sizes' is not one of .*; did you mean 'image_size'"):
+        LeRobotTimelineDataset("nowhere", image_sizes=(8, 8))
+    with pytest.raises(RoboCacheError, match=r"options of lerobot: 'camera' is not one of .*; did you mean 'cameras'"):
+        open_dataset("lerobot", "nowhere", camera=["front"])
 
 
 def test_images_are_not_blended(tmp_path: Path) -> None:

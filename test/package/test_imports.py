@@ -16,7 +16,10 @@ import robocache_ros
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("buffer_pool", "errors", "extras", "fork", "formats_by_name", "lazy_names", "resources", "text_file", "units"),
+    (
+        *("buffer_pool", "errors", "extras", "file_limits", "fork", "formats_by_name"),
+        *("lazy_names", "resources", "text_file", "units"),
+    ),
     ("alignments", "monitoring", "programs", "reductions", "remote", "tfrecord", "untrusted_files"),
     ("spec",),
     ("ops",),

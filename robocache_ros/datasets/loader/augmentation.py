@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robocache_ros.datasets.episode_source import known_names
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, philox
 from robocache_ros.errors import RoboCacheError
@@ -48,8 +49,9 @@ class Augmentation:
 
     def apply(self, batch: Batch, seed: int, epoch: int) -> None:
         """Change a batch in place."""
+        known_names("noise", self.noise, list(batch.tensors))
         for key, deviation in self.noise.items():
-            if deviation and key in batch.tensors:
+            if deviation:
                 self._add_noise(batch, key, deviation, seed, epoch)
         if self.dropout and "valid" in batch.tensors:
             self._drop_streams(batch, seed, epoch)
@@ -132,7 +134,7 @@ class Normalisation:
         for key, given in statistics.items():
             try:
                 mean, std = (np.asarray(given[name], np.float32) for name in ("mean", "std"))
-            except (KeyError, TypeError, ValueError) as error:
+            except (ArithmeticError, KeyError, TypeError, ValueError) as error:
                 raise RoboCacheError(f"statistics: {key}: {error}; give mean and std of each column") from None
             finite = np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
             if mean.shape != std.shape or not finite:
@@ -143,10 +145,11 @@ class Normalisation:
 
     def apply(self, batch: Batch) -> None:
         """Change a batch in place."""
+        known_names("statistics", self._statistics, list(batch.tensors))
         for key, (mean, std) in self._statistics.items():
-            values = batch.tensors.get(key)
-            if values is None or values.shape[-1:] != mean.shape[-1:]:
-                shape = None if values is None else tuple(values.shape)
+            values = batch.tensors[key]
+            if values.shape[-1:] != mean.shape[-1:]:
+                shape = tuple(values.shape)
                 raise RoboCacheError(f"statistics: {key}: {tuple(mean.shape)} for a batch of {shape}; check the keys")
             if mean.device != values.device:
                 mean, std = mean.to(values.device), std.to(values.device)

@@ -148,6 +148,12 @@ class TimelineLoader:
             f"host memory {now:.1f} MiB in {len(slots)} blocks of at most {self._bound / 2**20:g} MiB)"
         )
 
+    def __enter__(self) -> TimelineLoader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the batches of the next epoch, or over the rest of the one that was resumed."""
         check_ranks(self._order.world_size, self._ranks_given)
@@ -245,5 +251,8 @@ class TimelineLoader:
         return {"version": 1, **{name: getattr(order, name) for name in names}, "runs": order.mixing}
 
     def close(self) -> None:
-        """End the workers and free the memory. The loader is of no use afterwards."""
+        """End the workers and free the memory, as the end of `with TimelineLoader(...) as loader:` does.
+
+        The loader is of no use afterwards.
+        """
         self._close()

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.alignments import NAMES
+from robocache_ros.datasets.episode_source import ROLES, known_names
 from robocache_ros.datasets.mapping.resized_frames import RESIZES, checked_size
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import strict_yaml
 from robocache_ros.text_file import read_text
 
-ROLES = ("observation", "action", "reward")
 MAX_STREAMS, MAX_DIM, MAX_DATASETS = 1024, 4096, 10_000
-_STREAM_KEYS = {"dim", "role", "align", "image_size", "resize"}
-_ORIGIN_KEYS = {"from", "columns", "scale", "offset"}
+_STREAM_KEYS = ("dim", "role", "align", "image_size", "resize")
+_ORIGIN_KEYS = ("from", "columns", "scale", "offset")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
         except strict_yaml.YamlError as error:
             raise RoboCacheError(f"{where}: line {error.line}: {error}; correct it") from None
     told = _mapping("layout", given)
-    _known_keys("layout", told, {"streams", "datasets"})
+    known_names("layout", told, ("streams", "datasets"))
     streams = {str(name): _stream(str(name), about) for name, about in _mapping("streams", told.get("streams")).items()}
     datasets = _mapping("datasets", told.get("datasets"))
     if not 0 < len(streams) <= MAX_STREAMS or len(datasets) > MAX_DATASETS:
@@ -93,7 +93,7 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
 def _stream(name: str, about: Any) -> CommonStream:
     where = f"streams.{printable(name, 40)}"
     told = _mapping(where, about)
-    _known_keys(where, told, _STREAM_KEYS)
+    known_names(where, told, _STREAM_KEYS)
     dim, role, align = told.get("dim", 0), told.get("role", ROLES[0]), told.get("align", "")
     size, resize = told.get("image_size"), str(told.get("resize", RESIZES[0]))
     if (size is None) == (dim == 0) or not (isinstance(dim, int) and 0 <= dim <= MAX_DIM):
@@ -109,7 +109,7 @@ def _origin(where: str, stream: CommonStream | None, about: Any) -> Origin:
     if stream is None:
         raise RoboCacheError(f"{where}: not a stream of the layout; add it to streams, or leave it out")
     told = {"from": about} if isinstance(about, str) else _mapping(where, about)
-    _known_keys(where, told, _ORIGIN_KEYS)
+    known_names(where, told, _ORIGIN_KEYS)
     if not isinstance(told.get("from"), str):
         raise RoboCacheError(f"{where}.from: give the name of a stream of the dataset")
     if stream.image_size is not None:
@@ -140,10 +140,3 @@ def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise RoboCacheError(f"{where}: {printable(value, 40)} is not a mapping; see the example in the guide")
     return value
-
-
-def _known_keys(where: str, told: Mapping[Any, Any], known: set[str]) -> None:
-    if unknown := [key for key in told if key not in known]:
-        raise RoboCacheError(
-            f"{where}: unknown key {printable(unknown[0], 40)!r}; there are {', '.join(sorted(known))}"
-        )

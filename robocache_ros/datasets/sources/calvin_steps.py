@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_STEPS,
+    MAX_VECTOR_BYTES,
     DatasetError,
     SourceEpisode,
     Stream,
@@ -26,7 +27,8 @@ from robocache_ros.datasets.episode_source import (
     numbers,
 )
 from robocache_ros.datasets.sources.restricted_pickle import load_arrays
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.file_limits import IMAGE_RATIO, check_decoded
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.untrusted_files import file_below, folder_below, open_file
 
@@ -104,6 +106,8 @@ class CalvinSteps:
         for step in range(steps.first, steps.last + 1):
             for key, value in _read_step(self.folder, step, found).items():
                 found[key].append(value)
+                if value.nbytes * count > MAX_VECTOR_BYTES:
+                    raise DatasetError(f"{where}: {printable(key, 40)}: {value.nbytes:,} bytes a step; check the files")
         streams = {}
         for name, key, role in (("proprio", PROPRIO, "observation"), ("actions", self._actions, "action")):
             streams[name] = Stream(
@@ -136,7 +140,7 @@ class CalvinSteps:
         try:
             texts, names = list(told["language"]["ann"]), list(told["language"]["task"])
             ranges = _ranges(np.array(told["info"]["indx"], np.int64), path)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DatasetError(
                 f"{printable(path)}: not CALVIN's annotations ({printable(error, 60)}); get it again"
             ) from None
@@ -189,9 +193,10 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
     try:
         with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
             for key in keys:
-                nbytes = arrays.zip.getinfo(f"{key}.npy").file_size
-                if nbytes > MAX_STEP_BYTES:
-                    raise DatasetError(f"{printable(path)}: {printable(key, 40)}: {nbytes:,} bytes; check the file")
+                member, label = arrays.zip.getinfo(f"{key}.npy"), f"{printable(path)}: {printable(key, 40)}"
+                if member.file_size > MAX_STEP_BYTES:
+                    raise DatasetError(f"{label}: {member.file_size:,} bytes; check the file")
+                check_decoded(member.file_size, member.compress_size, label, IMAGE_RATIO)
             found = {key: arrays[key] for key in keys}
             if not all(isinstance(value, np.ndarray) for value in found.values()):
                 raise DatasetError(f"{printable(path)}: damaged (a header of an array); get the file again")
@@ -200,8 +205,8 @@ def _read_step(folder: Path, step: int, keys: Any) -> dict[str, NDArray[Any]]:
         raise DatasetError(
             f"{printable(path)}: {printable(error.args[0], 60)}; choose another camera or get the file again"
         ) from None
-    except DatasetError:
-        raise
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from None
     except Exception as error:  # damaged headers of arrays raise errors of any kind
         raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
 

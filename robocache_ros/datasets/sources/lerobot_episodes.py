@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from robocache_ros.datasets.sources.lerobot_layout import (
 )
 from robocache_ros.datasets.video.video_frames import VideoFrames
 from robocache_ros.errors import printable
+from robocache_ros.file_limits import values_of
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
@@ -57,12 +59,15 @@ class LeRobotEpisodes:
     Args:
         path: the folder with `meta/`.
         cameras: names of images, such as front of `observation.images.front`; None: all.
+        episodes: numbers of the episodes to read, in this order, each once; None: all.
 
     Errors:
-        DatasetError: a file is missing or damaged, or has no such camera.
+        DatasetError: a file is missing or damaged, or has no such camera or episode.
     """
 
-    def __init__(self, path: str | Path, *, cameras: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, *, cameras: Sequence[str] | None = None, episodes: Sequence[int] | None = None
+    ) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
         self._layout = read_layout(self.folder)
@@ -80,12 +85,18 @@ class LeRobotEpisodes:
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
-        if TICK in features and provenance.exists():
+        if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
             told, where = read_object(file_below(self.folder, "meta/robocache.json")), printable(provenance)
+            if lacking := [name for name in (VALID, AGE) if name not in features]:
+                raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
             self._export = export_columns(told, where)
             self._success = successes(told, len(self), where)
             kinds = {name: about.kind for name, about in self._export.streams.items()}
             self._arrays = stored_arrays(self.folder, told.get("arrays", {}), kinds, where)
+        if episodes is not None:
+            chosen = _chosen(episodes, [place.index for place in self._layout.episodes])
+            self._layout = replace(self._layout, episodes=[self._layout.episodes[row] for row in chosen])
+            self._success = [self._success[row] for row in chosen] if self._success else []
         vectors = [n for n, f in features.items() if n.startswith("observation.") and f.get("dtype") in _FLOATS]
         self._proprio = [STATE] if STATE in features else vectors
         windows = [name for name in vectors if name.startswith(WINDOW)] if self._export else []
@@ -123,10 +134,7 @@ class LeRobotEpisodes:
                 images[camera] = _image_files(path, name, first, place.length, where)
         depth = self._depth(place)
         if self._export:
-            arrays = {
-                name: stored.of_episode(place.index, place.length, where) for name, stored in self._arrays.items()
-            }
-            streams = self._exported(columns, images, {**arrays, **depth}, where)
+            streams = self._exported(columns, images, depth, place, where)
         else:
             streams = self._nominal(columns, images, where)
             for camera, values in depth.items():
@@ -152,7 +160,10 @@ class LeRobotEpisodes:
             return nominal_span(place.length, self._layout.fps)
         path = file_below(self.folder, place.rows)
         table, _ = _rows(path, self._columns, place.index, os.getpid())
-        ticks = _values(table.column(TICK), f"{printable(path)}: episode {place.index}: {TICK}").reshape(-1)
+        where = f"{printable(path)}: episode {place.index}: {TICK}"
+        ticks = _values(table.column(TICK), where).reshape(-1)
+        if ticks.dtype.kind not in "iu":
+            raise DatasetError(f"{where}: {ticks.dtype}, not int64; export it again")
         return int(ticks[0]), int(ticks[-1])
 
     def _compare(self, path: DatasetFile) -> None:
@@ -163,9 +174,11 @@ class LeRobotEpisodes:
             warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
 
     def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:
-        task = int(columns["task_index"].reshape(-1)[0])
+        (task,) = columns["task_index"].reshape(-1)[:1].tolist()
         if task not in self._layout.tasks:
-            raise DatasetError(f"{where}: task {task} is not in the list of tasks; get the folder meta again")
+            raise DatasetError(
+                f"{where}: task {printable(task, 20)} is not in the list of tasks; get the folder meta again"
+            )
         return self._layout.tasks[task]
 
     def _nominal(self, columns: dict[str, NDArray[Any]], images: dict[str, Values], where: str) -> dict[str, Stream]:
@@ -182,12 +195,23 @@ class LeRobotEpisodes:
         return streams
 
     def _exported(
-        self, columns: dict[str, NDArray[Any]], images: dict[str, Values], arrays: dict[str, Values], where: str
+        self,
+        columns: dict[str, NDArray[Any]],
+        images: dict[str, Values],
+        depth: dict[str, Values],
+        place: EpisodePlace,
+        where: str,
     ) -> dict[str, Stream]:
         about = self._export
         assert about is not None
         ticks = columns[TICK].reshape(-1)
-        marks = read_marks(about, columns[VALID], columns[AGE], where)
+        # Arrow stores rows of one column, those of a single stream, as plain numbers.
+        valid, age_ns = (columns[name].reshape(len(ticks), -1) for name in (VALID, AGE))
+        marks = read_marks(about, valid, age_ns, where)
+        arrays = {
+            name: stored.of_episode(place.index, marks.valid[:, about.names.index(name)], where)
+            for name, stored in self._arrays.items()
+        }
         found: dict[str, Any] = dict(images)
         for name, role in ((STATE, "observation"), (ACTION, "action")):
             if name in columns:
@@ -195,7 +219,18 @@ class LeRobotEpisodes:
         for name, values in columns.items():
             if name.startswith(WINDOW):
                 found[name.removeprefix(WINDOW)] = numbers(values, f"{where}: {name}")
-        return about.episode_streams(ticks, marks, found, arrays, columns.get(REWARD))
+        return about.episode_streams(ticks, marks, found, {**arrays, **depth}, columns.get(REWARD), where)
+
+
+def _chosen(episodes: Sequence[int], numbers: list[int]) -> list[int]:
+    """Return the rows of episodes in a list of their numbers."""
+    rows = {number: row for row, number in enumerate(numbers)}
+    if unknown := [episode for episode in episodes if episode not in rows]:
+        one = printable(unknown[0], 20)
+        raise DatasetError(f"episodes: {one} is not one of the {len(rows):,} of this dataset; give its numbers")
+    if not 0 < len(episodes) == len(set(episodes)):
+        raise DatasetError("episodes: none, or one of them twice; give each number once, or None for all")
+    return [rows[episode] for episode in episodes]
 
 
 def _camera(name: str) -> str:
@@ -205,8 +240,6 @@ def _camera(name: str) -> str:
 @lru_cache(maxsize=OPEN_TABLES)
 def _table(path: DatasetFile, columns: tuple[str, ...], process: int) -> tuple[Any, NDArray[np.int64]]:
     table = read_parquet(path, list(columns))
-    if missing := [name for name in columns if name not in table.column_names]:
-        raise DatasetError(f"{printable(path)}: has no column {printable(missing[0], 40)}; get the file again")
     return table, _values(table.column("episode_index"), f"{printable(path)}: episode_index").reshape(-1)
 
 
@@ -229,6 +262,8 @@ def _values(column: Any, where: str) -> NDArray[Any]:
             raise DatasetError(f"{where}: its rows are not of one length; get the file again")
         shape.append(len(inner) // count if count else 0)
         column = inner
+    if hasattr(column, "dictionary"):
+        raise DatasetError(f"{where}: texts, not numbers; get the file again")
     if column.null_count:
         raise DatasetError(
             f"{where}: {column.null_count:,} values are missing; repair the file or leave the episode out"
@@ -239,10 +274,10 @@ def _values(column: Any, where: str) -> NDArray[Any]:
 
 def _image_files(path: DatasetFile, name: str, first: int, count: int, where: str) -> list[bytes]:
     """Return the files of jpeg or png in a column of structs with the field bytes."""
-    column = read_parquet(path, [name]).column(name).slice(first, count).combine_chunks()
-    if not hasattr(column, "field"):
+    column = read_parquet(path, [name], rows=(first, first + count)).column(name)
+    if not hasattr(column.type, "get_field_index") or column.type.get_field_index("bytes") < 0:
         raise DatasetError(f"{where}: {printable(name, 40)} is not a column of images; get the file again")
-    files: list[Any] = column.field("bytes").to_pylist()
+    files = [data for chunk in column.chunks for data in values_of(chunk.field("bytes"))]
     if None in files:
         raise DatasetError(f"{where}: {printable(name, 40)}: image {files.index(None)} is missing; repair the file")
     return files

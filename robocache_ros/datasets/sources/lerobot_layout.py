@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
 from robocache_ros.datasets.files.dataset_files import read_object, read_objects
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.file_limits import read_table, task_texts, values_of
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")
 MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
+BATCH_ROWS = 1 << 14  # of the table of episodes, that are Python objects at once
 
 
 @dataclass(frozen=True)
@@ -70,35 +73,45 @@ def read_layout(folder: Path) -> LeRobotLayout:
         read = _episodes_v3 if version == "v3.0" else _episodes_v2
         episodes = read(folder, info, videos)
         tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the folder meta again") from None
+    listed = info.get("total_episodes", len(episodes))
+    if isinstance(listed, int) and len(episodes) < listed:
+        raise DatasetError(f"{where}: meta has {len(episodes):,} of {listed:,} episodes; get the folder meta again")
     if len(episodes) > MAX_EPISODES:
         raise DatasetError(f"{where}: {len(episodes):,} episodes; at most {MAX_EPISODES:,} are read")
     return LeRobotLayout(fps, features, episodes, tasks)
 
 
-def read_parquet(
-    path: DatasetFile, columns: list[str] | None = None, filters: list[tuple[str, str, Any]] | None = None
-) -> Any:
-    """Return a table of a parquet file, of rows that match filters of pyarrow.
+def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: Any) -> Any:
+    """Return a table of a parquet file; see `file_limits.read_table`, which has more arguments.
 
     Errors:
-        DatasetError: the file is missing or damaged.
+        DatasetError: the file is missing or damaged, or claims more than it can hold.
     """
-    arrow, parquet = need("pyarrow", "datasets"), need("pyarrow.parquet", "datasets")
-    try:
-        return parquet.read_table(path, columns=columns, filters=filters, partitioning=None)
-    except (OSError, arrow.ArrowException) as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
+    with parquet_errors(path):
+        return read_table(path, printable(path), columns, **chosen)
 
 
 def column_names(path: DatasetFile) -> list[str]:
-    """Return the names of the columns of a parquet file that was read before."""
-    names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
+    """Return the names of the columns of a parquet file."""
+    with parquet_errors(path):
+        names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
     return names
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a parquet file into those of datasets."""
+    try:
+        yield
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from None
+    except (OSError, need("pyarrow", "datasets").ArrowException) as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
+        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
 
 
 def column_labels(about: Mapping[str, Any], width: int) -> tuple[str, ...]:
@@ -130,9 +143,14 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
     places = ["chunk_index", "file_index"]
     columns = ["episode_index", "length", *(f"data/{place}" for place in places)]
     columns += [f"videos/{name}/{part}" for name in videos for part in (*places, "from_timestamp")]
-    found = []
+    found: list[EpisodePlace] = []
     for path in paths:
-        for row in read_parquet(path, columns).to_pylist():
+        table = read_parquet(path, columns, distinct=True)
+        if other := [field.name for field in table.schema if not _is_number(field.type)]:
+            raise DatasetError(f"{printable(path)}: {printable(other[0], 40)} is not a number; get the file again")
+        if len(found) + len(table) > MAX_EPISODES:
+            raise DatasetError(f"{printable(folder)}: more than {MAX_EPISODES:,} episodes; split the dataset")
+        for row in (row for batch in table.to_batches(max_chunksize=BATCH_ROWS) for row in batch.to_pylist()):
             data = {place: row[f"data/{place}"] for place in places}
             files = {
                 name: (
@@ -146,11 +164,18 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
     return sorted(found, key=lambda place: place.index)
 
 
+def _is_number(kind: Any) -> bool:
+    types = need("pyarrow.types", "datasets")
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
 def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> list[EpisodePlace]:
-    found = []
+    found, chunk = [], int(info.get("chunks_size", 1000))
+    if chunk < 1:
+        raise ValueError(f"chunks_size is {chunk}")
     for row in read_objects(file_below(folder, "meta/episodes.jsonl")):
         index = int(row["episode_index"])
-        values = {"episode_index": index, "episode_chunk": index // int(info.get("chunks_size", 1000))}
+        values = {"episode_index": index, "episode_chunk": index // chunk}
         files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
         found.append(EpisodePlace(index, int(row["length"]), filled(info["data_path"], **values), files))
     return sorted(found, key=lambda place: place.index)
@@ -163,8 +188,13 @@ def _seconds(value: Any) -> float:
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
-    rows = read_parquet(file_below(folder, "meta/tasks.parquet")).to_pylist()
-    return {int(row["task_index"]): str(row["task" if "task" in row else "__index_level_0__"]) for row in rows}
+    path = file_below(folder, "meta/tasks.parquet")
+    names = column_names(path)
+    text = "task" if "task" in names else "__index_level_0__"
+    table = read_parquet(path, ["task_index", text], distinct=True)
+    with parquet_errors(path):
+        tasks = task_texts(table[text], printable(path))
+    return dict(zip(map(int, values_of(table["task_index"])), tasks, strict=True))
 
 
 def _tasks_v2(folder: Path) -> dict[int, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource
+from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, known_names
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats_by_name import FormatsByName
 
@@ -44,11 +45,15 @@ def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
 
     Errors:
         DatasetError: there is no such format, or the package that has it cannot be imported.
+        RoboCacheError: the format has no such option.
     """
     try:
         opens = _BY_NAME.load(name)
     except RoboCacheError as error:
         raise DatasetError(str(error)) from error
+    parameters = signature(opens).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        known_names(f"options of {name}", options, [each.name for each in parameters if each.kind is each.KEYWORD_ONLY])
     source: EpisodeSource = opens(path, **options)
     if not all(hasattr(source, method) for method in ("__len__", "read", "span_ns")):
         raise DatasetError(f"format: {name} returns {type(source).__name__}, not an EpisodeSource; reinstall it")

@@ -196,7 +196,7 @@ class RldsEpisodes:
                 arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
             elif path in self._paths.vision:
                 found[name] = values[path]
-        return columns.episode_streams(ticks, marks, found, arrays, values.get("steps/reward"))
+        return columns.episode_streams(ticks, marks, found, arrays, values.get("steps/reward"), where)
 
 
 def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:

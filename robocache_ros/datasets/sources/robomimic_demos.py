@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
+    MAX_STEPS,
     MAX_VECTOR_BYTES,
     DatasetError,
     SourceEpisode,
     Stream,
     check_image_bytes,
+    known_names,
     nominal_span,
     nominal_stamps,
     numbers,
@@ -26,7 +28,8 @@ from robocache_ros.datasets.episode_source import (
 from robocache_ros.datasets.files.dataset_files import parse_object
 from robocache_ros.datasets.sources.exports.array_rows import ArrayRows
 from robocache_ros.datasets.sources.exports.export_columns import ExportColumns, export_columns, read_marks
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.remote.any_path import as_path
 from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, given_file, open_hdf5
@@ -81,7 +84,7 @@ class RobomimicDemos:
             self._export: ExportColumns | None = None
             if "robocache/provenance" in file:
                 where = f"{printable(self.path)}: provenance"
-                self._export = export_columns(parse_object(file["robocache/provenance"][()], where), where)
+                self._export = export_columns(parse_object(_all(file["robocache/provenance"], where), where), where)
         except DAMAGE as error:
             raise _refusal(self.path, "", error) from None
 
@@ -119,6 +122,8 @@ class RobomimicDemos:
 
     def _nominal(self, demo: Any, where: str) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
+        if not 0 < len(demo["actions"]) <= MAX_STEPS:
+            raise DatasetError(f"{where}: {len(demo['actions']):,} steps; 1 to {MAX_STEPS:,} are read")
         stamps = nominal_stamps(len(demo["actions"]), self._rate_hz)
         for key, stored in self._observations(demo, where):
             if stored.ndim == 4:
@@ -136,8 +141,9 @@ class RobomimicDemos:
     def _exported(self, demo: Any, where: str) -> dict[str, Stream]:
         columns = self._export
         assert columns is not None
-        ticks: NDArray[np.int64] = demo["robocache/tick_ns"][()]
-        marks = read_marks(columns, demo["robocache/valid"][()], demo["robocache/age_ns"][()], where)
+        known_names("obs_keys", self._keys or (), columns.names)
+        ticks, valid, age_ns = (_all(demo[f"robocache/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
+        marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for name, about in columns.streams.items():
@@ -153,7 +159,7 @@ class RobomimicDemos:
                 arrays[name] = ArrayRows(len(stored), partial(_array, self.path, stored.name), f"{where}: {name}")
             elif self._images:
                 found[name] = _Frames(self.path, stored.name, len(stored))
-        return columns.episode_streams(ticks, marks, found, arrays, demo["rewards"][()])
+        return columns.episode_streams(ticks, marks, found, arrays, _all(demo["rewards"], where), where)
 
     def _observations(self, demo: Any, where: str) -> list[tuple[str, Any]]:
         obs = demo["obs"]
@@ -182,8 +188,9 @@ class _Frames:
     def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         first, last = int(rows[0]), int(rows[-1])
         try:
-            stored = _file(self.path, os.getpid())[self.name]
-            check_image_bytes(last + 1 - first, stored.shape[1:], printable(self.path))
+            stored, where = _file(self.path, os.getpid())[self.name], printable(self.path)
+            check_image_bytes(last + 1 - first, stored.shape[1:], where)
+            check_hdf5(stored, f"{where}: {printable(self.name, 60)}", last + 1 - first)
             read: NDArray[np.uint8] = stored[first : last + 1]
         except DAMAGE as error:
             raise _refusal(self.path, self.name, error) from None
@@ -191,14 +198,25 @@ class _Frames:
 
 
 def _array(path: DatasetFile, name: str, row: int) -> NDArray[Any]:
-    array: NDArray[Any] = _file(path, os.getpid())[name][row]
+    stored = _file(path, os.getpid())[name]
+    check_hdf5(stored, f"{printable(path)}: {printable(name, 60)}", 1)
+    array: NDArray[Any] = stored[row]
     return array
 
 
-def _numbers(stored: Any, where: str) -> NDArray[np.float32]:
+def _all(stored: Any, where: str) -> Any:
+    """Return all values of a dataset of HDF5."""
+    where = f"{where}: {printable(stored.name.rpartition('/')[2], 40)}"
     if stored.nbytes > MAX_VECTOR_BYTES:
         raise DatasetError(f"{where}: {stored.nbytes:,} bytes; at most {MAX_VECTOR_BYTES:,} are read; check the file")
-    return numbers(stored[()], where)
+    check_hdf5(stored, where)
+    return stored[()]
+
+
+def _numbers(stored: Any, where: str) -> NDArray[np.float32]:
+    if stored.dtype.hasobject:
+        raise DatasetError(f"{where}: texts, not numbers; leave it out of obs_keys")
+    return numbers(_all(stored, where.rpartition(": ")[0]), where)
 
 
 def _is_image(stored: Any) -> bool:
@@ -217,7 +235,7 @@ def _demos(file: Any, mask: str | None) -> list[str]:
     if mask is None:
         names = [name for name in data if name.startswith("demo_")]
     elif f"mask/{mask}" in file:
-        names = [bytes(name).decode() for name in file[f"mask/{mask}"][()]]
+        names = _mask(file[f"mask/{mask}"], len(data), f"{printable(file.filename)}: mask/{printable(mask, 40)}")
     else:
         known = ", ".join(file["mask"]) if "mask" in file else "none"
         raise DatasetError(
@@ -228,8 +246,16 @@ def _demos(file: Any, mask: str | None) -> list[str]:
     return sorted(names, key=lambda name: (int(name[5:]) if name[5:].isdecimal() else 0, name))
 
 
+def _mask(stored: Any, demos: int, where: str) -> list[str]:
+    """Return the names in a filter key, at most one for each demonstration."""
+    if len(stored) > demos:
+        raise DatasetError(f"{where}: {len(stored):,} names for {demos:,} demonstrations; check the file")
+    check_hdf5(stored, where)
+    return [bytes(stored[row]).decode() for row in range(len(stored))]
+
+
 def _refusal(path: Path, record: str, error: Exception) -> DatasetError:
-    if isinstance(error, DatasetError):
-        return error
+    if isinstance(error, RoboCacheError):
+        return DatasetError(str(error))
     where = f"{printable(path)}: {printable(record, 40)}" if record else printable(path)
     return DatasetError(f"{where}: damaged, or not robomimic's ({printable(error, 60)}); get the file again")

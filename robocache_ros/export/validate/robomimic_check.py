@@ -15,6 +15,7 @@ from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings
 from robocache_ros.extras import need
+from robocache_ros.file_limits import check_hdf5
 from robocache_ros.untrusted_files import Hdf5Group, file_below, given_file, open_file, open_hdf5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -52,6 +53,8 @@ class RobomimicCheck:
             if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
             _check_members(file)
+            if (provenance := file.get("robocache/provenance")) is not None:
+                check_hdf5(provenance, "robocache/provenance")
             demos = self._demos(findings, file["data"])
             own = _own_data(findings, h5py, file)
             for name in demos:
@@ -93,6 +96,7 @@ class RobomimicCheck:
                 image = array.ndim == 4
                 if image and not findings.decode:
                     continue
+                check_hdf5(array, f"{where}/{path}")
                 if array.nbytes > ARRAY_BYTES:
                     self._check_large(findings, f"{where}/{path}", array)
                     continue
@@ -106,7 +110,9 @@ class RobomimicCheck:
                 if path == "robocache/tick_ns" and "rate_hz" in data.attrs:
                     check_ticks(findings, f"{where}/{path}", values.reshape(-1), int(data.attrs["rate_hz"]))
                 if path.startswith("next_obs/") and path.removeprefix("next_") in demo:
-                    self._check_next(findings, f"{where}/{path}", values, demo[path.removeprefix("next_")])
+                    obs = demo[path.removeprefix("next_")]
+                    check_hdf5(obs, f"{where}/{path}")
+                    self._check_next(findings, f"{where}/{path}", values, obs)
 
     def _check_next(self, findings: Findings, where: str, values: NDArray[Any], obs: Any) -> None:
         """Compare next_obs with obs of the next row."""
@@ -162,9 +168,11 @@ class RobomimicCheck:
             return
         named: dict[str, set[str]] = {}
         for name in masks:
-            named[name] = {
-                value.decode("utf-8", "replace") for value in np.asarray(masks[name][()]).astype("S").tolist()
-            }
+            stored = masks[name]
+            if not findings.check(len(stored) <= len(demos), f"mask/{name}", f"{len(stored):,} names; fewer exist"):
+                continue
+            check_hdf5(stored, f"mask/{name}")
+            named[name] = {bytes(stored[row]).decode("utf-8", "replace") for row in range(len(stored))}
             unknown = named[name] - set(demos)
             findings.check(
                 not unknown, f"mask/{name}", f"names {printable(min(unknown, default=''), 30)}, which is missing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 import zlib
 from pathlib import Path
@@ -17,6 +18,7 @@ from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.extras import need
+from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.untrusted_files import read_bytes
 
 FOLDER = "replay_buffer.zarr"
@@ -168,14 +170,15 @@ class _Array:
             self._codec = (raw.get("compressor") or {}).get("id")
             self._filters = raw.get("filters") or []
             self._separator = str(raw.get("dimension_separator", "."))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise RoboCacheError(f"{name}/.zarray: is not of Zarr format 2 ({printable(error, 60)})") from None
         counts = [-(-side // max(chunk, 1)) for side, chunk in zip(self.shape, self._chunks, strict=False)]
         usable = len(self.shape) == len(self._chunks) > 0 and min(self._chunks) > 0 and self._dtype.kind in "biuf"
+        usable = usable and self._separator in (".", "/")
         if not usable or math.prod(counts) > MAX_CHUNKS or self._chunk_bytes > CHUNK_BYTES:
             raise RoboCacheError(f"{name}/.zarray: its shape, chunks or dtype cannot be read")
         self._counts = counts
-        self._last: tuple[int, NDArray[Any]] | None = None  # number and values of the last chunk
+        self._last: tuple[int, NDArray[Any], int] | None = None  # number, values and stored bytes of the last chunk
 
     @property
     def _chunk_bytes(self) -> int:
@@ -187,31 +190,40 @@ class _Array:
         Args:
             absent: rows whose chunk may be missing, in an array with one row per chunk.
         """
-        missing = damaged = 0
-        for index in itertools.product(*map(range, self._counts)):
+        damaged = 0
+        found = dict.fromkeys(absent if self._chunks[0] == 1 else (), 0)
+        names = (path.relative_to(self._path).as_posix() for path in self._path.rglob("*") if path.is_file())
+        chunks = sorted(index for index in map(self._index, names) if index is not None)
+        for index in chunks:
+            if index[0] in found:
+                found[index[0]] += 1
             path = self._path / self._separator.join(map(str, index))
-            if not path.is_file():
-                missing += self._chunks[0] > 1 or index[0] not in absent
-                continue
             try:
                 chunk = self._chunk(path)
             except ValueError as error:
                 damaged += 1
-                self._findings.add(f"{self._name}/{path.name}", str(error))
+                where = f"{self._name}/{path.name}"
+                self._findings.add(where, str(error).removeprefix(f"{where}: "))
                 continue
             if chunk is not None:
                 check_finite(self._findings, f"{self._name}/{path.name}", chunk)
                 self._findings.counted["chunks"] += 1
-        extra = [file.name for file in self._path.iterdir() if not self._is_chunk(file)]
+        files = (file for file in self._path.iterdir() if file.is_file() and not file.name.startswith("."))
+        extra = [file.name for file in files if self._index(file.name) is None]
         self._findings.check(not extra, self._name, f"{extra[:1]} is not a chunk of its {list(self.shape)} values")
-        text = f"{missing} chunks are missing: readers take zeros for them"
+        missing = math.prod(self._counts) - len(chunks)
+        missing -= sum(math.prod(self._counts[1:]) - count for row, count in found.items() if row < self._counts[0])
+        text = f"{missing:,} chunks are missing: readers take zeros for them"
         return self._findings.check(missing == 0, self._name, text) and damaged == 0
 
-    def _is_chunk(self, file: Path) -> bool:
-        index = file.name.split(self._separator)
-        known = len(index) == len(self._counts) and all(part.isdigit() for part in index)
-        inside = known and all(int(k) < count for k, count in zip(index, self._counts, strict=True))
-        return inside or file.name.startswith(".") or file.is_dir()
+    def _index(self, name: str) -> tuple[int, ...] | None:
+        """Return the place of the chunk of a file in the folder; None if it is not a chunk."""
+        parts = name.split(self._separator)
+        if len(parts) != len(self._counts) or not all(part.isdecimal() and part.isascii() for part in parts):
+            return None
+        index = tuple(map(int, parts))
+        named = self._separator.join(map(str, index)) == name
+        return index if named and all(map(operator.lt, index, self._counts)) else None
 
     def repeated(self, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Return in which rows of [start, stop) the chunk is that of the row before; None if chunks have more rows."""
@@ -241,7 +253,7 @@ class _Array:
         """
         size = self._chunks[0]
         numbers = range(start // size, -(-stop // size))
-        chunks = [self._rows_of_chunk(number) for number in numbers]
+        chunks = [self._rows_of_chunk(number)[0] for number in numbers]
         if not chunks:
             return np.zeros((0, *self.shape[1:]), self._dtype)
         return np.concatenate(chunks)[start - numbers[0] * size : stop - numbers[0] * size]
@@ -252,21 +264,29 @@ class _Array:
         Errors:
             RoboCacheError: a chunk is missing, or cannot be decoded.
         """
-        parts = [self._rows_of_chunk(number) for number in range(self._counts[0])]
+        parts: list[NDArray[Any]] = []
+        stored = 0
+        for number in range(self._counts[0]):
+            chunk, size = self._rows_of_chunk(number)
+            parts.append(chunk)
+            stored += size
+            check_decoded(len(parts) * self._chunk_bytes, stored, self._name)
         return np.concatenate(parts)[: self.shape[0]] if parts else np.zeros(self.shape, self._dtype)
 
-    def _rows_of_chunk(self, number: int) -> NDArray[Any]:
+    def _rows_of_chunk(self, number: int) -> tuple[NDArray[Any], int]:
+        """Return a chunk, and the size of its file."""
         if self._last is not None and self._last[0] == number:
-            return self._last[1]
+            return self._last[1:]
         path = self._path / self._separator.join([str(number)] + ["0"] * (len(self.shape) - 1))
         try:
             chunk = self._chunk(path) if path.is_file() else None
         except ValueError as error:
-            raise RoboCacheError(f"{self._name}/{path.name}: {error}") from None
+            where = f"{self._name}/{path.name}"
+            raise RoboCacheError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
         if chunk is None:
             raise RoboCacheError(f"{self._name}/{path.name}: is missing, or has a compression that is not known")
-        self._last = number, chunk
-        return chunk
+        self._last = number, chunk, path.stat().st_size
+        return self._last[1:]
 
     def _chunk(self, path: Path) -> NDArray[Any] | None:
         """Return a chunk; None if its compression is not known. ValueError: it is damaged."""
@@ -274,6 +294,8 @@ class _Array:
             self._findings.skip(f"values with the compression {printable(self._codec, 30)}")
             return None
         data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
+        ratio = IMAGE_RATIO if len(self.shape) > 2 else RATIO
+        check_decoded(self._chunk_bytes, len(data), f"{self._name}/{path.name}", ratio)
         if self._codec == "zstd":
             pyarrow = need("pyarrow", "export")
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import TimelineDataset, open_dataset
+from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.job import export
+from robocache_ros.export.validate.validators import validate
 from robocache_ros.spec import FusionSpec
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
@@ -98,3 +102,15 @@ def test_spans_are_those_of_the_episodes(name: str, exported: Callable[[str], Pa
     source = opened(name, exported("none")).source
 
     assert [source.span_ns(k) for k in range(2)] == [source.read(k).span_ns() for k in range(2)]
+
+
+@pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
+def test_an_export_of_one_stream_is_loaded(name: str, bag: Path, spec: FusionSpec, tmp_path: Path) -> None:
+    only = replace(spec, streams=tuple(s for s in spec.streams if s.name == "gripper"), actions="none")
+    export([bag], only, tmp_path / "out", ExportOptions((name,)))
+
+    sample = open_dataset(name, tmp_path / "out")[0]
+
+    assert sample["valid"].shape == (len(sample["tick_ns"]), 1)
+    assert sample["valid"].any()
+    assert [str(one) for one in validate(tmp_path / "out")[0].found] == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from counting_episodes import Counting, order_of, same
 
-from robocache_ros.datasets import TimelineLoader
+from robocache_ros.datasets import Augmentation, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
 
@@ -27,6 +28,26 @@ def test_a_batch_has_the_values_of_its_samples_and_marks_the_padding(counting: C
         assert np.array_equal(batch["vision"][row, : row + 1], item["vision"])
         assert not batch["proprio"][row, row + 1 :].any()
         assert not batch["valid"][row, row + 1 :].any()
+
+
+def test_the_end_of_a_with_statement_ends_the_workers(counting: Counting) -> None:
+    with TimelineLoader(counting, 4, workers=1) as loader:
+        assert len(list(loader)) == len(loader)
+        assert loader.worker_pids
+
+    assert loader.worker_pids == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("noise", {"augmentation": Augmentation(noise={"propio": 0.1})}),
+        ("statistics", {"statistics": {"propio": {"mean": [0.0] * 3, "std": [1.0] * 3}}}),
+    ],
+)
+def test_a_key_that_batches_lack_is_refused(name: str, options: dict[str, Any], counting: Counting) -> None:
+    with pytest.raises(RoboCacheError, match=f"{name}: 'propio' is not one of .*; did you mean 'proprio'"):
+        next(iter(TimelineLoader(counting, 4, **options)))
 
 
 def test_concatenated_samples_have_offsets_and_no_padding(counting: Counting) -> None:

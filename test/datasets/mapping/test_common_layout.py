@@ -118,6 +118,18 @@ def test_absent_columns_are_not_normalised(mixture: WeightedMixture) -> None:
     assert batch["proprio"][~named][:, :, 2].min() >= (14 - 5) / 2
 
 
+def test_the_image_size_of_the_layout_replaces_that_of_a_dataset(tmp_path: Path) -> None:
+    write_calvin(tmp_path / "training")
+    layout = {"streams": {"primary": {"image_size": [6, 8]}}, "datasets": {"calvin": {"primary": "vision/static"}}}
+    own, stored = (
+        WeightedMixture({"calvin": CALVINDataset(tmp_path / "training", image_size=size)}, {"calvin": 1}, layout=layout)
+        for size in ((16, 16), None)
+    )
+
+    assert own[0]["vision"].shape[-3:] == (6, 8, 3)
+    assert torch.equal(own[0]["vision"], stored[0]["vision"])
+
+
 def test_a_dataset_that_the_layout_lacks_is_refused() -> None:
     dataset = TimelineDataset(NamedColumns())
     layout = {"streams": {"a": {"dim": 1}}, "datasets": {"named": {}}}
@@ -150,7 +162,10 @@ def test_columns_that_a_dataset_lacks_are_named(origin: dict[str, Any], problem:
         ({"streams": {}}, "datasets: None is not a mapping"),
         ({"streams": {}, "datasets": {}}, "layout: 0 streams"),
         ({"streams": {"a": {}}, "datasets": {}}, r"streams\.a: give either dim, from 1 to 4096, or image_size"),
-        ({"streams": {"a": {"dim": 1, "kind": 1}}, "datasets": {}}, r"streams\.a: unknown key 'kind'; there are align"),
+        (
+            {"streams": {"a": {"dims": 1}}, "datasets": {}},
+            r"streams\.a: 'dims' is not one of dim.*; did you mean 'dim'",
+        ),
         (
             {"streams": {"a": {"dim": 1, "role": "x"}}, "datasets": {}},
             r"streams\.a\.role: 'x' is not one of observation",

@@ -145,6 +145,7 @@ def _write_v3(folder: Path, tables: list[Any], media: str) -> None:
     rows = []
     for episode in range(EPISODES):
         row = {"episode_index": episode, "length": STEPS, "data/chunk_index": 0, "data/file_index": 0}
+        row |= {"dataset_from_index": episode * STEPS, "dataset_to_index": (episode + 1) * STEPS}
         if media == "video":
             name = "videos/observation.images.front"
             row |= {f"{name}/chunk_index": 0, f"{name}/file_index": 0}

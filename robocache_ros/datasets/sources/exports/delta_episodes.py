@@ -67,18 +67,27 @@ class DeltaEpisodes:
                     column = table[name].combine_chunks()
                     (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
             rewards = table[REWARD].combine_chunks()
-        except (KeyError, TypeError, ValueError, AttributeError, need("pyarrow", "datasets").ArrowException) as error:
+        except (
+            ArithmeticError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            need("pyarrow", "datasets").ArrowException,
+        ) as error:
             if isinstance(error, DatasetError):
                 raise
             raise DatasetError(f"{where}: malformed ({printable(error, 60)}); export it again") from None
         known = None if rewards.null_count else rewards.to_numpy()
         marks = read_marks(self._columns, valid, age_ns, where)
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, known)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, known, where)
         return SourceEpisode(streams, episode.task, self.name, where, episode.success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
         episode: EpisodeRow = self._episodes[index]
+        if not all(isinstance(stamp, int) for stamp in (episode.start_ns, episode.stop_ns)):
+            raise DatasetError(f"{printable(self.folder)}: episode {episode.number}: has no ticks; leave it out")
         return episode.start_ns, episode.stop_ns
 
     def _by_stream(self, column: Any) -> NDArray[Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,11 @@ from robocache_ros.datasets.episode_source import MAX_EPISODES, DatasetError
 from robocache_ros.datasets.sources.lerobot_layout import read_parquet
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
+from robocache_ros.export.formats.delta.new_episodes import EPISODES
 from robocache_ros.export.formats.delta.tick_columns import ARRAY, LAYOUT
 from robocache_ros.export.formats.delta.transaction_log import check_log, reached
 from robocache_ros.extras import need
+from robocache_ros.file_limits import values_of
 from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
 
 OPEN_FILES, OPEN_GROUPS = 64, 4
@@ -40,11 +41,15 @@ class EpisodeRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TickFile:
-    """A file of the table of ticks, and the episodes in it."""
+    """A file of the table of ticks, and the first and the last episode in it; None: the log does not state them."""
 
     path: str
-    first: int
-    last: int
+    first: int | None
+    last: int | None
+
+    def may_have(self, episode: int) -> bool:
+        """Whether an episode can be in the file."""
+        return self.first is None or self.last is None or self.first <= episode <= self.last
 
 
 @dataclass(frozen=True)
@@ -82,24 +87,34 @@ def read_tables(folder: Path, version: int | None) -> DeltaTables:
         episodes = deltalake.DeltaTable(place.uri("episodes"), version=version, storage_options=place.storage)
         # After that of episodes: it has all ticks of these.
         ticks = deltalake.DeltaTable(place.uri("ticks"), storage_options=place.storage)
-        for name, table in (("episodes", episodes), ("ticks", ticks)):
-            for path in need("pyarrow", "datasets").table(table.get_add_actions(flatten=True))["path"].to_pylist():
-                path_below(folder, path)  # deltalake would read any file, also of other machines
-                if name == "episodes":
-                    file_below(folder, f"{name}/{unquote(path)}")
-        rows = episodes.to_pyarrow_table(columns=["episode", *EpisodeRow._fields[1:]]).to_pylist()
-        actions = need("pyarrow", "datasets").table(ticks.get_add_actions(flatten=True)).to_pylist()
+        of_episodes, actions = (
+            need("pyarrow", "datasets").table(table.get_add_actions(flatten=True)).to_pylist()
+            for table in (episodes, ticks)
+        )
+        for file in (*of_episodes, *actions):
+            path_below(folder, file["path"])
         fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
-    if len(rows) > MAX_EPISODES:
-        raise DatasetError(f"{where}: {len(rows):,} episodes; at most {MAX_EPISODES:,} are read")
     try:
-        found = [EpisodeRow(row.pop("episode"), **row) for row in rows]
-        files = [TickFile(file["path"], file["min.episode"], file["max.episode"]) for file in actions]
+        paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
+        found = [row for path in paths for row in _episode_rows(path)]
+        if len(found) > MAX_EPISODES:
+            raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
+        files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
         layout = json.loads(fields["tick_ns"][LAYOUT])
         arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DatasetError):
+            raise
         raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
     return DeltaTables(sorted(found), files, layout, arrays)
+
+
+def _episode_rows(path: DatasetFile) -> list[EpisodeRow]:
+    table = read_parquet(path, ["episode", *EpisodeRow._fields[1:]], distinct=True)
+    rows = [EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
+    if odd := [row for row in rows if not (isinstance(row.number, int) and isinstance(row.length, int))]:
+        raise ValueError(f"episode {odd[0].number} of {odd[0].length} ticks")
+    return rows
 
 
 def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
@@ -109,9 +124,8 @@ def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: s
         DatasetError: a file is missing or damaged, or rows are missing.
     """
     arrow = need("pyarrow", "datasets")
-    chosen = [("episode", "=", episode.number)]
-    paths = [file.path for file in files if file.first <= episode.number <= file.last]
-    parts = [read_parquet(file_below(folder, f"ticks/{path}"), filters=chosen) for path in paths]
+    paths = [file.path for file in files if file.may_have(episode.number)]
+    parts = [read_parquet(file_below(folder, f"ticks/{path}"), equal=("episode", episode.number)) for path in paths]
     if not parts:
         raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
     table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
@@ -143,8 +157,8 @@ def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=OPEN_GROUPS)
 def _group(path: DatasetFile, group: int, process: int) -> Any:
-    with need("pyarrow.parquet", "datasets").ParquetFile(path) as file:
-        return file.read_row_group(group, ["data"])
+    starts = _group_starts(path, process)
+    return read_parquet(path, ["data"], rows=(int(starts[group]), int(starts[group + 1])))
 
 
 @contextmanager
@@ -156,6 +170,7 @@ def _errors(folder: Path) -> Iterator[None]:
     except DatasetError:
         raise
     except (RoboCacheError, need("pyarrow", "datasets").ArrowException) as error:
-        raise DatasetError(
-            f"{printable(folder, 60)}: no Delta Lake dataset is read ({printable(error, 80)}); check it"
-        ) from None
+        where, reason = printable(folder, 60), str(error)
+        if isinstance(error, RoboCacheError):  # whose parts before and after the reason are those of this one
+            reason = reason.removeprefix(f"{where}: ").rpartition("; ")[0]
+        raise DatasetError(f"{where}: no Delta Lake dataset is read ({printable(reason, 80)}); check it") from None

@@ -67,7 +67,8 @@ class ExportColumns:
         marks: Marks,
         found: Mapping[str, Values],
         arrays: Mapping[str, Values],
-        rewards: NDArray[Any] | None = None,
+        rewards: NDArray[Any] | None,
+        where: str,
     ) -> dict[str, Stream]:
         """Return the streams of an episode with their measured stamps. At the export's rate, its ticks are reproduced.
 
@@ -77,7 +78,13 @@ class ExportColumns:
             found: vectors, (T, D) float32, and images of 8 bits, by the stream's name.
             arrays: depth images and voxels.
             rewards: (T,) float32: the stream of role reward, or what the export computed without one; None: not stored.
+            where: file and record, for errors.
+
+        Errors:
+            DatasetError: the ticks are not whole numbers.
         """
+        if ticks.ndim != 1 or ticks.dtype.kind not in "iu":
+            raise DatasetError(f"{where}: its ticks are {ticks.dtype} {ticks.shape}, not (T,) int64; export it again")
         folders = {name: f"{'voxels' if self.streams[name].kind == 'cloud' else 'depth'}/" for name in arrays}
         folders |= {name: "vision/" for name in found if self.streams[name].kind == "image"}
         given = {**found, **arrays}
@@ -123,6 +130,8 @@ def read_marks(columns: ExportColumns, valid: NDArray[Any], age_ns: NDArray[Any]
         DatasetError: their shape is not (T, N).
     """
     count = len(columns.streams)
+    if {valid.dtype.kind, age_ns.dtype.kind} - set("biu"):
+        raise DatasetError(f"{where}: valid or age_ns are not whole numbers; export the dataset again")
     if valid.shape != age_ns.shape or valid.ndim != 2 or valid.shape[1] != count:
         raise DatasetError(f"{where}: valid and age_ns are not of {count} streams; export the dataset again")
     return Marks(valid.astype(np.uint8), age_ns.astype(np.int64))
@@ -142,7 +151,7 @@ def successes(provenance: Mapping[str, Any], episodes: int, where: str) -> list[
         ]
         if len(found) != episodes or not all(one is None or isinstance(one, bool) for one in found):
             raise ValueError(f"{len(found)} episodes, not {episodes}")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, IndexError) as error:
         raise DatasetError(
             f"{where}: not the provenance of this dataset ({printable(error, 60)}); export it again"
         ) from None
@@ -177,7 +186,7 @@ def export_columns(provenance: Mapping[str, Any], where: str) -> ExportColumns:
         rate_hz = int(layout["rate_hz"])
         if not (0 < rate_hz <= 1000 and len(streams) <= MAX_STREAMS):
             raise ValueError(f"{rate_hz} Hz, {len(streams)} streams")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(
             f"{where}: not the provenance of an export ({printable(error, 60)}); export it again"
         ) from None

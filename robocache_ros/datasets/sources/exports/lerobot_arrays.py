@@ -38,12 +38,11 @@ class StoredArrays:
     is_sparse: bool
     kind: str  # image or cloud
 
-    def of_episode(self, episode: int, count: int, where: str) -> ArrayRows:
-        """Return the arrays of an episode of `count` rows."""
-        return ArrayRows(count, partial(self._read, episode), f"{where}: {self.name}")
+    def of_episode(self, episode: int, valid: NDArray[np.uint8], where: str) -> ArrayRows:
+        """Return the arrays of an episode; `valid` is 0 in the rows that have none."""
+        return ArrayRows(len(valid), partial(self._read, episode, valid), f"{where}: {self.name}")
 
-    def _read(self, episode: int, row: int) -> NDArray[Any]:
-        """Return the array of a row; zeros where there is none."""
+    def _read(self, episode: int, valid: NDArray[np.uint8], row: int) -> NDArray[Any]:
         for path in _files(self.root, self.name, os.getpid()):
             index = _index(path, os.getpid())
             of_episode = index.episodes == episode
@@ -52,6 +51,9 @@ class StoredArrays:
                 group = int(np.searchsorted(index.groups, found[0], "right")) - 1
                 table = _group(path, group, self.is_sparse, os.getpid())
                 return channels_last(self._array(table, int(found[0] - index.groups[group])), self.kind)
+        if valid[row]:
+            folder = printable(self.root / "arrays" / self.name)
+            raise DatasetError(f"{folder}: no file has row {row} of episode {episode}; get its files again")
         empty = np.zeros(self.shape, "u1" if self.dtype == "bits" else self.dtype)
         return channels_last(empty, self.kind)
 
@@ -83,7 +85,7 @@ def stored_arrays(
                 raise ValueError(f"{name}: {shape} {dtype}")
             is_sparse = about.get("layout") == "sparse"
             found[name] = StoredArrays(folder, name, shape, dtype, is_sparse, kinds[name])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{where}: arrays are malformed ({printable(error, 60)}); export it again") from None
     return found
 
@@ -147,5 +149,6 @@ def _index(path: DatasetFile, process: int) -> _Index:
 
 @lru_cache(maxsize=OPEN_GROUPS)
 def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
-    file = need("pyarrow.parquet", "datasets").ParquetFile(path)
-    return file.read_row_group(group, ["coords", "values"] if is_sparse else ["data"])
+    starts = _index(path, process).groups
+    stop = int(starts[group + 1]) if group + 1 < len(starts) else len(_index(path, process).episodes)
+    return read_parquet(path, ["coords", "values"] if is_sparse else ["data"], rows=(int(starts[group]), stop))

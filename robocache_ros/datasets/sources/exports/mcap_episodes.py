@@ -66,11 +66,13 @@ class McapEpisodes:
         self._columns = export_columns(provenance, where)
         try:
             self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
+            self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
         except (KeyError, TypeError, RoboCacheError) as error:
-            raise DatasetError(f"{where}: has no spec ({printable(error, 60)}); export the dataset again") from None
-        self._count = sum(1 for _ in self.folder.glob("episode_*/episode_*.mcap"))
+            raise DatasetError(
+                f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again"
+            ) from None
         if not 0 < self._count <= MAX_EPISODES:
-            raise DatasetError(f"{printable(self.folder)}: {self._count:,} recordings; 1 to {MAX_EPISODES:,} are read")
+            raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -112,7 +114,7 @@ class McapEpisodes:
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
                 )
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
         return SourceEpisode(streams, task, self.name, where)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -189,7 +191,7 @@ def _reading(path: DatasetFile) -> Iterator[McapFile]:
     except DatasetError:
         raise
     except Exception as error:  # damaged messages raise errors of any kind
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 80)})"
+        reason = f"damaged ({printable(error, 80)})" if path.exists() else "not there"
         raise DatasetError(f"{where}: {reason}; get the file again") from None
 
 

@@ -67,6 +67,8 @@ class ReplayBufferEpisodes:
         for name in {*MARKS, *self._arrays}:
             if name not in self._arrays or self._arrays[name].count != total:
                 raise DatasetError(f"{where}: data/{printable(name, 40)} does not have {total:,} rows; export it again")
+            if name in MARKS and self._arrays[name].dtype.kind not in "iu":
+                raise DatasetError(f"{where}: data/{name} is {self._arrays[name].dtype}, not integers; export it again")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -82,6 +84,7 @@ class ReplayBufferEpisodes:
         ticks, valid, age_ns = (
             self._rows(f"robocache.{n}", start, stop, where) for n in ("tick_ns", "valid", "age_ns")
         )
+        marks = read_marks(self._columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for name, about in self._columns.streams.items():
@@ -92,14 +95,14 @@ class ReplayBufferEpisodes:
                 found[name] = numbers(self._rows(name, start, stop, where), f"{where}: {name}")
             else:
                 is_image = about.kind == "image" and stored.dtype == np.uint8 and stored.shape[-1:] == (3,)
-                rows = ArrayRows(stop - start, partial(_row, stored, start), f"{where}: {name}")
+                absent = marks.valid[:, self._columns.names.index(name)] == 0
+                rows = ArrayRows(stop - start, partial(_row, stored, start, absent), f"{where}: {name}")
                 (found if is_image else arrays)[name] = rows
         if ACTION in self._arrays:
             table = numbers(self._rows(ACTION, start, stop, where), f"{where}: {ACTION}")
             found.update(self._columns.split(table, ACTION, f"{where}: {ACTION}"))
         rewards = self._rows(REWARD, start, stop, where) if REWARD in self._arrays else None
-        marks = read_marks(self._columns, valid, age_ns, where)
-        streams = self._columns.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards)
+        streams = self._columns.episode_streams(ticks.astype(np.int64), marks, found, arrays, rewards, where)
         return SourceEpisode(streams, self._tasks[index], self.name, where, self._success[index])
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -132,6 +135,5 @@ def _all(root: Path, name: str) -> NDArray[np.int64]:
     return stored.read(0, stored.count).astype(np.int64)
 
 
-def _row(stored: ZarrRows, start: int, row: int) -> NDArray[Any]:
-    array: NDArray[Any] = stored.read(start + row, start + row + 1)[0]
-    return array
+def _row(stored: ZarrRows, start: int, absent: NDArray[np.bool_], row: int) -> NDArray[Any]:
+    return stored.row(start + row, absent=bool(absent[row]))

@@ -51,11 +51,13 @@ class WebDatasetEpisodes:
         self._columns = export_columns(read_object(file_below(self.folder, "robocache.json")), where)
         try:
             shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
+            if min((count for _, count in shards), default=0) < 0:
+                raise ValueError("a shard of less than 0 episodes")
             self._episodes = [
                 (int(told["samples"]), str(told["task"]), None if told["success"] is None else bool(told["success"]))
                 for told in index["episodes"]
             ]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"{where}: malformed ({printable(error, 60)}); get the file again") from None
         self._shards, self._ends = [name for name, _ in shards], list(accumulate(count for _, count in shards))
         count = len(self._episodes)
@@ -80,11 +82,11 @@ class WebDatasetEpisodes:
             rewards = np.array([float(meta["reward"]) for meta in metas], np.float32)
             names = self._columns.names
             valid, age_ns = (np.array([[m[key][name] for name in names] for m in metas]) for key in ("valid", "age_ns"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
         marks = read_marks(self._columns, valid, age_ns, where)
         found, arrays = self._values(path, keys, where)
-        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
         return SourceEpisode(streams, task, self.name, where, success)
 
     def span_ns(self, index: int) -> tuple[int, int]:
@@ -93,7 +95,7 @@ class WebDatasetEpisodes:
         metas = [parse_object(data, f"{where}: meta.json") for data in _members(path, [keys[0], keys[-1]], "meta.json")]
         try:
             return int(metas[0]["tick_ns"]), int(metas[1]["tick_ns"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{where}: meta.json: malformed ({printable(error, 60)}); export it again") from None
 
     def _place(self, index: int) -> tuple[DatasetFile, list[str], str]:

@@ -25,13 +25,16 @@ from robocache_ros.datasets.episode_source import (
     MAX_EPISODES,
     MAX_IMAGE_BYTES,
     MAX_VECTOR_BYTES,
+    ROLES,
     DatasetError,
     SourceEpisode,
     Stream,
+    known_names,
     numbers,
 )
-from robocache_ros.errors import printable
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.file_limits import check_hdf5
 from robocache_ros.fork import cached_until_fork
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import (
@@ -84,6 +87,7 @@ class Hdf5Trajectories:
     """
 
     def __init__(self, path: str | Path, *, group: str = "", roles: Mapping[str, str] | None = None) -> None:
+        known_names("roles", (roles or {}).values(), ROLES)
         self.path, self._roles = given_file(path), {"actions": "action", "rewards": "reward", **(roles or {})}
         self.name, self._where = self.path.stem, printable(self.path)
         file, where = _file(self.path, os.getpid()), self._where
@@ -95,8 +99,10 @@ class Hdf5Trajectories:
             size = self.path.stat().st_size
             self._trajectories = [_trajectory(root, group, name, size, where) for name in names]
             arrays = (array for each in self._trajectories for stream in each.streams for array in stream[2:])
+            streams = {stream.name for each in self._trajectories for stream in each.streams}
+            known_names("roles", roles or (), sorted(streams))
             self._maps = any(array.offset >= 0 for array in arrays)
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
 
     @property
@@ -121,7 +127,7 @@ class Hdf5Trajectories:
                     continue
                 values = numbers(values, f"{where}: {stream_label}")
                 streams[name] = Stream(name, stamps, values, True, self._roles.get(name, "observation"))
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(where, error) from None
         return SourceEpisode(streams, task, self.name, where)
 
@@ -131,7 +137,9 @@ class Hdf5Trajectories:
         try:
             file = self._mapped_file()
             stamps = [self._stamps(stored.stamps, file) for stored in trajectory.streams]
-        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            if not all(map(len, stamps)):
+                raise DatasetError(f"{self._where}: {trajectory.label}: 0 steps; leave the episode out")
+        except (ArithmeticError, LookupError, ValueError, TypeError, OSError, RuntimeError) as error:
             raise _refusal(f"{self._where}: {trajectory.label}", error) from None
         return min(int(each[0]) for each in stamps), max(int(each[-1]) for each in stamps)
 
@@ -197,8 +205,11 @@ def _stored(h5py: Any, group: Any, path: bytes, name: bytes, size: int, where: s
     nbytes = math.prod(found.shape) * array.dtype.itemsize
     if nbytes > limit:
         raise DatasetError(f"{where}: {nbytes:,} bytes; at most {limit:,} are read; split the trajectory")
+    check_hdf5(h5py.Dataset(array), where)
+    if array.dtype.hasobject:
+        raise DatasetError(f"{where}: {name.decode()} has texts, not numbers; convert them")
     offset, form = array.get_offset(), array.get_create_plist()  # no offset unless it is one piece, in this file
-    if offset is None or form.get_nfilters() or array.dtype.hasobject:
+    if offset is None or form.get_nfilters():
         return found
     if offset + nbytes > size:
         raise DatasetError(f"{where}: ends after the file; get the file again")
@@ -218,6 +229,6 @@ def _mapped(path: DatasetFile, process: int) -> mmap.mmap:
 
 
 def _refusal(where: str, error: Exception) -> DatasetError:
-    if isinstance(error, DatasetError):
-        return error
+    if isinstance(error, RoboCacheError):
+        return DatasetError(str(error))
     return DatasetError(f"{where}: damaged ({printable(error, 60)}); get the file again")

@@ -147,7 +147,8 @@ def reached(uri: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
     except but:
         raise
     except (need("deltalake", "fleet").exceptions.DeltaError, OSError) as error:
-        reason = printable(" ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split()), 80)
+        text = re.split(r"\n\s*(?:stack backtrace:|\d+: )", str(error))[0]  # the rest is of the library's own code
+        reason = printable(" ".join(re.sub(r"\x1b\[\d*m", "", text).split()), 80)
         raise RoboCacheError(f"{printable(uri, 60)}: {reason}; check the table and the access to it") from error
 
 

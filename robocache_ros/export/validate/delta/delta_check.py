@@ -26,6 +26,7 @@ from robocache_ros.export.validate.delta.tick_row_checks import TickRowChecks
 from robocache_ros.export.validate.exported_rows import ExportedRows
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.extras import need
+from robocache_ros.file_limits import open_table, read_table, values_of
 from robocache_ros.untrusted_files import DatasetFile, path_below
 
 _BY_CONTENTS = re.compile(r"part-([0-9a-f]{32})\.parquet")  # compaction gives other names
@@ -56,10 +57,9 @@ class DeltaCheck:
         listed: list[dict[str, Any]] = []
         for name in files[EPISODES]:
             with findings.reading(name, *_errors(), KeyError):
-                read = need("pyarrow.parquet", "export").read_table(
-                    file_in(findings.dataset, name), columns=list(_EPISODE), partitioning=None
-                )
-                listed += [{**row, "file": name} for row in read.to_pylist()]
+                read = read_table(file_in(findings.dataset, name), name, _EPISODE, distinct=True)
+                values = zip(*map(values_of, read.columns), strict=True)
+                listed += [dict(zip(_EPISODE, row, strict=True), file=name) for row in values]
         appends = _Appends(findings)
         rows.exported = {row["episode"]: found for row in listed if (found := appends.of(row)) is not None}
         for name in files[TICKS]:
@@ -86,6 +86,8 @@ def _files(findings: Findings, name: str, table: Any) -> list[str]:
             file = file_in(findings.dataset, path)
             size = file.stat().st_size
             findings.check(size == told["size_bytes"], path, f"{size} bytes; the log states {told['size_bytes']}")
+            stated = all(told.get(f"{each}.episode") is not None for each in ("min", "max"))
+            findings.check(stated, path, "the log does not state which episodes are in it")
             named = _BY_CONTENTS.fullmatch(file.name)
             if named:
                 changed = not sha256(file).startswith(named[1])
@@ -167,7 +169,7 @@ def _by_episode(path: DatasetFile) -> Iterator[tuple[int, Any]]:
     arrow = need("pyarrow", "export")
 
     def parts() -> Iterator[tuple[int, Any]]:
-        with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+        with open_table(path, path.name) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
                 numbers = table["episode"].to_numpy()

@@ -12,6 +12,7 @@ from robocache_ros.export.validate.array_values import check_finite, check_ticks
 from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings, file_in
 from robocache_ros.extras import need
+from robocache_ros.file_limits import open_table
 from robocache_ros.untrusted_files import DatasetFile, open_container
 
 STATES = 3  # 0 none, 1 aligned, 2 held
@@ -160,7 +161,7 @@ class TickRowChecks:
         shared = [gap for gap in gaps if gap[1] != gap[0]]
         self._findings.check(not shared, name, text)
         if name in self._stamps:
-            with need("pyarrow.parquet", "export").ParquetFile(file_in(self._findings.dataset, name)) as file:
+            with open_table(file_in(self._findings.dataset, name), name) as file:
                 if "stamp_ns" not in file.schema_arrow.names:
                     return
                 stored = file.read(columns=["stamp_ns"])["stamp_ns"].to_numpy()
@@ -205,7 +206,7 @@ class TickRowChecks:
 
     def _rows(self, name: str, path: DatasetFile) -> int:
         """Return the number of rows of a file of images or arrays; decode the images if asked for."""
-        with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+        with open_table(path, name) as file:
             for group in range(file.num_row_groups if self._findings.decode and "/images/" in name else 0):
                 for data in file.read_row_group(group, ["data"])["data"]:
                     image_size(data.as_py(), decode=True)

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from robocache_ros.errors import printable
 from robocache_ros.export.validate.column_statistics import check_image_statistics, compare
 from robocache_ros.export.validate.findings import Findings, file_in, read_lines
 from robocache_ros.export.validate.lerobot.episode_rows import EpisodeRows
@@ -22,6 +23,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
 from robocache_ros.export.validate.lerobot.own_columns import STAMP, check_arrays, check_norm_stats
 from robocache_ros.export.validate.video_files import Span, check_video
 from robocache_ros.extras import need
+from robocache_ros.file_limits import read_table
 
 TASKS, EPISODES, EPISODES_STATS = "meta/tasks.jsonl", "meta/episodes.jsonl", "meta/episodes_stats.jsonl"
 
@@ -43,6 +45,9 @@ class LeRobotV21Check:
         """
         info = read_info(findings.dataset)
         check_standard_features(findings, info)
+        size = info.raw.get("chunks_size", 1000)
+        text = f"chunks_size is {printable(size, 20)}; it must be a positive integer"
+        findings.check(isinstance(size, int) and size > 0, INFO, text)
         version = info.raw["codebase_version"]
         findings.check(
             version == "v2.1", INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
@@ -111,7 +116,7 @@ class LeRobotV21Check:
             name = info.path("data_path", episode_chunk=chunk, episode_index=episode)
             listed.add(name)
             with findings.reading(name, pyarrow.ArrowException, ValueError):
-                table = need("pyarrow.parquet", "export").read_table(file_in(findings.dataset, name), partitioning=None)
+                table = read_table(file_in(findings.dataset, name), name)
                 for extra in sorted(set(table.column_names) - set(info.features)):
                     findings.add(name, f"column {extra} is not a feature of {INFO}")
                 first = rows.rows

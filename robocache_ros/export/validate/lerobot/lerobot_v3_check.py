@@ -24,6 +24,7 @@ from robocache_ros.export.validate.lerobot.info_file import (
 from robocache_ros.export.validate.lerobot.own_columns import STAMP, check_arrays, check_norm_stats
 from robocache_ros.export.validate.video_files import TOLERANCE_S, Span, check_video
 from robocache_ros.extras import need
+from robocache_ros.file_limits import open_table, read_table, task_texts, values_of
 from robocache_ros.untrusted_files import DatasetFile
 
 TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
@@ -67,7 +68,7 @@ class LeRobotV3Check:
         """Return the tasks by their index."""
         table = None
         with findings.reading(TASKS, *_parquet_errors()):
-            table = need("pyarrow.parquet", "export").read_table(file_in(findings.dataset, TASKS))
+            table = read_table(file_in(findings.dataset, TASKS), TASKS, distinct=True)
         if table is None or "task_index" not in table.column_names:
             findings.check(table is None, TASKS, "has no column task_index")
             return []
@@ -75,7 +76,7 @@ class LeRobotV3Check:
         if text is None:
             findings.add(TASKS, "has no index of tasks")
             return []
-        rows = sorted(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
+        rows = sorted(zip(values_of(table["task_index"]), task_texts(table[text], TASKS), strict=True))
         findings.check([index for index, _ in rows] == list(range(len(rows))), TASKS, "task_index is not 0, 1, 2, …")
         findings.check(len({task for _, task in rows}) == len(rows), TASKS, "a task has two indices")
         info.check_total(findings, "total_tasks", len(rows))
@@ -84,24 +85,22 @@ class LeRobotV3Check:
     def _episodes(self, findings: Findings, info: Info, tasks: list[str]) -> list[Episode]:
         """Return the episodes in order, without those that are not usable."""
         read: list[Episode] = []
-        parquet = need("pyarrow.parquet", "export")
         for name in files_in(findings.dataset, EPISODES):
-            with (
-                findings.reading(name, *_parquet_errors()),
-                parquet.ParquetFile(file_in(findings.dataset, name)) as file,
-            ):
-                columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
-                groups = [k for k in range(file.num_row_groups) for _ in range(file.metadata.row_group(k).num_rows)]
-                found = file.read(columns=columns).to_pylist()
-                first = {group: groups.index(group) for group in set(groups)}
+            with findings.reading(name, *_parquet_errors()):
+                path = file_in(findings.dataset, name)
+                with open_table(path, name) as file:
+                    columns = [column for column in file.schema_arrow.names if not column.startswith("stats/")]
+                    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                places = [(group, row) for group, size in enumerate(sizes) for row in range(size)]
+                rows = zip(*map(values_of, read_table(path, name, columns, distinct=True).columns), strict=True)
                 read += [
-                    {**row, "file": name, "group": group, "row": number - first[group]}
-                    for number, (row, group) in enumerate(zip(found, groups, strict=True))
+                    dict(zip(columns, row, strict=True), file=name, group=group, row=number)
+                    for row, (group, number) in zip(rows, places, strict=True)
                 ]
         if not read:
             findings.add(EPISODES, "there are no episodes")
         episodes = []
-        row = 0
+        known, row = set(tasks), 0
         for number, episode in enumerate(read):
             where = f"{episode['file']}, episode {number}"
             if any(not isinstance(episode.get(key), int) for key in PLACE):
@@ -114,7 +113,7 @@ class LeRobotV3Check:
                 span == wanted, where, f"rows {span[0]} to {span[1]}; they must be {wanted[0]} to {wanted[1]}"
             )
             findings.check(episode["length"] > 0, where, "has no rows")
-            unknown = [task for task in episode.get("tasks") or () if task not in tasks]
+            unknown = [task for task in episode.get("tasks") or () if task not in known]
             findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS}")
             row += episode["length"]
             episodes.append(episode)
@@ -230,7 +229,7 @@ class _EpisodeStatistics:
         """Return the statistics in the table by feature and name; read a row group at a time."""
         place = episode["file"], episode["group"]
         if self._read[0] != place:
-            with need("pyarrow.parquet", "export").ParquetFile(file_in(self._findings.dataset, place[0])) as file:
+            with open_table(file_in(self._findings.dataset, place[0]), place[0]) as file:
                 columns = [column for column in file.schema_arrow.names if column.startswith("stats/")]
                 table = file.read_row_group(place[1], columns=columns) if columns else None
             self._read = place, table.to_pylist() if table is not None else []
@@ -254,7 +253,7 @@ def _check_file(
 ) -> None:
     """Check the rows of a data file, in which its episodes are contiguous and in order."""
     pyarrow = need("pyarrow", "export")
-    with need("pyarrow.parquet", "export").ParquetFile(path) as file:
+    with open_table(path, name) as file:
         known = set(file.schema_arrow.names)
         for extra in sorted(known - set(info.features)):
             findings.add(name, f"column {extra} is not a feature of {INFO}")

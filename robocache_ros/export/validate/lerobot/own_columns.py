@@ -13,6 +13,7 @@ from robocache_ros.export.validate.exported_rows import ExportedRows, TickRows
 from robocache_ros.export.validate.findings import Findings, file_in, read_json
 from robocache_ros.export.validate.lerobot.info_file import INFO, OWN, Info
 from robocache_ros.extras import need
+from robocache_ros.file_limits import open_table
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 TICK, STAMP, VALID, AGE = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns"
@@ -72,6 +73,12 @@ class OwnColumns:
 
     def check(self, where: str, values: dict[str, NDArray[Any]], episode: int) -> dict[str, NDArray[Any]]:
         """Check the columns of an episode; return by feature its values with NaN where they are missing."""
+        if TICK in values and (VALID not in values or values[VALID].ndim != 2):
+            self._findings.add(where, f"has no {VALID} of (rows, streams): it cannot be loaded")
+            return {}
+        if TICK in values and (AGE not in values or values[AGE].shape != values[VALID].shape):
+            self._findings.add(where, f"{AGE} does not have the shape of {VALID}: it cannot be loaded")
+            return {}
         missing = {}
         for key, mask in ((WINDOW + key.removeprefix(MASK), mask) for key, mask in values.items() if MASK in key):
             if key in values and values[key].shape[:2] == mask.shape:
@@ -206,7 +213,7 @@ def _check_array_files(
     last = 0
     for path in sorted((findings.dataset / "arrays" / stream).glob("*/*.parquet")):
         name = path.relative_to(findings.dataset).as_posix()
-        with need("pyarrow.parquet", "export").ParquetFile(file_in(findings.dataset, name)) as file:
+        with open_table(file_in(findings.dataset, name), name) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
                 of_row = (table[key].to_pylist() for key in ("episode_index", "frame_from", "frame_to", "stamp_ns"))
