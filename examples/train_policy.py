@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import Window
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.checkpoints import checkpoint_in, read_checkpoint, resume, save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy, parameters
@@ -77,8 +77,19 @@ def parsed(given: list[str] | None = None) -> tuple[argparse.Namespace, dict[str
     """Read the command line; return the arguments, and those of the run that is resumed, if one is."""
     parser = arguments()
     args = parser.parse_args(given)
-    earlier = read_checkpoint(checkpoint_in(args.out, resumed=True)).arguments if args.resume else {}
-    parser.set_defaults(**{name: value for name, value in earlier.items() if name in vars(args)})
+    if not args.resume:
+        return args, {}
+    checkpoint = checkpoint_in(args.out, resumed=True)
+    earlier = read_checkpoint(checkpoint).arguments
+    for action in parser._actions:  # argparse does not check a default
+        if action.dest not in earlier or action.dest not in stored(args):
+            continue
+        value, default = earlier[action.dest], action.default
+        kind = type(value) is type(default) or (default is None and isinstance(value, str | None))
+        if not kind or (action.choices is not None and value not in action.choices):
+            text = f"{printable(checkpoint, 60)}: argument {action.dest} is {printable(value, 30)}"
+            raise RoboCacheError(f"{text}; give another checkpoint")
+        parser.set_defaults(**{action.dest: value})
     return parser.parse_args(given), earlier
 
 

@@ -16,6 +16,7 @@ from robocache_ros.datasets import (
     open_dataset,
 )
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.training.policies.policy_config import check_size, check_sizes
 
 # Files by which a format is known.
 SIGNS = {
@@ -35,6 +36,7 @@ WITHOUT = {
     "--action next-observation",
 }
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
+LARGEST_FLOAT, SMALLEST_STD = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
 Statistics = dict[str, dict[str, list[float]]]
 
 
@@ -56,10 +58,37 @@ class DataInfo:
     statistics: Statistics
     rate_hz: int
 
+    def __post_init__(self) -> None:
+        check_sizes("data: streams", self.streams)
+        check_sizes("data: cameras", self.cameras)
+        check_size("data: actions", self.actions)
+        check_size("data: rate_hz", self.rate_hz)
+        columns = {"proprio": self.proprio, "actions": self.actions}
+        if not isinstance(self.statistics, dict) or set(self.statistics) != set(columns):
+            raise RoboCacheError("data: statistics are not those of proprio and actions; give both")
+        for key, count in columns.items():
+            _check_scale(f"data: statistics of {key}", self.statistics[key], count)
+
     @property
     def proprio(self) -> int:
         """Columns of `proprio`."""
         return sum(self.streams.values())
+
+
+def _check_scale(where: str, scale: object, columns: int) -> None:
+    """Refuse what is not the mean and std of some columns, as float32 has them."""
+    if not isinstance(scale, dict) or set(scale) != {"mean", "std"}:
+        raise RoboCacheError(f"{where} are not mean and std; give both")
+    for name, values in scale.items():
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+            raise RoboCacheError(f"{where}: {name} is not a list of numbers; give one")
+        if len(values) != columns:
+            raise RoboCacheError(f"{where}: {name} of {len(values)} columns, not {columns}; give one for each")
+        least = SMALLEST_STD if name == "std" else -LARGEST_FLOAT
+        wrong = next((i for i, value in enumerate(values) if not least <= value <= LARGEST_FLOAT), None)
+        if wrong is not None:
+            value = printable(values[wrong], 30)
+            raise RoboCacheError(f"{where}: {name} of column {wrong} is {value}; look for wrong values in the data")
 
 
 def open_for_training(

@@ -83,3 +83,35 @@ def test_images_are_converted_as_in_training() -> None:
     assert policy.act(torch.zeros(1, 2, 3), images={"vision": images}).shape == (1, 4, 2)
     with pytest.raises(RoboCacheError, match=r"^images: no vision; "):
         policy.act(torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_observation_that_is_not_finite_is_refused(policy: TrainedPolicy, value: float) -> None:
+    proprio = torch.zeros(1, 2, 3)
+    proprio[0, 1, 2] = value
+
+    with pytest.raises(RoboCacheError, match=r"^proprio: a value is infinite or not a number; stop"):
+        policy.act(proprio)
+
+    assert policy.act(proprio, torch.tensor([[[1, 1], [1, 0]]])).isfinite().all()  # where nothing was measured
+
+
+def test_actions_that_are_not_finite_are_not_returned(policy: TrainedPolicy) -> None:
+    policy.policy.head.bias.data[0] = torch.nan
+
+    with pytest.raises(RoboCacheError, match=r"^actions: a value is infinite or not a number; stop"):
+        policy.act(torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (1, 1, 3), (2, 3)])
+def test_an_observation_of_another_shape_is_not_broadcast(policy: TrainedPolicy, shape: tuple[int, ...]) -> None:
+    with pytest.raises(RoboCacheError, match=r"^proprio: has shape .*; give \(\d, 2, 3\), as in training$"):
+        policy.act(torch.zeros(shape))
+
+
+def test_a_policy_of_other_columns_than_its_data_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match=r"^policy: 3 columns of proprio, the data has 1; "):
+        TrainedPolicy(
+            make_policy(CONFIG),
+            replace(INFO, streams={"gripper": 1}, statistics={**INFO.statistics, "proprio": {"mean": [0], "std": [1]}}),
+        )
