@@ -31,6 +31,8 @@ from robocache_ros.training.training_data import DataInfo, data_info, open_for_t
 from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
 
+DEFAULT_POLICIES = {"cuda": "act-13m", "cpu": "tiny"}
+
 
 def arguments() -> argparse.ArgumentParser:
     """Make the options of the command line."""
@@ -44,7 +46,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="folder for checkpoint.pt and TensorBoard's files")
     add("--format", default="auto", help="of the dataset, such as webdataset; auto: by its files")
     add("--split", help="of rlds and calvin, such as val; of robomimic the mask; default: that of the format")
-    add("--policy", choices=sorted(PRESETS), default="act-13m", help="kind and size")
+    add(
+        "--policy",
+        choices=sorted(PRESETS),
+        help="kind and size; default: " + ", ".join(f"{name} on {kind}" for kind, name in DEFAULT_POLICIES.items()),
+    )
     add("--rate-hz", type=float, default=50.0, help="ticks per second")
     add("--n-obs", type=int, default=2, help="ticks that are observed")
     add("--horizon", type=int, default=16, help="ticks of actions that are predicted")
@@ -106,6 +112,11 @@ def main(given: list[str] | None = None) -> None:
     options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
     checkpoint = checkpoint_in(args.out, resumed=args.resume)
     with process_group(args.device) as group:
+        if args.policy is None:
+            args.policy = DEFAULT_POLICIES[group.device.type]
+            if group.first and group.device.type == "cpu":
+                others = ", ".join(name for name in sorted(PRESETS) if name != args.policy)
+                print(f"policy: {args.policy}, for which a CPU is fast enough; choose others with --policy: {others}")
         dataset = open_for_training(
             args.dataset,
             file_format=args.format,

@@ -110,6 +110,19 @@ def test_a_run_that_is_resumed_has_its_arguments_and_names_those_that_change(
     assert (found["policy"], found["batch_size"], found["learning_rate"]) == ("tiny", 16, 0.01)
 
 
+def test_on_a_cpu_the_default_policy_is_a_small_one_and_named(
+    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train([str(panda), f"--out={tmp_path}", *SMALL[1:], "--steps=1"])
+
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("policy: tiny, for which a CPU is fast enough; choose others with --policy: act-101m, ")
+    assert "0.1 million parameters, 1 x cpu" in second
+    assert read_checkpoint(tmp_path / "checkpoint.pt").policy.width == 64
+    train([str(panda), f"--out={tmp_path}", "--resume", "--steps=2"])
+    assert "policy: " not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "value"), [("steps", "many"), ("policy", "gpt"), ("bf16", 1), ("split", 2)])
 def test_an_argument_of_a_checkpoint_that_is_not_one_is_named(
     train: Any, panda: Path, tmp_path: Path, name: str, value: object
