@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class DataInfo:
         cameras: images of each key of a batch.
         statistics: mean and std of `proprio` and `actions`.
         rate_hz: of the ticks.
+        images: the names of the images of each key of `cameras`, in their order, as a spec names their streams.
     """
 
     streams: dict[str, int]
@@ -57,12 +59,14 @@ class DataInfo:
     cameras: dict[str, int]
     statistics: Statistics
     rate_hz: int
+    images: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_sizes("data: streams", self.streams)
         check_sizes("data: cameras", self.cameras)
         check_size("data: actions", self.actions)
         check_size("data: rate_hz", self.rate_hz)
+        _check_images(self.cameras, self.images)
         columns = {"proprio": self.proprio, "actions": self.actions}
         if not isinstance(self.statistics, dict) or set(self.statistics) != set(columns):
             raise RoboCacheError("data: statistics are not those of proprio and actions; give both")
@@ -73,6 +77,19 @@ class DataInfo:
     def proprio(self) -> int:
         """Columns of `proprio`."""
         return sum(self.streams.values())
+
+
+def _check_images(cameras: Mapping[str, int], images: object) -> None:
+    """Refuse what is not the names of the images; a checkpoint of an earlier version has none."""
+    if not isinstance(images, dict) or (images and set(images) != set(cameras)):
+        raise RoboCacheError("data: images are not those of cameras; name the images of each key")
+    for key, names in images.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise RoboCacheError(f"data: images of {printable(key, 40)} are not names; give a list of them")
+        if len(names) != cameras[key]:
+            raise RoboCacheError(
+                f"data: {len(names)} names of {cameras[key]} images of {printable(key, 40)}; name each"
+            )
 
 
 def _check_scale(where: str, scale: object, columns: int) -> None:
@@ -176,8 +193,9 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     for key in ("proprio", "actions"):
         if key not in sample:
             raise RoboCacheError(f"dataset: has no {key}; {WITHOUT[key]}")
-    streams = dataset.streams_of(dataset.place(0)[0]).streams.values()
+    streams = list(dataset.streams_of(dataset.place(0)[0]).streams.values())
     cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
+    names = [stream.name.partition("/")[2] for stream in streams if stream.is_image and _is_vision(stream.name)]
     statistics = dataset_statistics(dataset)
     return DataInfo(
         {stream.name: _columns(stream.values) for stream in streams if _is_proprio(stream)},
@@ -185,6 +203,7 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
         cameras,
         {key: {"mean": found["mean"], "std": _scales(found["std"])} for key, found in statistics.items()},
         dataset.rate_hz,
+        {key: names if key == "vision" else [key.partition("/")[2]] for key in cameras},
     )
 
 
