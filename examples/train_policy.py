@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import Window
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.checkpoints import checkpoint_in, read_checkpoint, resume, save_checkpoint
 from robocache_ros.training.policies.make_policy import make_policy, parameters
@@ -30,6 +30,8 @@ from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions
 from robocache_ros.training.training_progress import TrainingProgress
+
+DEFAULT_POLICIES = {"cuda": "act-13m", "cpu": "tiny"}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -44,7 +46,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="folder for checkpoint.pt and TensorBoard's files")
     add("--format", default="auto", help="of the dataset, such as webdataset; auto: by its files")
     add("--split", help="of rlds and calvin, such as val; of robomimic the mask; default: that of the format")
-    add("--policy", choices=sorted(PRESETS), default="act-13m", help="kind and size")
+    add(
+        "--policy",
+        choices=sorted(PRESETS),
+        help="kind and size; default: " + ", ".join(f"{name} on {kind}" for kind, name in DEFAULT_POLICIES.items()),
+    )
     add("--rate-hz", type=float, default=50.0, help="ticks per second")
     add("--n-obs", type=int, default=2, help="ticks that are observed")
     add("--horizon", type=int, default=16, help="ticks of actions that are predicted")
@@ -77,8 +83,19 @@ def parsed(given: list[str] | None = None) -> tuple[argparse.Namespace, dict[str
     """Read the command line; return the arguments, and those of the run that is resumed, if one is."""
     parser = arguments()
     args = parser.parse_args(given)
-    earlier = read_checkpoint(checkpoint_in(args.out, resumed=True)).arguments if args.resume else {}
-    parser.set_defaults(**{name: value for name, value in earlier.items() if name in vars(args)})
+    if not args.resume:
+        return args, {}
+    checkpoint = checkpoint_in(args.out, resumed=True)
+    earlier = read_checkpoint(checkpoint).arguments
+    for action in parser._actions:  # argparse does not check a default
+        if action.dest not in earlier or action.dest not in stored(args):
+            continue
+        value, default = earlier[action.dest], action.default
+        kind = type(value) is type(default) or (default is None and isinstance(value, str | None))
+        if not kind or (action.choices is not None and value not in action.choices):
+            text = f"{printable(checkpoint, 60)}: argument {action.dest} is {printable(value, 30)}"
+            raise RoboCacheError(f"{text}; give another checkpoint")
+        parser.set_defaults(**{action.dest: value})
     return parser.parse_args(given), earlier
 
 
@@ -95,6 +112,11 @@ def main(given: list[str] | None = None) -> None:
     options = TrainingOptions(**{name: getattr(args, name) for name in TrainingOptions.__dataclass_fields__})
     checkpoint = checkpoint_in(args.out, resumed=args.resume)
     with process_group(args.device) as group:
+        if args.policy is None:
+            args.policy = DEFAULT_POLICIES[group.device.type]
+            if group.first and group.device.type == "cpu":
+                others = ", ".join(name for name in sorted(PRESETS) if name != args.policy)
+                print(f"policy: {args.policy}, for which a CPU is fast enough; choose others with --policy: {others}")
         dataset = open_for_training(
             args.dataset,
             file_format=args.format,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from itertools import pairwise, repeat
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,9 @@ from robocache_ros.datasets.episode_source import DatasetError, SourceEpisode, S
 from robocache_ros.datasets.files.dataset_files import read_object
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.engines.local_processes import LocalProcesses
+from robocache_ros.export.engines.task_engine import Resources, Task
+from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.cache import cache_directory
 from robocache_ros.remote.remote_path import RemotePath
@@ -55,7 +57,7 @@ def dataset_statistics(
         folder: where they are stored; None: beside the first file of the dataset, or in the cache of downloaded files;
             where this cannot be written, in `statistics` of $ROBOCACHE_CACHE_DIR, else of ~/.cache/robocache_ros.
         on_error: raise on an episode that cannot be read, or skip it with a warning.
-        workers: processes that read; 0: this one. Their number does not change a bit of the result.
+        workers: processes that read, of which this is one; 0: only this one. Their number changes no bit of the result.
 
     Errors:
         DatasetError: an episode cannot be read, has other columns than the first, or the values take more memory than
@@ -139,15 +141,37 @@ def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_
         yield _part(vectors, range(count), skip)
         return
     edges = np.linspace(0, count, min(workers * PARTS_PER_WORKER, max(count, 1)) + 1).astype(int).tolist()
-    ranges = [range(*each) for each in pairwise(edges)]
-    context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
-    try:
-        with ProcessPoolExecutor(workers, context) as pool:
-            yield from pool.map(_part, repeat(vectors), ranges, repeat(skip))
-    except BrokenProcessPool:
-        raise DatasetError(
-            "statistics: a process that computes them died; check the memory, or use workers=0"
-        ) from None
+    tasks = [
+        _PartTask(f"episodes {first}", last - first, Resources(), range(first, last)) for first, last in pairwise(edges)
+    ]
+    parts: dict[int, _Part | RoboCacheError] = {}
+    with LocalProcesses(workers) as processes:  # Ctrl-C ends them, and does not reach them
+        try:
+            processes.run(
+                partial(_run_part, vectors, skip),
+                tasks,
+                lambda task, part: parts.update({task.episodes.start: part}),
+                lambda _: None,
+            )
+        except DatasetError:
+            raise
+        except RoboCacheError:
+            raise DatasetError(
+                "statistics: a process that computes them died; check the memory, or use workers=0"
+            ) from None
+    for task in tasks:
+        part = parts.pop(task.episodes.start)
+        assert isinstance(part, _Part)
+        yield part
+
+
+@dataclass(frozen=True)
+class _PartTask(Task):
+    episodes: range
+
+
+def _run_part(vectors: TimelineDataset, skip: bool, task: _PartTask, _: Progress) -> _Part:
+    return _part(vectors, task.episodes, skip)
 
 
 def _part(vectors: TimelineDataset, episodes: range, skip: bool) -> _Part:

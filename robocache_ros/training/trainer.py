@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.monitoring import DataWaitMeter
 from robocache_ros.training.gradient_exchange import GradientExchange
 from robocache_ros.training.graphed_step import GraphedStep
@@ -18,6 +18,8 @@ from robocache_ros.training.policies.policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
 VERSION = 3
+STATE = {"version", "step", "policy", "average", "average_share", "optimizers", "ranks"}  # the keys of a state
+MAX_STEPS = 2**53
 
 
 class Batches(Protocol):
@@ -128,15 +130,20 @@ class Trainer:
         """Continue where `state_dict` was called, with the options of this trainer.
 
         Errors:
-            RoboCacheError: the state is of another version, of another number of processes, or of another loader.
+            RoboCacheError: the state is of another version, policy, number of processes or loader, or is not a state.
+                Nothing is changed then, except for the random numbers.
         """
-        ranks = state.get("ranks", [])
+        check_state(state, self.policy)
+        ranks = state["ranks"]
         rank, size = (distributed.get_rank(), distributed.get_world_size()) if self._parallel else (0, 1)
-        if state.get("version") != VERSION:
-            raise RoboCacheError(f"checkpoint: of version {state.get('version')}, here {VERSION}; train again")
-        if len(ranks) != size:
-            raise RoboCacheError(f"checkpoint: of {len(ranks)} processes, here {size}; start as many")
+        if not isinstance(ranks, list) or len(ranks) != size:
+            count = len(ranks) if isinstance(ranks, list) else "no"
+            raise RoboCacheError(f"checkpoint: of {count} processes, here {size}; start as many")
         mine = ranks[rank]
+        if not isinstance(mine, dict) or not {"loader", "random"} <= set(mine) <= {"loader", "random", "random_cuda"}:
+            raise RoboCacheError(f"checkpoint: not the state of process {rank}; train again")
+        self._check_optimizers(state["optimizers"])
+        self._restore_random(mine)
         self.loader.load_state_dict(mine["loader"])
         self.policy.load_state_dict(state["policy"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
@@ -148,11 +155,37 @@ class Trainer:
             self._averaged_share = state["average_share"] if kept else 0.0
             for value, saved in zip(self._averaged, state["average"] if kept else self._averaged, strict=True):
                 value.copy_(saved)
-        torch.set_rng_state(mine["random"].cpu())
-        if "random_cuda" in mine and self.device.type == "cuda":
-            torch.cuda.set_rng_state(mine["random_cuda"].cpu(), self.device)
-        self.step = int(state["step"])
+        self.step = state["step"]
         self._batches = None
+
+    def _check_optimizers(self, found: object) -> None:
+        """Refuse what is not the state of AdamW for the parameters."""
+        if not isinstance(found, list) or len(found) != len(self._optimizers):
+            raise RoboCacheError(f"checkpoint: not the state of {len(self._optimizers)} optimizers; train again")
+        for optimizer, saved in zip(self._optimizers, found, strict=True):
+            (group,) = optimizer.param_groups
+            moments = saved.get("state") if isinstance(saved, dict) else None
+            # None before the first step, and of parameters that the loss does not depend on.
+            if not isinstance(moments, dict) or not set(moments) <= set(range(len(group["params"]))):
+                raise RoboCacheError("checkpoint: optimizer: not the state of its parameters; train again")
+            for number, parameter in enumerate(group["params"]):
+                if number not in moments:
+                    continue
+                expected = {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
+                _check_tensors(f"optimizer {number}", moments[number], expected)
+                _check_finite(f"optimizer {number}", moments[number])
+
+    def _restore_random(self, mine: Mapping[str, Any]) -> None:
+        states = {"random": torch.get_rng_state()}
+        if "random_cuda" in mine and self.device.type == "cuda":
+            states["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        _check_tensors("random numbers", {name: mine[name] for name in states}, states)
+        try:
+            torch.set_rng_state(mine["random"].cpu())
+            if "random_cuda" in states:
+                torch.cuda.set_rng_state(mine["random_cuda"].cpu(), self.device)
+        except RuntimeError as error:
+            raise RoboCacheError(f"checkpoint: random numbers: {printable(error, 60)}; train again") from None
 
     def _uses_graph(self) -> bool:
         if not self.options.cuda_graph:
@@ -226,3 +259,65 @@ class Trainer:
             if batch is None:
                 raise RoboCacheError("loader: the dataset has fewer samples than a batch; use a smaller batch size")
         return {key: batch[key] for key in self.policy.config.keys}
+
+
+def check_state(state: object, policy: Policy, nbytes: int | None = None) -> None:
+    """Refuse a state whose weights or average are not those of a policy. Those of the optimizers are not looked at.
+
+    Args:
+        state: what `Trainer.state_dict` returned.
+        policy: on any device, `meta` included.
+        nbytes: limit of the weights and of the average; None: none.
+
+    Errors:
+        RoboCacheError: it is of another version, or a value is missing, unknown, not finite, or of another type or
+            shape.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise RoboCacheError("checkpoint: not the state of a training; train again")
+    if type(state["version"]) is not int or state["version"] != VERSION:
+        raise RoboCacheError(f"checkpoint: of version {printable(state['version'], 20)}, here {VERSION}; train again")
+    if set(state) != STATE:
+        wrong = min(map(str, STATE ^ set(state)))
+        raise RoboCacheError(f"checkpoint: {printable(wrong, 30)} is missing or unknown; train again")
+    if type(state["step"]) is not int or not 0 <= state["step"] < MAX_STEPS:
+        raise RoboCacheError(f"checkpoint: step is {printable(state['step'], 30)}; train again")
+    share, average = state["average_share"], state["average"]
+    if type(share) is not float or not 0 <= share <= 1 or (share and average is None):
+        raise RoboCacheError(f"checkpoint: average_share is {printable(share, 30)}; train again")
+    parameters = dict(policy.named_parameters())
+    parts = [("weights", state["policy"], policy.state_dict())]
+    if average is not None:
+        if not isinstance(average, list) or len(average) != len(parameters):
+            raise RoboCacheError(f"checkpoint: average: not of {len(parameters)} weights; train again")
+        parts.append(("average", dict(zip(parameters, average, strict=True)), parameters))
+    for where, found, expected in parts:
+        _check_tensors(where, found, expected)
+        size = sum(each.numel() * each.element_size() for each in expected.values())
+        if nbytes is not None and size > nbytes:
+            raise RoboCacheError(f"checkpoint: {where} of {size:,} bytes in a file of {nbytes:,}; train again")
+        _check_finite(where, found)
+    if share and not all((each / share).isfinite().all() for each in average):
+        raise RoboCacheError(f"checkpoint: average_share is {share}; train again")
+
+
+def _check_tensors(where: str, found: object, expected: Mapping[str, Tensor]) -> None:
+    """Refuse what is not dense tensors of the names, types and shapes of others."""
+    if not isinstance(found, Mapping) or set(found) != set(expected):
+        names = set(found) if isinstance(found, Mapping) else set()
+        wrong = min(map(str, names ^ set(expected)), default="")
+        raise RoboCacheError(f"checkpoint: {where}: {printable(wrong, 60)} is missing or unknown; train again")
+    for name, like in expected.items():
+        value = found[name]
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.dtype != like.dtype:
+            kind = f"{value.layout} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise RoboCacheError(f"checkpoint: {where}: {name} is {printable(kind, 40)}, not {like.dtype}; train again")
+        if value.shape != like.shape:
+            shapes = f"{printable(tuple(value.shape), 40)}, not {tuple(like.shape)}"
+            raise RoboCacheError(f"checkpoint: {where}: {name} has shape {shapes}; train again")
+
+
+def _check_finite(where: str, found: Mapping[str, Tensor]) -> None:
+    for name, value in found.items():
+        if not value.isfinite().all():
+            raise RoboCacheError(f"checkpoint: {where}: {name} is not finite; train again")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from robocache_ros.datasets import (
     open_dataset,
 )
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.training.policies.policy_config import check_size, check_sizes
 
 # Files by which a format is known.
 SIGNS = {
@@ -35,6 +37,7 @@ WITHOUT = {
     "--action next-observation",
 }
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
+LARGEST_FLOAT, SMALLEST_STD = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
 Statistics = dict[str, dict[str, list[float]]]
 
 
@@ -48,6 +51,7 @@ class DataInfo:
         cameras: images of each key of a batch.
         statistics: mean and std of `proprio` and `actions`.
         rate_hz: of the ticks.
+        images: the names of the images of each key of `cameras`, in their order, as a spec names their streams.
     """
 
     streams: dict[str, int]
@@ -55,11 +59,53 @@ class DataInfo:
     cameras: dict[str, int]
     statistics: Statistics
     rate_hz: int
+    images: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_sizes("data: streams", self.streams)
+        check_sizes("data: cameras", self.cameras)
+        check_size("data: actions", self.actions)
+        check_size("data: rate_hz", self.rate_hz)
+        _check_images(self.cameras, self.images)
+        columns = {"proprio": self.proprio, "actions": self.actions}
+        if not isinstance(self.statistics, dict) or set(self.statistics) != set(columns):
+            raise RoboCacheError("data: statistics are not those of proprio and actions; give both")
+        for key, count in columns.items():
+            _check_scale(f"data: statistics of {key}", self.statistics[key], count)
 
     @property
     def proprio(self) -> int:
         """Columns of `proprio`."""
         return sum(self.streams.values())
+
+
+def _check_images(cameras: Mapping[str, int], images: object) -> None:
+    """Refuse what is not the names of the images; a checkpoint of an earlier version has none."""
+    if not isinstance(images, dict) or (images and set(images) != set(cameras)):
+        raise RoboCacheError("data: images are not those of cameras; name the images of each key")
+    for key, names in images.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise RoboCacheError(f"data: images of {printable(key, 40)} are not names; give a list of them")
+        if len(names) != cameras[key]:
+            raise RoboCacheError(
+                f"data: {len(names)} names of {cameras[key]} images of {printable(key, 40)}; name each"
+            )
+
+
+def _check_scale(where: str, scale: object, columns: int) -> None:
+    """Refuse what is not the mean and std of some columns, as float32 has them."""
+    if not isinstance(scale, dict) or set(scale) != {"mean", "std"}:
+        raise RoboCacheError(f"{where} are not mean and std; give both")
+    for name, values in scale.items():
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+            raise RoboCacheError(f"{where}: {name} is not a list of numbers; give one")
+        if len(values) != columns:
+            raise RoboCacheError(f"{where}: {name} of {len(values)} columns, not {columns}; give one for each")
+        least = SMALLEST_STD if name == "std" else -LARGEST_FLOAT
+        wrong = next((i for i, value in enumerate(values) if not least <= value <= LARGEST_FLOAT), None)
+        if wrong is not None:
+            value = printable(values[wrong], 30)
+            raise RoboCacheError(f"{where}: {name} of column {wrong} is {value}; look for wrong values in the data")
 
 
 def open_for_training(
@@ -147,8 +193,9 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
     for key in ("proprio", "actions"):
         if key not in sample:
             raise RoboCacheError(f"dataset: has no {key}; {WITHOUT[key]}")
-    streams = dataset.streams_of(dataset.place(0)[0]).streams.values()
+    streams = list(dataset.streams_of(dataset.place(0)[0]).streams.values())
     cameras = {key: value.shape[1] if key == "vision" else 1 for key, value in sample.items() if _is_vision(key)}
+    names = [stream.name.partition("/")[2] for stream in streams if stream.is_image and _is_vision(stream.name)]
     statistics = dataset_statistics(dataset)
     return DataInfo(
         {stream.name: _columns(stream.values) for stream in streams if _is_proprio(stream)},
@@ -156,6 +203,7 @@ def data_info(dataset: TimelineDataset) -> DataInfo:
         cameras,
         {key: {"mean": found["mean"], "std": _scales(found["std"])} for key, found in statistics.items()},
         dataset.rate_hz,
+        {key: names if key == "vision" else [key.partition("/")[2]] for key in cameras},
     )
 
 

@@ -15,6 +15,8 @@ from robocache_ros.extras import need
 from robocache_ros.monitoring import GPUUtilizationMonitor
 from robocache_ros.training.trainer import Trainer
 
+FIRST_REPORT_S, LATER_REPORTS_S = 5.0, 30.0
+
 
 class TrainingProgress:
     """Reports the loss, steps per second, the share of time waiting for data, and the utilisation of the GPU.
@@ -23,7 +25,8 @@ class TrainingProgress:
 
     Args:
         trainer: is reported.
-        every: steps between two reports; each reads the loss, which waits for the device.
+        every: steps between two reports. Slow steps are reported earlier: after 5 s, and then every 30 s. A report
+            reads the loss, which waits for the device.
         tensorboard: folder for TensorBoard; None: none.
         write: receives lines; None: a bar if the output is a terminal and rich is there, else lines on stdout.
         clock: seconds on a monotonic clock.
@@ -47,6 +50,7 @@ class TrainingProgress:
         self._gpu: GPUUtilizationMonitor | None = None
         self._stack = ExitStack()
         self._since = trainer.step, clock()
+        self._patience_s = FIRST_REPORT_S
 
     def __enter__(self) -> TrainingProgress:
         if self._folder is not None:
@@ -78,16 +82,17 @@ class TrainingProgress:
         step = self._trainer.step
         if self._bar is not None:
             self._bar.update(0, completed=step)
-        if step % self._every:
+        before, since = self._since
+        now = self._clock()
+        if step % self._every and now - since < self._patience_s:
             return
         value = float(loss)  # waits for the device
         if not math.isfinite(value):
             raise RoboCacheError(
                 f"loss: {value} at step {step}; lower the learning rate, or look for wrong values in the data"
             )
-        before, since = self._since
-        now = self._clock()
-        self._since = step, now
+        now = self._clock()  # after that wait
+        self._since, self._patience_s = (step, now), LATER_REPORTS_S
         values = {
             "loss": value,
             "steps_per_s": (step - before) / max(now - since, 1e-9),
@@ -109,8 +114,10 @@ class TrainingProgress:
 
     def _text(self, values: dict[str, float]) -> str:
         gpu = f", GPU {values['gpu_utilization']:.0f} %" if "gpu_utilization" in values else ""
+        left_s = (self._trainer.options.steps - self._trainer.step) / max(values["steps_per_s"], 1e-9)
+        left = "" if self._bar is not None else f", {_duration(left_s)} left"  # the bar shows it
         return (
-            f"step {self._trainer.step:,}: loss {values['loss']:.4g}, {values['steps_per_s']:.3g} steps/s, "
+            f"step {self._trainer.step:,}: loss {values['loss']:.4g}, {values['steps_per_s']:.3g} steps/s{left}, "
             f"{values['data_wait_share']:.2%} waiting for data{gpu}"
         )
 
@@ -129,8 +136,17 @@ class TrainingProgress:
             "{task.percentage:>3.0f} %",
             progress.BarColumn(),
             progress.TimeRemainingColumn(),
+            "left",
             "{task.description}",
         )
-        self._bar = self._stack.enter_context(progress.Progress(*columns))
+        self._bar = self._stack.enter_context(progress.Progress(*columns, speed_estimate_period=300))  # seconds
         self._bar.add_task("", total=self._trainer.options.steps, completed=self._trainer.step)
         return lambda text: self._bar.update(0, description=text)
+
+
+def _duration(seconds: float) -> str:
+    """A time in its two largest units."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -125,3 +125,42 @@ def test_sigterm_ends_the_process_of_the_lines_too() -> None:
 
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+BUSY = """
+import sys, threading
+from robocache_ros.bench.training.row_process import stacks_after
+
+class Errors:
+    def write(self, text):
+        sys.__stderr__.write(text)
+        printed.set()
+
+    def flush(self):
+        sys.__stderr__.flush()
+
+def deep(n):
+    return n and deep(n - 1)
+
+def busy():
+    while True:
+        deep(50)
+
+printed = threading.Event()
+sys.stderr = Errors()
+for _ in range(4):
+    threading.Thread(target=busy, name="busy", daemon=True).start()
+for _ in range(20):
+    with stacks_after(0.0):
+        printed.wait()
+    printed.clear()
+print("measured")
+"""
+
+
+def test_the_stacks_of_busy_threads_are_printed_and_the_measurement_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "measured\n")
+    assert done.stderr.count("thread busy:\n") == 80
+    assert "in busy" in done.stderr

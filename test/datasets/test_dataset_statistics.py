@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +108,46 @@ def test_the_number_of_processes_does_not_change_a_bit(tmp_path: Path) -> None:
         found.append(dataset_statistics(dataset, tmp_path / str(workers), workers=workers))
 
     assert found[0] == found[1]
+
+
+INTERRUPTED = """
+import os, sys, threading
+from robocache_ros.datasets import TimelineDataset, dataset_statistics
+from robocache_ros.programs import run
+
+class Waiting:
+    def __len__(self):
+        return 100
+
+    def read(self, index):
+        os.write(1, b"%d\\n" % os.getpid())
+        threading.Event().wait()
+
+if __name__ == "__main__":
+    sys.exit(run("statistics", lambda: dataset_statistics(TimelineDataset(Waiting(), target_hz=50), workers=3)))
+"""
+
+
+def test_ctrl_c_ends_the_processes_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "statistics_of_waiting.py"
+    script.write_text(INTERRUPTED)
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as started:
+        assert started.stdout
+        reading = [int(started.stdout.readline()) for _ in range(3)]
+        os.killpg(started.pid, signal.SIGINT)
+        _, errors = started.communicate()
+
+    assert (started.returncode, errors) == (130, "")
+    for pid in reading:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_damaged_file_of_statistics_is_replaced(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.reference import reference
@@ -42,6 +43,19 @@ def test_operations_page_runs_as_it_stands() -> None:
     code = "\n".join(PYTHON.findall((ROOT / "docs" / "reference" / "operations.md").read_text(encoding="utf-8")))
 
     exec(compile(code, "operations.md", "exec"), {})
+
+
+def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whole_recording() -> None:
+    steps = (ROOT / "docs" / "tutorial" / "recording_to_policy.md").read_text(encoding="utf-8").split("## 4.")[1]
+    specs = re.findall(r"load_spec\(\"(.+?)\"|--spec (\S+)|spec:=\$PWD/(\S+)", steps)
+
+    assert {"".join(each) for each in specs} == {"config/panda_lift.yaml"}
+    assert len(specs) == 3
+    # Else its `play --wait-for-subscribers` would wait, and the node miss what is not played yet.
+    metadata = yaml.safe_load((ROOT / "test" / "data" / "panda_lift" / "metadata.yaml").read_text(encoding="utf-8"))
+    recorded = metadata["rosbag2_bagfile_information"]["topics_with_message_count"]
+    used = {stream.topic for stream in load_spec(ROOT / "config" / "panda_lift.yaml").streams}
+    assert {each["topic_metadata"]["name"] for each in recorded} == used
 
 
 @pytest.mark.parametrize("name", NAMED.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8")), ids=":".join)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from robocache_ros.training.training_options import TrainingOptions
 from test.training.conftest import line_loader
 
 CONFIG = PolicyConfig("transformer", 2, 2, n_obs=2, horizon=3, layers=1, heads=2, width=16)
+
+OTHER = {key: {"mean": [0.1, 0.0], "std": [1.0, 1.0]} for key in ("proprio", "actions")}
 
 
 def trainer(config: PolicyConfig = CONFIG, **options: Any) -> Trainer:
@@ -138,8 +141,8 @@ def test_a_checkpoint_of_another_policy_is_refused(tmp_path: Path, info: DataInf
     ("change", "message"),
     [
         ({"streams": {"speed": 2}}, "of another dataset: streams differ; "),
-        ({"rate_hz": 30, "statistics": {}}, "of another dataset: rate_hz was 50, is 30; "),
-        ({"statistics": {"proprio": {"mean": [0.1, 0.0]}}}, "of another dataset: statistics differ; "),
+        ({"rate_hz": 30, "statistics": OTHER}, "of another dataset: rate_hz was 50, is 30; "),
+        ({"statistics": OTHER}, "of another dataset: statistics differ; "),
     ],
 )
 def test_a_checkpoint_of_another_dataset_is_refused(
@@ -179,8 +182,169 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path, info: DataInfo) ->
     content["policy"]["width"] = 32
     torch.save(content, tmp_path / "checkpoint.pt")
 
-    with pytest.raises(RoboCacheError, match="weights are not those of its policy; give another one"):
+    with pytest.raises(RoboCacheError, match=r"weights: .* has shape .*, not .*; give another one"):
         TrainedPolicy.load(tmp_path / "checkpoint.pt")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with an average, after two steps."""
+    made = trainer()
+    made.train_step()
+    made.train_step()
+    scale = {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
+    path = tmp_path_factory.mktemp("saved") / "checkpoint.pt"
+    info = DataInfo({"position": 1, "square": 1}, 2, {}, {"proprio": scale, "actions": scale}, 50)
+    save_checkpoint(path, made, info, {"steps": 9})
+    return path
+
+
+@pytest.mark.parametrize("written_by", ["save_checkpoint", "torch.save"])
+def test_a_flipped_bit_is_refused_or_changes_no_action(saved: Path, tmp_path: Path, written_by: str) -> None:
+    path = tmp_path / "checkpoint.pt"
+    if written_by == "torch.save":  # without a SHA-256: CRCs tell, and what they do not cover is not read
+        torch.save(torch.load(saved, weights_only=True), path)
+    else:
+        path.write_bytes(saved.read_bytes())
+    whole, proprio = path.read_bytes(), torch.ones(1, 2, 2)
+    expected = TrainedPolicy.load(path).act(proprio)
+    size = len(whole)
+    # All over the file, and each byte of its first header and of its end.
+    places = [*range(0, size, size // 60), *range(64), *range(size - 96, size)]
+
+    accepted = []
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            found = TrainedPolicy.load(path).act(proprio)
+        except RoboCacheError:
+            continue
+        accepted.append(place)
+        assert torch.equal(found, expected)
+
+    assert written_by == "torch.save" or not accepted
+
+
+def put(path: str, value: Any) -> Any:
+    """A change of the contents of a checkpoint: `/` separates the keys of nested values."""
+
+    def change(content: Any) -> None:
+        *parents, last = path.split("/")
+        for name in parents:
+            content = content[int(name) if isinstance(content, list) else name]
+        if value is KeyError:
+            del content[last]
+        else:
+            content[int(last) if isinstance(content, list) else last] = value
+
+    return pytest.param(change, id=f"{path} {type(value).__name__}")
+
+
+WEIGHT = "training/policy/of_proprio.weight"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put(WEIGHT, torch.full((16, 2), torch.nan)),
+        put(WEIGHT, torch.ones(16, 1)),
+        put(WEIGHT, torch.ones(16, 2, dtype=torch.float64)),
+        put(WEIGHT, torch.ones(16, 2).to_sparse()),
+        put(WEIGHT, "text"),
+        put("training/policy/more", torch.ones(1)),
+        put("training/policy", []),
+        put("training/average", [torch.ones(1)] * 19),  # which would be broadcast
+        put("training/average/0", torch.ones(1)),
+        put("training/average/0", torch.full((6, 16), torch.inf)),
+        put("training/average", None),
+        put("training/average_share", 1e-45),  # weights / share is infinite
+        put("training/average_share", "1"),
+        put("training/step", 1.5),
+        put("training/version", torch.ones(2)),
+        put("training/ranks", KeyError),
+        put("training", 1),
+        put("policy/proprio", 10**9),
+        put("policy/proprio", 10**30),
+        put("policy/proprio", "2"),
+        put("policy/proprio", 2.0),
+        put("policy/layers", 1000),
+        put("policy/dropout", "0"),
+        put("policy/kind", torch.ones(1)),
+        put("policy/cameras", {"vision": "x"}),
+        put("policy/cameras", {"vision": 1}),
+        put("policy/unknown", 1),
+        put("policy", []),
+        put("data/statistics/proprio/mean", [0.0, float("nan")]),
+        put("data/statistics/actions/std", [1.0, 0.0]),
+        put("data/statistics/actions/std", [1.0]),
+        put("data/statistics/actions", KeyError),
+        put("data/streams", {"position": 3}),
+        put("data/streams", {1: 2}),
+        put("data/streams", "position"),
+        put("data/cameras", None),
+        put("data/rate_hz", "50"),
+        put("data/actions", KeyError),
+        put("arguments", [1]),
+        put("arguments/steps", torch.ones(1)),
+        put("more", 1),
+    ],
+)
+def test_contents_that_are_not_those_of_a_policy_are_refused(change: Any, saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    content = torch.load(saved, weights_only=True)
+    change(content)
+    torch.save(content, path)
+
+    with pytest.raises(RoboCacheError, match=r"^/[^\n]{1,160}; give another one$"):
+        TrainedPolicy.load(path)
+
+
+def test_weights_that_take_more_memory_than_the_file_are_refused(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    content = torch.load(saved, weights_only=True)
+    content["policy"] |= {"width": 4096, "layers": 2}
+    with torch.device("meta"):
+        expected = make_policy(PolicyConfig(**content["policy"])).state_dict()
+    one = torch.zeros(1)
+    content["training"] |= {"average": None, "average_share": 0.0}
+    content["training"]["policy"] = {name: one.expand(value.shape) for name, value in expected.items()}
+    torch.save(content, path)
+
+    with pytest.raises(RoboCacheError, match=r"weights of 1,611,\d{3},\d{3} bytes in a file of "):
+        TrainedPolicy.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("training/optimizers", []),
+        put("training/optimizers/0/state", {"0": 1}),
+        put("training/optimizers/0/state", {99: {}}),
+        put("training/optimizers/0/state", {0: {"step": torch.tensor(1.0)}}),
+        put("training/ranks", "1"),
+        put("training/ranks/0", 1),
+        put("training/ranks/0/random", torch.zeros(3, dtype=torch.uint8)),
+        put("training/ranks/0/loader", 1),
+        put("training/ranks/0/loader/position", "two"),
+        put("training/ranks/0/loader/epoch", float("inf")),
+        put("training/ranks/0/loader/skipped", -1),
+    ],
+)
+def test_a_state_that_cannot_be_continued_is_refused(change: Any, saved: Path, tmp_path: Path, info: DataInfo) -> None:
+    path = tmp_path / "checkpoint.pt"
+    content = torch.load(saved, weights_only=True)
+    change(content)
+    torch.save(content, path)
+
+    with pytest.raises(RoboCacheError, match=r"^(checkpoint|state): [^\n]{1,160}; (train again|start as many|use .*)$"):
+        resume(path, trainer(), info)
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "checkpoint.pt")
+
+    with pytest.raises(RoboCacheError, match="not a regular file"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
 
 
 class Harm:

@@ -118,9 +118,9 @@ def test_the_same_generator_gives_the_same_actions() -> None:
     [
         ({"kind": "gpt"}, "gpt is not one of transformer, diffusion"),
         ({"heads": 3}, "width 16 is not a multiple of 3 heads"),
-        ({"n_obs": 0}, "a size is below 1 or too large"),
-        ({"width": 1 << 20}, "a size is below 1 or too large"),
-        ({"sample_steps": 0}, "noise steps"),
+        ({"n_obs": 0}, "n_obs is 0; give a whole number from 1 to 65536"),
+        ({"width": 1 << 20}, "width is 1048576; give a whole number from 1 to 65536"),
+        ({"sample_steps": 0}, "sample_steps is 0; give a whole number from 1 to 10000"),
         ({"sample_steps": 101}, "noise steps"),
     ],
 )

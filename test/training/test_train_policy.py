@@ -110,6 +110,33 @@ def test_a_run_that_is_resumed_has_its_arguments_and_names_those_that_change(
     assert (found["policy"], found["batch_size"], found["learning_rate"]) == ("tiny", 16, 0.01)
 
 
+def test_on_a_cpu_the_default_policy_is_a_small_one_and_named(
+    train: Any, panda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train([str(panda), f"--out={tmp_path}", *SMALL[1:], "--steps=1"])
+
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("policy: tiny, for which a CPU is fast enough; choose others with --policy: act-101m, ")
+    assert "0.1 million parameters, 1 x cpu" in second
+    assert read_checkpoint(tmp_path / "checkpoint.pt").policy.width == 64
+    train([str(panda), f"--out={tmp_path}", "--resume", "--steps=2"])
+    assert "policy: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", "many"), ("policy", "gpt"), ("bf16", 1), ("split", 2)])
+def test_an_argument_of_a_checkpoint_that_is_not_one_is_named(
+    train: Any, panda: Path, tmp_path: Path, name: str, value: object
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1"])
+    content = torch.load(path, weights_only=True)
+    content["arguments"][name] = value
+    torch.save(content, path)
+
+    with pytest.raises(RoboCacheError, match=rf"checkpoint\.pt: argument {name} is {value}; give another checkpoint$"):
+        train([str(panda), f"--out={tmp_path}", "--resume"])
+
+
 @pytest.mark.parametrize("option", ["--seed=3", "--batch-size=8", "--n-obs=3", "--rate-hz=25"])
 def test_an_argument_that_makes_it_another_run_is_refused(train: Any, panda: Path, tmp_path: Path, option: str) -> None:
     train([str(panda), f"--out={tmp_path}", *SMALL, "--steps=1"])

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.fused_frame import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes.client.assembly import Assembly
+from robocache_ros.nodes.client.image_values import ImageConverter
+from robocache_ros.spec import Layout, load_spec
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trained_policy import TrainedPolicy
@@ -83,3 +86,136 @@ def test_images_are_converted_as_in_training() -> None:
     assert policy.act(torch.zeros(1, 2, 3), images={"vision": images}).shape == (1, 4, 2)
     with pytest.raises(RoboCacheError, match=r"^images: no vision; "):
         policy.act(torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_observation_that_is_not_finite_is_refused(policy: TrainedPolicy, value: float) -> None:
+    proprio = torch.zeros(1, 2, 3)
+    proprio[0, 1, 2] = value
+
+    with pytest.raises(RoboCacheError, match=r"^proprio: a value is infinite or not a number; stop"):
+        policy.act(proprio)
+
+    assert policy.act(proprio, torch.tensor([[[1, 1], [1, 0]]])).isfinite().all()  # where nothing was measured
+
+
+def test_actions_that_are_not_finite_are_not_returned(policy: TrainedPolicy) -> None:
+    policy.policy.head.bias.data[0] = torch.nan
+
+    with pytest.raises(RoboCacheError, match=r"^actions: a value is infinite or not a number; stop"):
+        policy.act(torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (1, 1, 3), (2, 3)])
+def test_an_observation_of_another_shape_is_not_broadcast(policy: TrainedPolicy, shape: tuple[int, ...]) -> None:
+    with pytest.raises(RoboCacheError, match=r"^proprio: has shape .*; give \(\d, 2, 3\), as in training$"):
+        policy.act(torch.zeros(shape))
+
+
+def test_a_policy_of_other_columns_than_its_data_is_refused() -> None:
+    with pytest.raises(RoboCacheError, match=r"^policy: 3 columns of proprio, the data has 1; "):
+        TrainedPolicy(
+            make_policy(CONFIG),
+            replace(INFO, streams={"gripper": 1}, statistics={**INFO.statistics, "proprio": {"mean": [0], "std": [1]}}),
+        )
+
+
+CAMERAS = replace(INFO, cameras={"vision": 2}, images={"vision": ["front", "wrist"]})
+
+
+@pytest.fixture
+def seeing() -> TrainedPolicy:
+    torch.manual_seed(0)
+    return TrainedPolicy(make_policy(replace(CONFIG, cameras={"vision": 2})), CAMERAS)
+
+
+def pictures(*names: str) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(1)
+    return {name: torch.randint(0, 256, (3, 16, 12), dtype=torch.uint8, generator=random) for name in names}
+
+
+def test_a_frame_in_any_order_gives_the_actions_of_its_parts(seeing: TrainedPolicy) -> None:
+    images = pictures("wrist", "front")
+    given = {"action": torch.ones(3, 2), **images, **frame().tensors}
+    proprio = torch.tensor([[[2.0, 3, 7], [4, 5, 7]]])
+    together = torch.stack([images["front"], images["wrist"]]).movedim(1, -1)[None, None]
+
+    actions = seeing.act(given)
+
+    assert actions.shape == (1, 4, 2)
+    assert torch.equal(actions, seeing.act(proprio, images={"vision": together}))
+
+
+def test_one_tick_without_the_dimension_of_the_window_is_a_frame() -> None:
+    policy = TrainedPolicy(make_policy(replace(CONFIG, n_obs=1)), INFO)
+
+    actions = policy.act({"gripper": torch.tensor([7.0]), "joints": torch.tensor([1.0, 2.0])})
+
+    assert torch.equal(actions, policy.act(torch.tensor([[[1.0, 2.0, 7.0]]])))
+
+
+def numbers(topic: str, dim: int, **options: str) -> dict[str, object]:
+    return {"topic": topic, "type": "std_msgs/msg/Float64MultiArray", "field": "data", "dim": dim, **options}
+
+
+SPEC = {
+    "robocache": 1,
+    "rate_hz": 50,
+    "horizon": 3,
+    "streams": {
+        "command": numbers("/command", 2, role="action"),
+        "gripper": numbers("/gripper", 1),
+        "joints": numbers("/joints", 2),
+        **{name: {"topic": f"/{name}", "type": "sensor_msgs/msg/Image"} for name in ("front", "wrist")},
+    },
+}
+
+
+def live_frame(dtype: torch.dtype, **images: torch.Tensor) -> FusedFrame:
+    """A frame as the client makes it of a message and the images of its tick; the last gripper position is invalid."""
+    layout = Layout(load_spec(SPEC))
+    count = len(layout.names)
+    row = torch.arange(1.0, layout.width + 1).expand(3, -1)
+    valid = torch.ones(3, count)
+    valid[2, layout.names.index("gripper")] = 0
+    made = split_window(layout, 10**9, torch.cat([row, valid, torch.zeros(3, count)], dim=1))
+    assembly, converter = Assembly(list(images)), ImageConverter(dtype)
+    found = assembly.add_window(made)
+    for name, image in images.items():
+        stream = next(each for each in layout.spec.streams if each.name == name)
+        found += assembly.add_image(name, 10**9, converter(stream, image))
+    (complete,) = found
+    return complete
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_live_frame_gives_actions_without_its_commands(seeing: TrainedPolicy, dtype: torch.dtype) -> None:
+    images = pictures("front", "wrist")
+
+    actions = seeing.act(live_frame(dtype, **images))
+
+    proprio, valid = torch.tensor([[[4.0, 5, 3], [4, 5, 3]]]), torch.tensor([[[1, 1], [1, 0]]])
+    together = torch.stack([images["front"], images["wrist"]]).movedim(1, -1)[None, None]
+    assert torch.equal(actions, seeing.act(proprio, valid, {"vision": together}))
+
+
+def test_missing_streams_and_images_are_named(seeing: TrainedPolicy) -> None:
+    with pytest.raises(RoboCacheError, match=r"^joints, gripper: the frame has no such stream; use the spec"):
+        seeing.act({})
+    with pytest.raises(RoboCacheError, match=r"^wrist: the frame has no such stream; .* images= of FusedSubscriber$"):
+        seeing.act(live_frame(torch.uint8, **pictures("front")))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"front": torch.full((3, 16, 12), -1.5)}, "front: the image is not in 0..1; use FusedSubscriber without"),
+        ({"front": torch.zeros(0)}, r"front: an image of shape \(0,\); wait for one of"),
+        ({"front": torch.zeros(3, 8, 8)}, "images: those of vision differ in size; "),
+        ({"joints": [1.0, 2.0]}, "joints: a list; give a torch tensor"),
+        ({"joints": torch.tensor(1.0)}, r"joints: the frame has no such stream of 2 columns, but \(\); "),
+    ],
+)
+def test_what_is_not_of_the_training_is_refused(seeing: TrainedPolicy, change: dict, message: str) -> None:
+    with pytest.raises(RoboCacheError, match=f"^{message}"):
+        seeing.act({**frame().tensors, **pictures("front", "wrist"), **change})

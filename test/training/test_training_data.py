@@ -176,7 +176,7 @@ def test_images_are_part_of_the_training() -> None:
 
     trainer = Trainer(make_policy(config), loader, TrainingOptions(steps=2))
 
-    assert info.cameras == {"vision": 1}
+    assert (info.cameras, info.images) == ({"vision": 1}, {"vision": ["front"]})
     assert all(trainer.train_step().isfinite() for _ in range(2))
     encoder = trainer.policy.of_image
     assert encoder is not None

@@ -28,16 +28,30 @@ def trainer() -> Trainer:
 
 def test_a_line_has_the_loss_the_speed_and_the_wait(trainer: Trainer) -> None:
     lines: list[str] = []
-    times = iter([0.0, 0.0, 4.0, 5.0])
+    times = iter([0.0, 0.0, 2.0, 4.0, 4.0, 4.5, 5.0, 5.0])  # two for a report
     with TrainingProgress(trainer, 2, write=lines.append, clock=lambda: next(times)) as progress:
         for _ in range(4):
             progress.update(trainer.train_step())
 
     assert len(lines) == 2
     assert lines[0].startswith("step 2: loss 0.")
-    assert ", 0.5 steps/s, " in lines[0]
+    assert ", 0.5 steps/s, 4 s left, " in lines[0]
     assert ", 2 steps/s, " in lines[1]
     assert lines[1].endswith("% waiting for data")
+
+
+def test_slow_steps_are_reported_after_5_s_and_then_every_30_s() -> None:
+    torch.manual_seed(0)
+    trainer = Trainer(make_policy(CONFIG), line_loader(), TrainingOptions(steps=10_000, warmup=1))
+    lines: list[str] = []
+    now = 0.0
+    with TrainingProgress(trainer, 50, write=lines.append, clock=lambda: now) as progress:
+        for _ in range(30):
+            now += 2.5
+            progress.update(trainer.train_step())
+
+    assert [line.split(":")[0] for line in lines] == ["step 2", "step 14", "step 26"]
+    assert ", 0.4 steps/s, 6 h 57 min left, " in lines[0]
 
 
 def test_a_driver_that_fails_does_not_fail_the_training(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ from robocache_ros import Stream, fuse
 from robocache_ros.bench.scaling.core_shares import gpu_node, keep_to_share
 from robocache_ros.bench.scaling.rates import endless, rate
 from robocache_ros.bench.training.mixed_rate_episodes import ACTIONS, COLUMNS, mixed_rate_dataset
+from robocache_ros.bench.training.row_process import stacks_after
 from robocache_ros.datasets import TimelineLoader, Window
 from robocache_ros.training.graphed_step import release_graphs
 from robocache_ros.training.policies.make_policy import make_policy
@@ -40,8 +40,7 @@ TOGETHER = 8  # batches that are preprocessed at once: one takes the GPU no long
 def main() -> None:
     """Measure; the argument is a JSON object: episodes, policy, batch, n_obs, seconds, device, limit_s."""
     wanted: dict[str, Any] = json.loads(sys.argv[1])
-    faulthandler.dump_traceback_later(wanted["limit_s"] * 0.8)
-    with process_group(wanted["device"]) as group:
+    with stacks_after(wanted["limit_s"] * 0.8), process_group(wanted["device"]) as group:
         if group.device.type == "cuda":
             count = torch.cuda.device_count()
             keep_to_share(group.rank, count, [gpu_node(index) for index in range(count)])
@@ -49,7 +48,6 @@ def main() -> None:
             if group.first:
                 sys.stdout.write(json.dumps(row) + "\n")
                 sys.stdout.flush()
-    faulthandler.cancel_dump_traceback_later()
 
 
 def measured(wanted: dict[str, Any], group: ProcessGroup) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,34 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+@contextmanager
+def stacks_after(delay_s: float) -> Iterator[None]:
+    """Print the Python stacks of all threads on stderr after a delay, if the block has not ended by then.
+
+    `faulthandler.dump_traceback_later` reads the stacks of threads while they run, which can crash the process. This
+    waits for the interpreter's lock: a thread that hangs in native code without releasing it prevents the output.
+    """
+    timer = threading.Timer(delay_s, _print_stacks, (delay_s,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _print_stacks(delay_s: float) -> None:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = [f"after {delay_s:g} s:\n"]
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frame)]
+    sys.stderr.write("".join(lines))
 
 
 def end_on_sigterm() -> None:

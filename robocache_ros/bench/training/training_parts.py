@@ -6,7 +6,6 @@ line of JSON on stdout, as soon as it is measured, and its progress on stderr.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ import torch
 
 from robocache_ros.bench.training import against_dataloader, published_step, transformer_steps
 from robocache_ros.bench.training.measured import Row, Size
+from robocache_ros.bench.training.row_process import stacks_after
 
 TRACE_S = 20.0  # before a part is ended, the stacks of its threads are printed
 
@@ -52,12 +52,11 @@ PARTS: Mapping[str, Part] = {
 def main() -> None:
     """Measure a part; the argument is a JSON object: part, size, episodes, limit_s."""
     wanted: dict[str, Any] = json.loads(sys.argv[1])
-    faulthandler.dump_traceback_later(max(1.0, wanted["limit_s"] - TRACE_S), exit=False)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    for row in PARTS[wanted["part"]].measure(Size(**wanted["size"]), device, Path(wanted["episodes"])):
-        sys.stdout.write(json.dumps(asdict(row)) + "\n")
-        sys.stdout.flush()
-    faulthandler.cancel_dump_traceback_later()
+    with stacks_after(max(1.0, wanted["limit_s"] - TRACE_S)):
+        for row in PARTS[wanted["part"]].measure(Size(**wanted["size"]), device, Path(wanted["episodes"])):
+            sys.stdout.write(json.dumps(asdict(row)) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

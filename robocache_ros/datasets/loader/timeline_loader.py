@@ -31,10 +31,11 @@ from robocache_ros.datasets.loader.runs.run_order import RunOrder, ShuffledRuns,
 from robocache_ros.datasets.loader.samples import Samples, stream_widths
 from robocache_ros.datasets.loader.workers.batch_prefetch import Prefetcher
 from robocache_ros.datasets.stored_statistics import statistics_of
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 
 MAX_NAMED = 1000  # skipped samples whose reason is kept
 MAX_BATCH_BYTES = 2**30
+MAX_COUNT = 2**53  # of epochs and samples in a state
 _LOG = logging.getLogger(__name__)
 
 
@@ -233,15 +234,20 @@ class TimelineLoader:
         """Continue where `state_dict` was called.
 
         Errors:
-            RoboCacheError: the state is of a loader with another order.
+            RoboCacheError: the state is of a loader with another order, or not a state. Nothing is changed then.
         """
+        if not isinstance(state, Mapping):
+            raise RoboCacheError(f"state: a {type(state).__name__}; use what state_dict of this loader returned")
         for key, value in self._identity().items():
-            if state.get(key) != value:
-                raise RoboCacheError(f"state: {key} is {state.get(key)!r}, here {value!r}; use the same arguments")
-        position = int(state["position"])
-        if not 0 <= position <= len(self):
-            raise RoboCacheError(f"state: position {position} of {len(self)} batches; use the state of this loader")
-        self._epoch, self._position, self.skipped = int(state["epoch"]), position, int(state["skipped"])
+            found = state.get(key)
+            if type(found) not in (int, bool, list, type(None)) or found != value:
+                raise RoboCacheError(f"state: {key} is {printable(found, 40)}, here {value}; use the same arguments")
+        for key, most in (("epoch", MAX_COUNT), ("position", len(self)), ("skipped", MAX_COUNT)):
+            found = state.get(key)
+            if type(found) is not int or not 0 <= found <= most:
+                text = f"state: {key} {printable(found, 40)} is not a whole number from 0 to {most:,}"
+                raise RoboCacheError(f"{text}; use the state of this loader")
+        self._epoch, self._position, self.skipped = state["epoch"], state["position"], state["skipped"]
         self._resumed = True
 
     def _identity(self) -> dict[str, Any]:

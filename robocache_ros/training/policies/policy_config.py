@@ -9,7 +9,33 @@ from typing import Any
 from robocache_ros.errors import RoboCacheError, printable
 
 KINDS = ("transformer", "diffusion")
-MAX_WIDTH, MAX_LAYERS, MAX_TOKENS = 65_536, 1024, 65_536
+MAX_WIDTH, MAX_LAYERS, MAX_TOKENS, MAX_COLUMNS = 65_536, 1024, 65_536, 1 << 20
+# Of each size; a checkpoint may name any.
+LARGEST = {
+    "proprio": MAX_COLUMNS,
+    "actions": MAX_COLUMNS,
+    "n_obs": MAX_TOKENS,
+    "horizon": MAX_TOKENS,
+    "layers": MAX_LAYERS,
+    "heads": MAX_WIDTH,
+    "width": MAX_WIDTH,
+    "noise_steps": 10_000,
+    "sample_steps": 10_000,
+}
+
+
+def check_size(where: str, value: object, most: int = MAX_COLUMNS) -> None:
+    """Refuse what is not a whole number from 1 to `most`."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise RoboCacheError(f"{where} is {printable(value, 30)}; give a whole number from 1 to {most}")
+
+
+def check_sizes(where: str, values: object) -> None:
+    """Refuse what is not whole numbers by name."""
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise RoboCacheError(f"{where}: a {type(values).__name__}; give numbers by name")
+    for name, value in values.items():
+        check_size(f"{where}: {printable(name, 40)}", value)
 
 
 @dataclass(frozen=True)
@@ -44,14 +70,18 @@ class PolicyConfig:
     sample_steps: int = 10
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise RoboCacheError(f"policy: {printable(self.kind, 30)} is not one of {', '.join(KINDS)}")
-        sizes = (self.proprio, self.actions, self.n_obs, self.horizon, self.layers, self.heads, self.width)
-        if min(sizes) < 1 or self.width > MAX_WIDTH or self.layers > MAX_LAYERS or self.tokens > MAX_TOKENS:
-            raise RoboCacheError(f"policy: {self}: a size is below 1 or too large; choose another")
+        for name, most in LARGEST.items():
+            check_size(f"policy: {name}", getattr(self, name), most)
+        check_sizes("policy: cameras", self.cameras)
+        if self.tokens > MAX_TOKENS:
+            raise RoboCacheError(f"policy: {self.tokens} ticks and images; observe and predict at most {MAX_TOKENS}")
+        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
+            raise RoboCacheError(f"policy: dropout is {printable(self.dropout, 30)}; give a number from 0 to below 1")
         if self.width % self.heads:
             raise RoboCacheError(f"policy: width {self.width} is not a multiple of {self.heads} heads; change one")
-        if not 1 <= self.sample_steps <= self.noise_steps <= 10_000:
+        if self.sample_steps > self.noise_steps:
             raise RoboCacheError(f"policy: {self.sample_steps} of {self.noise_steps} noise steps; use fewer than all")
 
     @property

@@ -41,7 +41,14 @@ class Slot:
         self.fd = create("robocache_batch", size)
         self.nbytes = size
         self.generation += 1
-        self.memory = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
+        try:
+            self.memory = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
+        except OSError as error:  # of the file descriptors, of which the mapping takes one more
+            os.close(self.fd)
+            self.fd, self.nbytes = -1, 0
+            raise RoboCacheError(
+                f"batch: {size:,} bytes cannot be mapped ({error.strerror}); raise `ulimit -n`, or use fewer workers"
+            ) from None
         if self._pinned:
             _pin(self.memory)
 

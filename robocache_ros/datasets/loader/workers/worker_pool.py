@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import selectors
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ from robocache_ros.datasets.loader.workers.worker_process import (
 from robocache_ros.datasets.loader.workers.worker_start import blocked_interrupt, worker_context
 from robocache_ros.errors import RoboCacheError, printable
 
+# File descriptors of this process: a connection, the end of the process and its exit code; a block and its mapping; and
+# those that are open while a process starts.
+OF_WORKER, OF_SLOT, TO_START = 3, 2, 12
 MAX_DEATHS = 3  # of workers over one batch: then its data is the reason
 
 
@@ -202,6 +206,7 @@ class WorkerPool:
     def _start(self) -> None:
         """Start the workers: as late as possible, because this waits for the process that forks them."""
         if not self._workers and not self._closed:
+            _check_descriptors(self._count, len(self._slots))
             self._workers = [self._started() for _ in range(self._count)]
 
     def _started(self) -> _Worker:
@@ -231,3 +236,18 @@ class WorkerPool:
 
 def _place(slot: Slot) -> Place:
     return Place(slot.number, slot.generation, slot.nbytes)
+
+
+def _check_descriptors(workers: int, slots: int) -> None:
+    """Refuse workers for which this process has too few file descriptors: what runs out first would be anything."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        used = limit
+    needed = workers * OF_WORKER + slots * OF_SLOT + TO_START
+    if limit != resource.RLIM_INFINITY and used + needed > limit:
+        raise RoboCacheError(
+            f"workers: {workers} workers and {slots} batches take {needed} file descriptors, {max(limit - used, 0)} of "
+            f"{limit} are free; raise `ulimit -n`, or use fewer workers"
+        )

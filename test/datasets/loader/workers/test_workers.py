@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,6 +132,39 @@ def test_close_ends_the_workers() -> None:
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+from robocache_ros.datasets import TimelineLoader
+from robocache_ros.programs import run
+from counting_episodes import Counting
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    sys.exit(run("training", lambda: print(len(list(TimelineLoader(Counting(), 3, workers=int(sys.argv[1])))))))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_too_few_descriptors_are_one_line(tmp_path: Path, workers: int) -> None:
+    script = tmp_path / "training.py"
+    script.write_text(FEW_DESCRIPTORS)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
+
+    done = subprocess.run(
+        [sys.executable, str(script), str(workers)], env=environment, capture_output=True, text=True, check=False
+    )
+
+    if workers == 1:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+    else:
+        assert done.returncode == 2
+        assert re.fullmatch(
+            r"training: workers: 8 workers and 18 batches take 72 file descriptors, \d\d of 40 are free; "
+            r"raise `ulimit -n`, or use fewer workers\n",
+            done.stderr,
+        )
 
 
 FIRST_WORKER = """
