@@ -129,6 +129,11 @@ class Reader:
         """The text that the node attached to its ring."""
         return self.layout.meta
 
+    @property
+    def newest_sequence(self) -> int:
+        """`sequence` of the newest frame in the ring; 0 if there is none."""
+        return self._table.newest()[1]
+
     def fileno(self) -> int:
         """For select and event loops; -1 once closed."""
         return self._socket.fileno()
