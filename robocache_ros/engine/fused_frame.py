@@ -120,9 +120,9 @@ class FusedFrame(Mapping[str, Tensor]):
         seconds, nanoseconds = divmod(self.tick_ns, NS_PER_S)
         shapes = [f"{name} {'x'.join(map(str, value.shape))}" for name, value in self.tensors.items()]
         invalid = [name for name, valid in self.valid.items() if not valid[-1]]
-        parts = [f"tick {seconds}.{nanoseconds:09d}", _joined(shapes, 50)]
+        parts = [f"tick {seconds}.{nanoseconds:09d}", _joined(shapes, 40)]
         if invalid:
-            parts.append(f"invalid: {_joined(invalid, 20)}")
+            parts.append(f"invalid: {_joined(invalid, 12)}")
         return f"<FusedFrame {'; '.join(parts)}>"
 
     def to(self, device: torch.device) -> FusedFrame:
