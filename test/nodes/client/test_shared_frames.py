@@ -132,14 +132,13 @@ def test_first_frame_of_a_restarted_policy_is_made_after_it_connected(
     fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
     wait(lambda: len(fused) > 10, "ticks without a reader")
     before_ns = read_fused(fused.newest)[0]
-    frames: list[tuple[int, int]] = []
+    ticks: list[int] = []
 
-    with FusedSubscriber(callback=lambda frame: frames.append((frame.tick_ns, restarted.missed))) as restarted:
-        wait(lambda: frames and restarted.shared, "a frame")
+    with FusedSubscriber(callback=lambda frame: ticks.append(frame.tick_ns)) as restarted:
+        wait(lambda: len(ticks) > 2 and restarted.shared, "frames")
 
-    tick_ns, missed = frames[0]
-    assert tick_ns >= before_ns
-    assert missed == 0
+    assert ticks[0] >= before_ns
+    assert restarted.missed <= (ticks[-1] - ticks[0]) // 20_000_000 + 1 - len(ticks)
 
 
 def test_age_of_a_tick_is_that_of_the_wall_clock_at_each_look(rig: Any, spec: dict[str, Any], send: Any) -> None:
