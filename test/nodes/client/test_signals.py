@@ -24,22 +24,25 @@ print("ended", flush=True)
 """
 ASYNC_LOOP = """
 async def main():
-    threading.Thread(target=say_ready, args=(signal.SIGTERM,), daemon=True).start()
     async with contextlib.AsyncExitStack() as stack:
         ticks = stack.enter_context(FusedSubscriber("{fusion}", **options))
+        asyncio.get_running_loop().call_soon(lambda: print("ready", flush=True))  # at its first wait
         async for frame in ticks:
             print("frame", flush=True)
     print("ended", flush=True)
 asyncio.run(main())
 """
 IMPORTS = """
-import asyncio, contextlib, os, signal, sys, threading, time
+import asyncio, contextlib, os, signal, sys, threading, time, traceback
 import rclpy
 from robocache_ros.client import FusedSubscriber
 options = {}
 
-def say_ready(number=signal.SIGINT):  # once the loop has begun
-    while signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL): time.sleep(0.01)
+def say_ready():  # once the loop of the main thread waits for a frame
+    def waits():
+        stack = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])
+        return any(frame.f_code.co_name == "wait_for" for frame, _ in stack)
+    while not waits(): time.sleep(0.01)
     print("ready", flush=True)
 """
 INIT = "rclpy.init()\n"
