@@ -37,16 +37,23 @@ class FrameWriter:
         layout: columns of a row; its JSON is sent to the readers.
         device: device of the frames and of the ring.
         slots: number of slots of the ring.
+        use_sim_time: whether the ticks are times of /clock, sent to the readers.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], layout: Layout, device: torch.device | str = "cpu", *, slots: int = 8
+        self,
+        path: str | os.PathLike[str],
+        layout: Layout,
+        device: torch.device | str = "cpu",
+        *,
+        slots: int = 8,
+        use_sim_time: bool = False,
     ) -> None:
         self._path = path
         self._layout = layout
         self._device = str(device)
         self._slots = slots
-        self._meta = layout.to_json()
+        self._meta = layout.to_json(use_sim_time=use_sim_time)
         streams = (layout.spec.horizon, len(layout.spec.streams))
         self._valid = np.zeros(streams, np.uint8)
         self._age_ns = np.zeros(streams, np.int64)
@@ -129,7 +136,9 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Returns each newest frame of a FrameWriter's ring once.
+    """Returns each newest frame of a FrameWriter's ring once, from the first one that is made after it connected.
+
+    The frame that the ring has at that moment may be old: it is the last one that was made for an earlier reader.
 
     Args:
         reader: a reader that is connected to the ring.
@@ -145,7 +154,7 @@ class FrameReader:
             raise IpcUnavailableError("the fields of the ring do not match its layout; use one version on both sides")
         self._reader = reader
         self._layout = layout
-        self._sequence = 0  # of the last frame; ticks do not order frames, because a clock may jump back
+        self._sequence = reader.newest_sequence  # of the last frame; ticks do not order frames: a clock may jump back
 
     def next(self, timeout_s: float) -> FusedFrame | None:
         """Wait for a new frame and return the newest one; None at the timeout or when the node ends."""
@@ -179,6 +188,7 @@ def fused_frame(lease: SlotLease, layout: Layout) -> FusedFrame:
         _by_stream(lease.host[VALID], layout.names),
         _by_stream(lease.host[AGE], layout.names),
         sample_ages(layout, window),
+        layout,
     )
 
 

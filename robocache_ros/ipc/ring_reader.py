@@ -22,7 +22,7 @@ from robocache_ros.ipc.shared_memory import IpcUnavailableError
 from robocache_ros.ipc.slot_layout import RingLayout, slot_views
 
 EARLY_S = 0.000_8  # a waiting reader starts to poll without sleeping this long before a frame is due,
-POLL_S = 0.000_5  # and polls for this long after it: 4 to 6 % of a core at 50 Hz
+POLL_S = 0.000_5  # and polls for this long after it
 MAX_DESCRIPTION_BYTES = 16 * 2**20
 MAX_ANNOUNCEMENTS = 1024  # read at once; a socket's buffer holds about 300
 
@@ -128,6 +128,11 @@ class Reader:
     def meta(self) -> str:
         """The text that the node attached to its ring."""
         return self.layout.meta
+
+    @property
+    def newest_sequence(self) -> int:
+        """`sequence` of the newest frame in the ring; 0 if there is none."""
+        return self._table.newest()[1]
 
     def fileno(self) -> int:
         """For select and event loops; -1 once closed."""

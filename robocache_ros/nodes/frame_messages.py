@@ -85,8 +85,9 @@ def image_message(tick_ns: int, frame_id: str, image: Tensor) -> Image:
 def read_image(message: Image) -> Tensor:
     """The (C, H, W) tensor of an aligned image, uint8 or float32."""
     floats = message.encoding.startswith("32F")
-    flat = torch.frombuffer(message.data, dtype=torch.float32 if floats else torch.uint8)
-    return flat.reshape(message.height, message.width, -1).permute(2, 0, 1).contiguous()
+    flat = np.frombuffer(message.data, np.float32 if floats else np.uint8)
+    pixels = flat.reshape(message.height, message.width, -1)
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())  # by NumPy: torch would wake its other threads
 
 
 def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) -> PointCloud2:

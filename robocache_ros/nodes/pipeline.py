@@ -81,7 +81,7 @@ class Pipeline:
         )
         delay_ns = None if sim_time or self.spec.emit == "eager" else self.spec.delay_ns
         lead_ns = self.spec.delay_ns - self.spec.cut_ns
-        self.outputs.describe()
+        self.outputs.describe(use_sim_time=sim_time)
         self._tick_loop = TickLoop(clock, self.outputs.publish, self._failed, self.stats, delay_ns, lead_ns)
         self._tick_loop.start()
 

@@ -95,9 +95,11 @@ class Outputs:
             for stream in spec.media
         }
 
-    def describe(self) -> None:
-        """Publish the layout; later subscribers receive it too."""
-        self._described.publish(String(data=self._layout.to_json()))
+    def describe(self, *, use_sim_time: bool) -> None:
+        """Publish the layout and the clock of the ticks; later subscribers receive them too."""
+        if self.ring:
+            self.ring.set_clock(use_sim_time=use_sim_time)
+        self._described.publish(String(data=self._layout.to_json(use_sim_time=use_sim_time)))
 
     def publish(self, frames: Frames, wait_until_due: Callable[[int], None] = lambda tick_ns: None) -> None:
         """Publish each tick of the frames; the messages are built before `wait_until_due(tick_ns)` is called."""

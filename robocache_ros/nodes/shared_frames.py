@@ -47,10 +47,18 @@ class RingOutput:
         self._device = device
         self._slots = slots
         self._retry_s = retry_s
+        self._use_sim_time = False
         self._next_try = 0.0
         self._failed = False
         self._writer: FrameWriter | None = None
         self._guarded(self._make)
+
+    def set_clock(self, *, use_sim_time: bool) -> None:
+        """Set the clock of the next ticks; if it is another one, the readers reconnect."""
+        if use_sim_time != self._use_sim_time:
+            self._use_sim_time = use_sim_time
+            self.close()
+            self._next_try = 0.0
 
     def fill(self, frames: Frames, window: torch.Tensor) -> None:
         """Write the frame of one tick into the ring; `window` contains the (horizon, C) rows that end with it."""
@@ -77,7 +85,8 @@ class RingOutput:
             self._writer = None
 
     def _make(self) -> None:
-        self._writer = FrameWriter(ipc.socket_path(self._name), self._layout, self._device, slots=self._slots)
+        path = ipc.socket_path(self._name)
+        self._writer = FrameWriter(path, self._layout, self._device, slots=self._slots, use_sim_time=self._use_sim_time)
 
     def _fill(self, frames: Frames, window: torch.Tensor) -> None:
         assert self._writer
@@ -106,7 +115,8 @@ class RingFollower:
 
     Args:
         node: fully qualified name of the fusion node.
-        deliver: called with each frame and the layout of its columns.
+        deliver: called with each frame that is made from now on, and the layout of its columns.
+        on_layout: called at each connection with the layout, and whether the ticks are times of /clock.
         report: called with a line of text when the transport of the frames changes.
 
     Attributes:
@@ -117,10 +127,15 @@ class RingFollower:
     """
 
     def __init__(
-        self, node: str, deliver: Callable[[FusedFrame, Layout], None], report: Callable[[str], object] = log.info
+        self,
+        node: str,
+        deliver: Callable[[FusedFrame, Layout], None],
+        on_layout: Callable[[Layout, bool], object],
+        report: Callable[[str], object] = log.info,
     ) -> None:
         self._connection = ipc.Connection(ipc.socket_path(node))
         self._deliver = deliver
+        self._on_layout = on_layout
         self._report = report
         self._stopped = threading.Event()
         self._reported = ""
@@ -148,8 +163,10 @@ class RingFollower:
     def _follow(self) -> None:
         """Deliver frames until the connection ends."""
         while not self._stopped.is_set() and (reader := self._connection.connect()):
-            layout = Layout(load_spec(json.loads(reader.meta)["spec"]))
+            described = json.loads(reader.meta)
+            layout = Layout(load_spec(described["spec"]))
             frames = FrameReader(reader, layout)
+            self._on_layout(layout, described.get("use_sim_time") is True)
             self.connected = True
             self._report_once("frames come from shared memory")
             while reader.alive and not self._stopped.is_set():

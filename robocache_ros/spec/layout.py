@@ -83,6 +83,10 @@ class Layout:
         ages = [Column(f"age_ms:{s.name}.{row}", s.name, "sample_age", "ms, -1 none", s.role) for s, row in rows]
         return (*values, *valid, *age, *ages)
 
+    def vectors_of(self, role: str) -> tuple[StreamSpec, ...]:
+        """The vector streams of a role that are not windows, in column order."""
+        return tuple(s for s in self.spec.vectors if s.role == role and not s.rows)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the layout as plain values."""
         shown = ("topic", "type", "kind", "stamp", "align", "role", "unit")
@@ -104,9 +108,13 @@ class Layout:
             "spec": self.spec.to_dict(),
         }
 
-    def to_json(self) -> str:
-        """Return the layout as JSON, as published on `~/layout`. `load_spec` reads its `spec`."""
-        return json.dumps(self.to_dict(), separators=(",", ":"))
+    def to_json(self, *, use_sim_time: bool = False) -> str:
+        """Return the layout as JSON, as published on `~/layout`. `load_spec` reads its `spec`.
+
+        Args:
+            use_sim_time: whether the ticks are times of /clock.
+        """
+        return json.dumps(self.to_dict() | {"use_sim_time": use_sim_time}, separators=(",", ":"))
 
 
 def _values(stream: StreamSpec) -> list[Column]:

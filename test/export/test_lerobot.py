@@ -14,6 +14,7 @@ import torch
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
+from robocache_ros.engine.fused_frame import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.formats.lerobot import parquet_tables, row_tables
@@ -21,6 +22,7 @@ from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import ExportResult, export
 from robocache_ros.export.media.video import encoder_of
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.layout import Layout
 
 Made = Callable[[str], ExportResult]
 
@@ -52,6 +54,28 @@ def test_state_and_action_are_the_fused_columns_to_the_bit(made: Made, frames: l
     rows = columns(made("image"))
     assert np.array_equal(np.array(rows["observation.state"], np.float32)[: len(fused)], fused[:, :23])
     assert np.array_equal(np.array(rows["action"], np.float32)[: len(fused)], fused[:, 23:])
+
+
+def test_row_of_a_live_frame_is_that_of_the_dataset(made: Made, frames: list[Any], spec: FusionSpec) -> None:
+    import io
+
+    from PIL import Image
+
+    rows, layout = columns(made("image")), Layout(spec)
+    part = frames[0]
+    for index, window in ((0, part.rows()[:1]), (len(part) - 1, part.rows()[-1:])):
+        frame = split_window(layout, int(part.ticks_ns[index]), window)
+        frame.tensors.update({name: value[index] for name, value in part.media.items()})
+        row = frame.lerobot("lift the cube")
+
+        read = {name for name in rows if name.startswith("observation.")}
+        assert {name for name in row if name != "task"} == read
+        assert row["task"] == "lift the cube"
+        assert torch.equal(row["observation.state"], torch.tensor(rows["observation.state"][index]))
+        for name in read - {"observation.state"}:
+            stored = np.array(Image.open(io.BytesIO(rows[name][index]["bytes"])))
+            loaded = torch.from_numpy(stored).permute(2, 0, 1).contiguous().to(torch.float32).div(255)  # as LeRobot
+            assert torch.equal(row[name], loaded)
 
 
 def test_png_images_are_the_engines_to_the_bit(made: Made, frames: list[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.feature_columns import FeatureColumns
-from robocache_ros.export.dataset.features import Feature, features_of, of_role
+from robocache_ros.export.dataset.features import Feature, features_of
 from robocache_ros.export.dataset.outcomes import known_outcomes
 from robocache_ros.export.dataset.piece_contents import ArrayInfo, PictureInfo, PieceContents, common
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
@@ -110,12 +110,12 @@ class ExportedDataset:
     @property
     def state(self) -> tuple[StreamSpec, ...]:
         """The observation vectors that are not windows, in column order."""
-        return of_role(self.layout, "observation")
+        return self.layout.vectors_of("observation")
 
     @property
     def actions(self) -> tuple[StreamSpec, ...]:
         """The action vectors, in column order."""
-        return of_role(self.layout, "action")
+        return self.layout.vectors_of("action")
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:

@@ -51,16 +51,11 @@ class Feature:
         return values.astype(self.dtype, copy=False)
 
 
-def of_role(layout: Layout, role: str) -> tuple[StreamSpec, ...]:
-    """Return the vector streams of a role that are not windows, in column order."""
-    return tuple(s for s in layout.spec.vectors if s.role == role and not s.rows)
-
-
 def features_of(layout: Layout) -> dict[str, Feature]:
     """Return all numeric features by name."""
     features = []
     for name, role in ((STATE, "observation"), (ACTION, "action")):
-        if streams := of_role(layout, role):
+        if streams := layout.vectors_of(role):
             features.append(_vector(name, layout, streams))
     for stream in layout.spec.vectors:
         if stream.rows:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import torch
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
+from rosgraph_msgs.msg import Clock
 
 from robocache_ros.engine.fused_frame import FusedFrame
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.nodes.client.background_node import BackgroundNode
 from robocache_ros.nodes.client.image_values import ImageConverter
 from robocache_ros.nodes.client.mailbox import Mailbox
 from robocache_ros.nodes.client.topic_follower import TopicFollower
+from robocache_ros.nodes.middleware import qos
 from robocache_ros.nodes.shared_frames import RingFollower
+from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
 TRANSPORTS = ("auto", "message")
+UNSPUN_S = 1.0  # time after which a node that has run no callback counts as not spun
 
 
 class FusedSubscriber:
@@ -28,8 +36,9 @@ class FusedSubscriber:
 
     There are three ways to read frames: `latest()`, `for` or `async for` over the subscriber, and the `callback`. A
     consumer that is slower than the ticks gets the newest tick; `overtaken` counts those that it did not read. The
-    loops end when the subscriber is closed and when the ROS context is shut down: by `rclpy.shutdown()`, or by the
-    signals SIGINT and SIGTERM if `rclpy.init()` has installed its handlers.
+    first frame is one that was made after the subscriber connected; `frame.tick_age_ns` is how long ago a tick was.
+    The loops end when the subscriber is closed, when the ROS context is shut down, and at the first Ctrl-C or SIGTERM,
+    if the program has no handler of its own for that signal. While no frame arrives, the log has a line every 5 s.
 
     By default, images have the values that LeRobotDataset returns for an exported dataset: (C, H, W) float32 in 0..1,
     which is x / 255 of each 8-bit value x; a pixel of 200 is 0.784. The bits are the same if the dataset stores PNG
@@ -48,15 +57,20 @@ class FusedSubscriber:
         device: device of the tensors; the node's device for frames that are not copied.
         dtype: dtype of images: float32, float16, bfloat16, or uint8 for the 8-bit values.
         normalize: apply the `normalize` of each stream's spec to its images: (x / 255 - mean) / std.
-        node: a node to subscribe with, which the caller spins; None: a new node, spun in the background.
+        timeout_s: seconds after which a loop without a new frame raises an error; None: it waits.
+        max_age_ms: age of a tick up to which `latest` and the loops return it, by the clock of the node; None: any.
+        node: a node to subscribe with, which the caller spins with any executor; None: a new node, spun in the
+            background.
         namespace: namespace of the new node.
         transport: `auto`, or `message` to use topics only.
 
     Attributes:
-        missed: ticks that did not arrive, counted from the gaps between those that did.
+        missed: ticks that did not arrive, counted from the gaps between those that did since the connection to the
+            node.
 
     Raises:
-        RoboCacheError: an unknown transport or dtype, or `normalize` with uint8.
+        RoboCacheError: an unknown transport or dtype, or `normalize` with uint8. While waiting for a frame: a name in
+            `images` that the node does not have; in a loop: no frame within `timeout_s`.
     """
 
     def __init__(
@@ -68,6 +82,8 @@ class FusedSubscriber:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         normalize: bool = False,
+        timeout_s: float | None = None,
+        max_age_ms: float | None = None,
         node: Node | None = None,
         namespace: str | None = None,
         transport: str = "auto",
@@ -80,18 +96,36 @@ class FusedSubscriber:
         self._callback = callback
         self._device = torch.device(device)
         self._layout: Layout | None = None
+        self._timeout_s, self._max_age_ms = timeout_s, max_age_ms
         self._order = threading.Lock()
         self._newest_ns: int | None = None
+        self._missed_from_ns: int | None = None  # the newest tick since the connection
         self._newest_shared = False
         self._fusion = fusion
+        self._refused = False  # an image that the node does not have was requested
         self._closed = False
         self._background = None if node else BackgroundNode("fused_subscriber", namespace)
         self._node: Node = node or self._background.node  # type: ignore[union-attr]
         self._context = self._node.context
-        self._mailbox = Mailbox(lambda: not self._context.ok())
+        self._topic = self._node.resolve_topic_name(f"{fusion}/fused")
+        # Its own: the callbacks of the caller's node do not delay the frames under a MultiThreadedExecutor.
+        self._group = MutuallyExclusiveCallbackGroup()
+        self._spun = False
+        self._started_s = time.monotonic()
+        self._warned_unspun = False
+        self._guard = self._node.create_guard_condition(self._on_spin, callback_group=self._group)
+        self._guard.trigger()
+        self._clock = _TickClock(self._node, self._group)
+        self._mailbox = Mailbox(lambda: not self._context.ok(), self._report_waiting, self._late)
         self._ring = self._follow_ring() if transport == "auto" else None
         self._topics = TopicFollower(
-            self._node, fusion, self._images, self._on_message_frame, self._on_layout, lambda: self.shared
+            self._node,
+            fusion,
+            self._images,
+            self._on_message_frame,
+            self._on_layout,
+            lambda: self.shared,
+            self._group,
         )
         if self._background:
             self._background.start()
@@ -121,28 +155,35 @@ class FusedSubscriber:
         self._mailbox.wait_for(lambda: self._layout, timeout_s)
         if not self._layout:
             waited = "until it was closed" if timeout_s is None else f"within {timeout_s} s"
-            raise RoboCacheError(f"{self._fusion}/layout: no message {waited}; is the fusion node active?")
+            raise RoboCacheError(f"{self._fusion}/layout: no message {waited}; {self._why()}")
         return self._layout
 
-    def latest(self, timeout_s: float | None = 0.0, *, other_than_ns: int | None = None) -> FusedFrame | None:
+    def latest(
+        self, timeout_s: float | None = 0.0, *, other_than_ns: int | None = None, max_age_ms: float | None = None
+    ) -> FusedFrame | None:
         """The newest frame.
 
         Args:
             timeout_s: seconds to wait at most; None: until there is a frame, or the subscriber is closed.
             other_than_ns: wait for a tick other than this one (a clock may have jumped back).
+            max_age_ms: age of the tick up to which it is returned; None: the `max_age_ms` of the subscriber.
 
         Returns:
             The frame; None at the timeout.
         """
-        return self._mailbox.latest(timeout_s, other_than_ns)
+        frame = self._mailbox.latest(timeout_s, other_than_ns, self._max_age_ms if max_age_ms is None else max_age_ms)
+        if frame is None and self._unspun and not self._warned_unspun:
+            self._warned_unspun = True
+            self._node.get_logger().warning(f"latest: there is no frame: {self._why()}")
+        return frame
 
     def __iter__(self) -> Iterator[FusedFrame]:
-        """Each newest frame once, until the subscriber is closed or ROS is shut down."""
-        return iter(self._mailbox)
+        """Each newest frame once, until the subscriber is closed, ROS is shut down, or a signal arrives."""
+        return self._mailbox.frames(self._timeout_s, self._max_age_ms)
 
     def __aiter__(self) -> AsyncIterator[FusedFrame]:
-        """Each newest frame once, until the subscriber is closed or ROS is shut down."""
-        return self._mailbox.__aiter__()
+        """Each newest frame once, until the subscriber is closed, ROS is shut down, or a signal arrives."""
+        return self._mailbox.frames_async(self._timeout_s, self._max_age_ms)
 
     def close(self) -> None:
         """Stop; calls that are waiting for a frame return."""
@@ -156,6 +197,8 @@ class FusedSubscriber:
             self._background.close()
         else:
             self._topics.close()
+            self._clock.close()
+            self._node.destroy_guard_condition(self._guard)
 
     def __enter__(self) -> FusedSubscriber:
         return self
@@ -166,29 +209,61 @@ class FusedSubscriber:
         self.close()
 
     def _follow_ring(self) -> RingFollower | None:
-        topic = self._node.resolve_topic_name(f"{self._fusion}/fused")
         logger = self._node.get_logger()
         try:
-            return RingFollower(topic.rpartition("/")[0], self._on_shared_frame, logger.info)
+            return RingFollower(self._topic.rpartition("/")[0], self._on_shared_frame, self._on_layout, logger.info)
         except RoboCacheError as error:
             logger.warning(f"frames come as messages: {error}")
             return None
 
-    def _on_layout(self, layout: Layout) -> None:
-        unknown = [name for name in self._images if name not in {s.name for s in layout.spec.media}]
+    @property
+    def _unspun(self) -> bool:
+        return not self._spun and time.monotonic() > self._started_s + UNSPUN_S
+
+    def _on_spin(self) -> None:
+        self._spun = True
+
+    def _why(self) -> str:
+        """Why no frame arrives, and what to do."""
+        if self._unspun:
+            return f"nobody spins the node {self._node.get_name()}; add it to an executor, or leave `node` out"
+        if not self._node.count_publishers(self._topic):
+            return f"no node publishes {self._topic}; start it, or check its name and its namespace"
+        if self._layout is None:
+            return "the node has published no layout; activate it"
+        if self._images and self.incomplete:
+            return f"images of {', '.join(self._images)} do not arrive; check the transport settings of this process"
+        return "the node publishes no ticks; check that it is active and that its clock runs"
+
+    def _late(self, timeout_s: float) -> RoboCacheError:
+        return RoboCacheError(f"{self._fusion}: no new tick within {timeout_s:g} s: {self._why()}")
+
+    def _report_waiting(self) -> None:
+        self._node.get_logger().warning(f"waiting for {self._topic.rpartition('/')[0]}: {self._why()}")
+
+    def _on_layout(self, layout: Layout, use_sim_time: bool) -> None:
+        """Called at each connection, in the thread of the ring or the one that spins the node."""
+        known = [stream.name for stream in layout.spec.media]
+        unknown = [printable(name) for name in self._images if name not in known]
+        error = ""
         if unknown:
-            there = ", ".join(s.name for s in layout.spec.media) or "none"
-            self._node.get_logger().error(
-                f"images: {', '.join(unknown)}: no such image or voxel stream; choose from {there}"
+            error = (
+                f"images: {', '.join(unknown)}: {self._fusion} has no such image or voxel stream; "
+                f"choose from {printable(', '.join(known) or 'none', 100)}"
             )
-        self._layout = layout
-        self._mailbox.notify()
+            if self._callback:
+                self._node.get_logger().error(error)
+        self._clock.follow(use_sim_time=use_sim_time)
+        with self._order:
+            self._refused = bool(unknown)
+            self._layout = layout
+            self._missed_from_ns = None
+        self._mailbox.set_error(error)
 
     def _on_shared_frame(self, frame: FusedFrame, layout: Layout) -> None:
         """Called in the thread of the ring."""
         for name in [name for name in frame.tensors if name not in layout.slots and name not in self._images]:
             del frame.tensors[name]
-        self._layout = layout
         self._deliver(frame, layout, shared=True)
 
     def _on_message_frame(self, frame: FusedFrame, layout: Layout) -> None:
@@ -200,17 +275,64 @@ class FusedSubscriber:
             switched = shared != self._newest_shared
             if (self.shared and not shared) or (switched and frame.tick_ns == self._newest_ns):
                 return  # it has already arrived over the other transport
+            if self._refused:
+                return
             for name in self._images:
                 if name in frame.valid:  # not in `tensors`: its size is unknown until an image arrives
                     frame.tensors[name] = self._convert(layout.spec.stream(name), frame.tensors.get(name))
-            frame = frame.to(self._device)
-            if self._newest_ns is not None:
+            frame = replace(frame.to(self._device), clock=self._clock.now_ns)
+            if self._missed_from_ns is not None:
                 period = NS_PER_S / layout.spec.rate_hz
-                self.missed += max(0, round((frame.tick_ns - self._newest_ns) / period) - 1)
+                self.missed += max(0, round((frame.tick_ns - self._missed_from_ns) / period) - 1)
             self._newest_ns, self._newest_shared = frame.tick_ns, shared
+            self._missed_from_ns = frame.tick_ns
+            self._clock.add_tick(frame.tick_ns + layout.spec.delay_ns)
             self._mailbox.put(frame, seen=self._callback is not None)
         if self._callback:
             try:
                 self._callback(frame)
             except Exception:
                 self._node.get_logger().error(f"callback: tick {frame.tick_ns}:\n{traceback.format_exc()}")
+
+
+class _TickClock:
+    """The clock of the node's ticks: the wall clock, or /clock if the node uses sim time."""
+
+    def __init__(self, node: Node, group: CallbackGroup) -> None:
+        self._node = node
+        self._group = group
+        self._lock = threading.Lock()
+        self._subscription: Any = None
+        self._use_sim_time = False
+        self._sim_ns: int | None = None  # the newest /clock
+        self._due_ns = 0  # when the newest tick was due
+
+    def follow(self, *, use_sim_time: bool) -> None:
+        """Set which clock it is."""
+        with self._lock:
+            self._use_sim_time = use_sim_time
+            if use_sim_time and self._subscription is None:
+                self._subscription = self._node.create_subscription(
+                    Clock, "/clock", self._on_clock, qos.clock(depth=1), callback_group=self._group, raw=True
+                )
+
+    def add_tick(self, due_ns: int) -> None:
+        """Add the time at which the newest tick was due."""
+        self._due_ns = due_ns
+
+    def now_ns(self) -> int:
+        """The time. Sim time is that of the newest tick until a message of /clock has arrived."""
+        if not self._use_sim_time:
+            return time.time_ns()
+        return self._due_ns if self._sim_ns is None else self._sim_ns
+
+    def close(self) -> None:
+        """Destroy the subscription."""
+        with self._lock:
+            if self._subscription is not None:
+                self._node.destroy_subscription(self._subscription)
+
+    def _on_clock(self, data: bytes) -> None:
+        sim_ns = read_clock(data)
+        if sim_ns is not None:
+            self._sim_ns = sim_ns

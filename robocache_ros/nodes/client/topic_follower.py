@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
@@ -29,8 +31,9 @@ class TopicFollower:
         images: image and voxel streams that a frame waits for.
         deliver: called with each frame and the layout of its columns. Images are as the node publishes them; an invalid
             image is zero, and missing if its size is not known.
-        on_layout: called with each layout.
+        on_layout: called with each layout, and whether the ticks are times of /clock.
         paused: whether frames currently arrive through shared memory; images are then not subscribed to.
+        group: of the callbacks.
     """
 
     def __init__(
@@ -39,8 +42,9 @@ class TopicFollower:
         fusion: str,
         images: Sequence[str],
         deliver: Callable[[FusedFrame, Layout], None],
-        on_layout: Callable[[Layout], None],
+        on_layout: Callable[[Layout, bool], None],
         paused: Callable[[], bool],
+        group: CallbackGroup,
     ) -> None:
         self._node = node
         self._fusion = fusion
@@ -48,18 +52,15 @@ class TopicFollower:
         self._deliver = deliver
         self._notify = on_layout
         self._paused = paused
+        self._group = group
         self._layout: Layout | None = None
         self._assembly = Assembly(self._images)
         self._malformed: set[str] = set()  # topics for which an unreadable message was reported
         self._image_subscriptions: list[Any] = []
         self._subscriptions = [
-            node.create_subscription(
-                String, f"{fusion}/layout", self._guarded("layout", self._on_layout), qos.latched()
-            ),
+            self._create(String, "layout", self._on_layout, qos.latched()),
             # Raw: while frames are read from shared memory, a message only shows that the node is alive.
-            node.create_subscription(
-                Float32MultiArray, f"{fusion}/fused", self._guarded("fused", self._on_fused), qos.reliable(10), raw=True
-            ),
+            self._create(Float32MultiArray, "fused", self._on_fused, qos.reliable(10), raw=True),
         ]
 
     @property
@@ -71,6 +72,14 @@ class TopicFollower:
         """Destroy the subscriptions."""
         for subscription in (*self._subscriptions, *self._image_subscriptions):
             self._node.destroy_subscription(subscription)
+
+    def _create(
+        self, message_type: type[Any], topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any
+    ) -> Any:
+        received = self._guarded(topic, callback)
+        return self._node.create_subscription(
+            message_type, f"{self._fusion}/{topic}", received, profile, callback_group=self._group, **options
+        )
 
     def _guarded(self, topic: str, callback: Callable[[Any], None]) -> Callable[[Any], None]:
         """A callback that drops messages that are not from a fusion node, with one warning per topic."""
@@ -88,9 +97,10 @@ class TopicFollower:
         return receive
 
     def _on_layout(self, message: String) -> None:
-        self._layout = Layout(load_spec(json.loads(message.data)["spec"]))
+        described = json.loads(message.data)
+        self._layout = Layout(load_spec(described["spec"]))
         self._assembly.clear()
-        self._notify(self._layout)
+        self._notify(self._layout, described.get("use_sim_time") is True)
         self._want_images(not self._paused())
 
     def _on_fused(self, data: bytes) -> None:
@@ -129,9 +139,7 @@ class TopicFollower:
             self._finish(self._assembly.add_image(stream.name, tick_ns, tensor))
 
         message_type = Image if stream.kind == "image" else PointCloud2
-        return self._node.create_subscription(
-            message_type, f"{self._fusion}/{topic}", self._guarded(topic, on_image), qos.reliable(5)
-        )
+        return self._create(message_type, topic, on_image, qos.reliable(5))
 
     def _finish(self, frames: list[FusedFrame]) -> None:
         layout = self._layout

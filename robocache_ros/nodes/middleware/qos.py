@@ -54,6 +54,6 @@ def latched(depth: int = 1) -> QoSProfile:
     return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
-def clock() -> QoSProfile:
+def clock(depth: int = CLOCK_DEPTH) -> QoSProfile:
     """A profile that matches every publisher of /clock, with a queue for one /clock per message of a fast replay."""
-    return QoSProfile(depth=CLOCK_DEPTH, reliability=ReliabilityPolicy.BEST_EFFORT)
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.BEST_EFFORT)

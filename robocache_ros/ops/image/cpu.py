@@ -23,6 +23,7 @@ U8 = NDArray[np.uint8]
 Array = NDArray[Any]  # (H, W, C) uint8 or float32
 
 WEIGHT_BITS = 11
+SERIAL = 32768  # elements up to which torch computes in the calling thread
 # BT.601, limited range, times 2**20: of Y, of V for R, of U and V for G, of U for B.
 CY, CVR, CUG, CVG, CUB = 1220542, 1673527, -409993, -852492, 2116026
 
@@ -49,6 +50,8 @@ def normalize(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
     """Fill `out` with (..., C, H, W) planes, normalised if `out` is a float tensor."""
     if planes.dtype == out.dtype == torch.uint8:
         return out.copy_(planes)
+    if planes.dtype == torch.uint8 and planes.ndim == 3 and out.is_contiguous():
+        return _normalize_image(planes, affine, out)
     value = planes
     if planes.dtype == torch.uint8:
         # Divisors are tensors: torch may divide by a Python number as a product with its reciprocal.
@@ -59,6 +62,21 @@ def normalize(planes: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
     out.copy_(value)
     if planes.dtype != torch.uint8:  # any NaN becomes the canonical NaN, because processors produce different ones
         out.masked_fill_(value != value, torch.nan)
+    return out
+
+
+def _normalize_image(image: Tensor, affine: Affine | None, out: Tensor) -> Tensor:
+    """The same for one uint8 image, in this thread: to wake torch's other threads costs more than the image."""
+    target = out.numpy() if out.dtype == torch.float32 else np.empty(image.shape, np.float32)
+    np.divide(image.numpy(), np.float32(255), out=target, dtype=np.float32)
+    if affine is not None:
+        mean, std = (np.array(values, np.float32).reshape(-1, 1, 1) for values in affine)
+        np.subtract(target, mean, out=target)
+        np.divide(target, std, out=target)
+    if out.dtype != torch.float32:
+        values = torch.from_numpy(target)
+        for part, rounded in zip(torch.split(values.view(-1), SERIAL), torch.split(out.view(-1), SERIAL), strict=True):
+            rounded.copy_(part)
     return out
 
 

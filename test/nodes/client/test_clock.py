@@ -1,4 +1,4 @@
-"""`FusedSubscriber` under a clock that jumps back: a recording that is looped, a simulation that is reset."""
+"""`FusedSubscriber` under sim time, whose clock may jump back: a recording that is looped, a simulation's reset."""
 
 from __future__ import annotations
 
@@ -71,3 +71,21 @@ def test_frames_go_on_after_the_clock_has_jumped_back(
         simulate(2 * S, 3 * S)
 
         wait(lambda: any(tick_ns < 3 * S and image for tick_ns, image in frames), "frames after the jump")
+
+
+@pytest.mark.parametrize("transport", ["auto", "message"])
+def test_age_of_a_tick_is_that_of_sim_time(
+    simulate: Callable[[int, int], None], wait: Callable[..., Any], transport: str
+) -> None:
+    with FusedSubscriber(transport=transport) as subscriber:
+        subscriber.wait_for_layout(60.0)
+        simulate(5 * S, 6 * S)
+        wait(lambda: subscriber.latest() and (subscriber.shared or transport == "message"), "the first frames")
+        simulate(6 * S, 7 * S)
+
+        def at_end() -> bool:
+            frame = subscriber.latest()
+            return frame is not None and frame.tick_ns > 6 * S and frame.tick_ns + frame.tick_age_ns == 7 * S
+
+        wait(at_end, "a tick whose age is counted to the end of the clock")
+        assert subscriber.latest(max_age_ms=1_000) is not None

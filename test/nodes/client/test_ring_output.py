@@ -63,7 +63,7 @@ def test_ring_that_cannot_be_read_leaves_the_messages(path: Path, wait: Any) -> 
     fields = [ipc.Field("window", "float32", (1, 1))]
     with (
         closing(ipc.Writer(path, fields, meta="not JSON")),
-        closing(RingFollower("/fusion_node", lambda frame, layout: None, reports.append)) as follower,
+        closing(RingFollower("/fusion_node", lambda frame, layout: None, lambda *_: None, reports.append)) as follower,
     ):
         wait(lambda: reports, "a report")
 
@@ -75,7 +75,9 @@ def test_follower_reads_a_ring_that_appears(path: Path, wait: Any, caplog: pytes
     caplog.set_level(logging.INFO)
     given: list[FusedFrame] = []
     reports: list[str] = []
-    with closing(RingFollower("/fusion_node", lambda frame, layout: given.append(frame), reports.append)) as follower:
+    with closing(
+        RingFollower("/fusion_node", lambda frame, layout: given.append(frame), lambda *_: None, reports.append)
+    ) as follower:
         wait(lambda: reports, "a report of no ring")
         with closing(FrameWriter(path, LAYOUT)) as writer:
             writer.publish(frames(1), frames(1).rows())

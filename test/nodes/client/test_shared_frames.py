@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import torch
 pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.nodes.frame_messages import read_fused
 
 Wait = Callable[..., Any]
 
@@ -116,6 +118,68 @@ def test_shared_frames_are_those_of_the_messages_bit_for_bit(
             assert torch.equal(shared.valid[name], message.valid[name])
             ages = [frame.age_ns[name].double().div(1e6).float() for frame in (shared, message)]
             assert torch.equal(*ages)  # a message has them as float32 of ms
+
+
+def test_first_frame_of_a_restarted_policy_is_made_after_it_connected(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
+) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
+    with FusedSubscriber() as first:
+        valid_frame(first)
+    wait(lambda: rig.status(diagnostics, "ticks")[1].get("ring_readers") == "0", "the node to see it go")
+    fused = rig.listen(Float32MultiArray, "/fusion_node/fused")
+    wait(lambda: len(fused) > 10, "ticks without a reader")
+    before_ns = read_fused(fused.newest)[0]
+    ticks: list[int] = []
+
+    with FusedSubscriber(callback=lambda frame: ticks.append(frame.tick_ns)) as restarted:
+        wait(lambda: len(ticks) > 2 and restarted.shared, "frames")
+
+    assert ticks[0] >= before_ns
+    assert restarted.missed <= (ticks[-1] - ticks[0]) // 20_000_000 + 1 - len(ticks)
+
+
+def test_age_of_a_tick_is_that_of_the_wall_clock_at_each_look(rig: Any, spec: dict[str, Any], send: Any) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    with FusedSubscriber() as subscriber:
+        frame = valid_frame(subscriber)
+        before_ns = time.time_ns()
+        now_ns = frame.tick_ns + frame.tick_age_ns
+
+    assert before_ns <= now_ns <= time.time_ns()
+    assert frame.tick_age_ns > now_ns - frame.tick_ns
+
+
+@pytest.mark.parametrize("transport", ["auto", "message"])
+def test_old_frame_is_not_the_latest_where_its_age_is_limited(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any, transport: str
+) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    with FusedSubscriber(transport=transport) as subscriber:
+        frame = subscriber.latest(60.0, max_age_ms=60_000)
+        assert frame
+        assert rig.change_state("deactivate")
+
+        wait(lambda: subscriber.latest(max_age_ms=100) is None, "the newest frame to be old")
+        assert subscriber.latest() is not None
+
+
+def test_loop_with_limits_raises_after_the_node_has_stopped(
+    rig: Any, wait: Wait, spec: dict[str, Any], send: Any
+) -> None:
+    rig.fusion(spec).autostart()
+    send()
+    with FusedSubscriber() as probe, FusedSubscriber(max_age_ms=500, timeout_s=1.0) as subscriber:
+        wait(subscriber.latest, "a frame")
+        assert rig.change_state("deactivate")
+        wait(lambda: probe.latest(max_age_ms=500) is None, "the newest frame to be old")
+
+        with pytest.raises(RoboCacheError, match=r"fusion_node: no new tick within 1 s: the node publishes no ticks"):
+            next(iter(subscriber))
 
 
 def test_topic_of_images_is_left_alone_while_frames_are_shared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ import torch
 
 pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Time
+from rclpy.executors import MultiThreadedExecutor
 from rclpy.qos import QoSProfile
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState, PointCloud2, PointField
 from std_msgs.msg import Float32MultiArray
 
@@ -22,6 +25,8 @@ from robocache_ros import ops
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes.client import mailbox
+from robocache_ros.nodes.client import subscriber as subscriber_module
 from robocache_ros.spec import load_spec
 
 
@@ -209,6 +214,105 @@ def test_foreign_messages_on_its_topics_do_not_end_the_frames(robot: Robot, rig:
 def test_subscriber_of_a_given_node_is_spun_by_its_owner(rig: Any, robot: Robot, wait: Callable[..., Any]) -> None:
     with FusedSubscriber(node=rig.node) as subscriber:
         wait(subscriber.latest, "a frame")
+
+
+@pytest.mark.parametrize("transport", ["auto", "message"])
+def test_busy_callbacks_of_the_given_node_lose_no_frame(
+    rig: Any, joint_spec: dict[str, Any], wait: Callable[..., Any], transport: str
+) -> None:
+    rig.fusion(joint_spec, use_sim_time=True).autostart()
+    clock, joints = rig.publisher(Clock, "/clock"), rig.publisher(JointState, "/joints")
+    done = threading.Event()
+    ticks: list[int] = []
+    node = rig.stranger()
+    executor = MultiThreadedExecutor(num_threads=4, context=node.context)
+    executor.add_node(node)
+    node.create_timer(0.001, done.wait)  # in the group of the node, which it occupies
+    with FusedSubscriber(node=node, transport=transport, callback=lambda frame: ticks.append(frame.tick_ns)) as ours:
+        spinner = threading.Thread(target=executor.spin)
+        spinner.start()
+        try:
+            wait(lambda: clock.get_subscription_count() and joints.get_subscription_count(), "the node")
+            ours.wait_for_layout(60.0)
+            now_ns = 10**10
+
+            def step() -> None:
+                nonlocal now_ns
+                now_ns += 20_000_000
+                clock.publish(Clock(clock=Time(sec=now_ns // 10**9, nanosec=now_ns % 10**9)))
+
+            def arrives() -> bool:
+                step()
+                return bool(ticks) and (ours.shared or transport == "message")
+
+            wait(arrives, "the first frame")
+            wait(lambda: ticks[-1] == now_ns - 20_000_000, "the newest frame")
+            before, missed = len(ticks), ours.missed
+            for _ in range(100):
+                step()
+                wait(lambda: ticks[-1] == now_ns - 20_000_000, "the next frame")
+        finally:
+            done.set()
+            executor.shutdown()
+            spinner.join()
+
+    assert ours.missed == missed
+    assert [b - a for a, b in itertools.pairwise(ticks[before - 1 :])] == [20_000_000] * 100
+
+
+@pytest.mark.parametrize("transport", ["auto", "message"])
+def test_image_that_the_node_does_not_have_is_an_error_before_the_first_frame(robot: Robot, transport: str) -> None:
+    with FusedSubscriber(images=["camera", "fornt"], transport=transport) as subscriber:
+        with pytest.raises(
+            RoboCacheError, match=r"images: fornt: fusion_node has no such .*; choose from camera, grid"
+        ):
+            next(iter(subscriber))
+        with pytest.raises(RoboCacheError, match="images: fornt"):
+            subscriber.latest()
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines about waiting come at once."""
+    monkeypatch.setattr(mailbox, "REPORT_S", 0.05)
+    monkeypatch.setattr(subscriber_module, "UNSPUN_S", 0.0)
+
+
+def test_loop_without_a_node_says_what_it_waits_for_and_ends_at_its_limit(
+    rig: Any, reported: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        FusedSubscriber("nobody", timeout_s=0.5) as subscriber,
+        pytest.raises(RoboCacheError, match=r"nobody: no new tick within 0\.5 s: no node publishes /nobody/fused"),
+    ):
+        for _ in subscriber:
+            pass
+
+    assert "waiting for /nobody: no node publishes /nobody/fused; start it" in capfd.readouterr().err
+
+
+def test_async_loop_without_a_node_ends_at_its_limit(rig: Any) -> None:
+    async def loop() -> None:
+        with FusedSubscriber("nobody", timeout_s=0.2) as subscriber:
+            async for _ in subscriber:
+                pass
+
+    with pytest.raises(RoboCacheError, match="no new tick within"):
+        asyncio.run(loop())
+
+
+def test_latest_of_a_node_that_nobody_spins_warns_once(
+    rig: Any, reported: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = rig.stranger()
+    with FusedSubscriber(node=node, transport="message") as subscriber:
+        assert subscriber.latest() is None
+        assert subscriber.latest() is None
+        assert capfd.readouterr().err.count("nobody spins the node stranger; add it to an executor") == 1
+
+    with FusedSubscriber(node=rig.node, transport="message") as spun:
+        spun.latest(0.5)
+    assert "nobody spins" not in capfd.readouterr().err
 
 
 def test_layout_that_does_not_come_is_an_error(rig: Any) -> None:
