@@ -170,8 +170,8 @@ def export_together(
         found = [() for _ in datasets]
     seconds, notes = time.perf_counter() - begun, new.notes
     results = tuple(
-        ExportResult(shown / dataset.name, recordings, seconds, dataset.losses, (*dataset.reused, *notes))
-        for dataset, recordings in zip(datasets, found, strict=True)
+        ExportResult(shown / each.name, recordings, seconds, each.losses, (*each.reused, *notes), new.by_another)
+        for each, recordings in zip(datasets, found, strict=True)
     )
     tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 def show(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
+    if result.by_another:
+        tables.show_notes(result.notes)
+        tables.say(f"{printable(result.out, 120)}: complete")
+        return
     tables.show(tables.export_table(result))
     tables.show_notes(result.notes)
     for recording in result.recordings:
@@ -55,6 +59,7 @@ def _content(result: ExportResult, report: bool) -> dict[str, Any]:
         "frames": result.frames,
         "episodes": result.episodes,
         "notes": result.notes,
+        "by_another": result.by_another,
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
     }

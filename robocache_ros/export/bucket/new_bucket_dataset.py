@@ -56,7 +56,7 @@ def new_bucket_dataset(
             list_entries(folder, new.staged)
             target.publish(plan, folder, new.staged)
         except BaseException as error:
-            if not isinstance(error, (RoboCacheError, OSError)) or not target.is_done(plan):
+            if not isinstance(error, (RoboCacheError, OSError)) or not target.is_complete(plan):
                 if is_ours:
                     with suppress(StoreError):
                         target.plans.stop(plan)

@@ -109,7 +109,8 @@ class PiecePath(RemotePath):
     def _fetch(self, local: Path, digest: str) -> None:
         self._piece.get_file(self._below, local)
         if sha256(local) != digest:
-            raise RemoteError(f"{printable(self.url, 120)}: damaged; delete it, and run the same command again")
+            self._piece.delete([self._below])  # a piece without all of its files is made again
+            raise RemoteError(f"{printable(self.url, 110)}: was damaged and is deleted; run the same command again")
 
     def _described_file(self) -> tuple[int, str]:
         try:

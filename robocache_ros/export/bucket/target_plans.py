@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -83,21 +83,33 @@ class TargetPlans:
             return self._read(COMPLETE)
         return {}
 
-    def begin(self, digest: str, pieces: int, replaces: Iterable[str]) -> TargetPlan:
+    def is_done(self, plan: TargetPlan) -> bool:
+        """Whether an export of a plan has completed the dataset."""
+        with suppress(RoboCacheError):
+            return self.completed().get("token") == plan.token
+        return False
+
+    def begin(self, digest: str, pieces: int, replaced: Callable[[TargetPlan | None], Iterable[str]]) -> TargetPlan:
         """Add a plan, or join the same one.
+
+        Args:
+            digest: of what the dataset consists of.
+            pieces: number of pieces that it needs.
+            replaced: returns the names of the files that it replaces, given the plan that counts, or refuses them.
 
         Errors:
             RoboCacheError: another plan counts.
         """
         for _ in range(_TRIES):
             current = self.current()
+            replaces = tuple(sorted(replaced(current)))
             if current and not current.stopped:
                 if current.digest != digest:
                     raise self._taken(current)
                 return current
             number = current.number + 1 if current else 1
             started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, tuple(replaces), number)
+            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, replaces, number)
             if self._hidden.create(f"{PLANS}{number:06d}.json", _json(asdict(plan))):
                 return plan
         raise RoboCacheError(f"{printable(self._target.url, 60)}: many exports are started to it; start one")
@@ -129,9 +141,16 @@ class TargetPlans:
                 f"changed or failed meanwhile; if none runs, {_GIVE_UP}"
             )
 
-    def check(self, plan: TargetPlan) -> None:
-        """Refuse to go on if another plan counts by now."""
+    def check(self, plan: TargetPlan, *, or_done: bool = False) -> None:
+        """Refuse to go on if another plan counts by now.
+
+        Args:
+            plan: of the export.
+            or_done: go on if another export of the plan has completed the dataset, and no plan counts.
+        """
         current = self.current()
+        if current is None and or_done and self.is_done(plan):
+            return
         if current is None or current.token != plan.token:
             where = printable(self._target.url, 60)
             raise RoboCacheError(f"{where}: another export has taken the place of this one; choose another folder")
