@@ -80,8 +80,9 @@ class BucketPieces:
 
     def failure(self, key: str) -> PieceFailure | None:
         """Return the error of an earlier export, None if there is none."""
-        with suppress(FileNotFoundError, ValueError, TypeError):
-            return PieceFailure(**json.loads(self.store.get(f"{key}/{FAILED}")))
+        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+            told = json.loads(self.store.get(f"{key}/{FAILED}"))
+            return PieceFailure(str(told["recording"]), str(told["error"]), told["dropped"] is True)
         return None
 
     def fail(self, key: str, failure: PieceFailure) -> None:

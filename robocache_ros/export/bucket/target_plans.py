@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -22,10 +23,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.publish import is_entry
 from robocache_ros.remote.object_store import ObjectStore
 
 HIDDEN = ".robocache"
 PLANS, COMPLETE = "plans/", "complete.json"
+_PLAN = re.compile(r"([0-9]{6,12})\.json")
+_TOKEN = re.compile(r"[0-9a-f]{16}")  # of `secrets.token_hex`; it is the name of a folder
 _TRIES = 8
 _GIVE_UP = "run robocache fleet gc --give-up on it"
 
@@ -69,18 +73,25 @@ class TargetPlans:
     def current(self) -> TargetPlan | None:
         """Return the plan that counts, None if there is none."""
         names = self._hidden.listed(PLANS)
-        numbers = [int(stem) for stem, _, kind in (name.partition(".") for name in names) if kind == "json"]
+        numbers = [int(found[1]) for found in map(_PLAN.fullmatch, names) if found]
         for number in sorted(numbers, reverse=True)[:1]:
             with suppress(FileNotFoundError):  # completed in between
-                told = self._read(f"{PLANS}{number:06d}.json")
-                stopped = f"{number:06d}.stopped" in names
-                return replace(_plan(told), number=number, stopped=stopped)
+                name = f"{PLANS}{number:06d}.json"
+                told = self._read(name)
+                try:
+                    plan = _plan(told)
+                except ValueError as error:
+                    raise self._foreign(name) from error
+                return replace(plan, number=number, stopped=f"{number:06d}.stopped" in names)
         return None
 
     def completed(self) -> dict[str, Any]:
         """Return the record of the complete dataset, empty if there is none."""
         with suppress(FileNotFoundError):
-            return self._read(COMPLETE)
+            told = self._read(COMPLETE)
+            if not isinstance(told.get("entries", []), list):
+                raise self._foreign(COMPLETE)
+            return told
         return {}
 
     def is_done(self, plan: TargetPlan) -> bool:
@@ -120,8 +131,12 @@ class TargetPlans:
 
     def files(self, plan: TargetPlan) -> dict[str, Any]:
         """Return the files that exports of a plan put into the target; empty if none has begun to."""
+        name = f"{PLANS}{plan.number:06d}.files"
         with suppress(FileNotFoundError):
-            return self._read(f"{PLANS}{plan.number:06d}.files")
+            files = self._read(name)
+            if not all(is_entry(file.partition("/")[0]) for file in files):
+                raise self._foreign(name)
+            return files
         return {}
 
     def staging(self, plan: TargetPlan) -> ObjectStore:
@@ -175,12 +190,15 @@ class TargetPlans:
     def _read(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads(self._hidden.get(name))
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            where = printable(f"{self._target.url}/{HIDDEN}/{name}", 100)
-            raise RoboCacheError(f"{where}: not a record of an export; remove it")
+            raise self._foreign(name)
         return found
+
+    def _foreign(self, name: str) -> RoboCacheError:
+        where = printable(f"{self._target.url}/{HIDDEN}/{name}", 110)
+        return RoboCacheError(f"{where}: not a record of an export; check what wrote it, and delete it")
 
 
 def digest_of(content: object) -> str:
@@ -189,9 +207,16 @@ def digest_of(content: object) -> str:
 
 
 def _plan(told: Mapping[str, Any]) -> TargetPlan:
-    replaces = tuple(str(name) for name in told.get("replaces", ()))
-    digest, token, started = (str(told.get(name, "")) for name in ("digest", "token", "started"))
-    return TargetPlan(digest, token, int(told.get("pieces", 0)), started, replaces)
+    """Return a plan from its record; ValueError if it is not one."""
+    digest, token, started = (told.get(name) for name in ("digest", "token", "started"))
+    pieces, replaces = told.get("pieces"), told.get("replaces")
+    if not (isinstance(digest, str) and isinstance(token, str) and isinstance(started, str)):
+        raise ValueError("no texts")
+    if not isinstance(pieces, int) or not isinstance(replaces, list):
+        raise ValueError("no number of pieces, or no list of what it replaces")
+    if not _TOKEN.fullmatch(token) or not all(isinstance(name, str) and is_entry(name) for name in replaces):
+        raise ValueError("names of other places")  # files below these are deleted
+    return TargetPlan(digest, token, pieces, started, tuple(replaces))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
