@@ -43,4 +43,4 @@ def number_of(count: int, what: str, plural: str = "s") -> str:
         what: one of what is counted.
         plural: the end of the word for several.
     """
-    return f"{count} {what}{plural if count != 1 else ''}"
+    return f"{count:,} {what}{plural if count != 1 else ''}"

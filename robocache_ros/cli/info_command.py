@@ -64,7 +64,8 @@ def _one(path: Path, write_spec: Path | None, json: bool) -> None:
     tables.say(f"integrity: {described.integrity}")
     if write_spec:
         _write(write_spec, text)
-        tables.say(f"wrote {write_spec}; next: robocache export {path} --spec {write_spec} --out DIR")
+        spec = tables.argument(write_spec)
+        tables.say(f"wrote {spec}; next: robocache export {tables.argument(path)} --spec {spec} --out DIR")
 
 
 def _overview(paths: Sequence[Path], json: bool) -> None:

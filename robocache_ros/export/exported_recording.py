@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.stats import TopicStats
+from robocache_ros.errors import number_of
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.export.report.tick_states import Totals
@@ -90,4 +91,4 @@ class ExportedRecording:
         ]
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
-        return f"{total - self.frames} of {total} ticks left out: {reasons} ({', '.join(parts)}){split}"
+        return f"{total - self.frames} of {number_of(total, 'tick')} left out: {reasons} ({', '.join(parts)}){split}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.report.exported_facts import recording_facts
 
@@ -22,18 +22,18 @@ def show(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
     if result.by_another:
         tables.show_notes(result.notes)
-        tables.say(f"{printable(result.out, 120)}: complete")
+        tables.say(f"{printable(result.out, tables.PATH)}: complete")
         return
     tables.show(tables.export_table(result))
     tables.show_notes(result.notes)
     for recording in result.recordings:
         tables.show_notes(recording.notes)
         if left_out := recording.left_out():
-            tables.say(f"{recording.bag.name}: {left_out}")
+            tables.say(f"{printable(recording.bag.name, 120)}: {left_out}")
     tables.show_notes(f"not in the dataset: {loss.reason}" for loss in result.failed)
     tables.say(
-        f"wrote {result.out} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
-        + (f"; open {result.out / 'report.html'}" if report else "")
+        f"wrote {printable(result.out, tables.PATH)} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
+        + (f"; open {tables.argument(result.out / 'report.html')}" if report else "")
     )
 
 
@@ -79,7 +79,8 @@ def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: b
         if kept is None:
             text = f"stopped; converted recordings are kept in {where}: run the same command again"
         elif kept:
-            text = f"stopped; {kept} converted recordings are kept in {where}: run the same command again"
+            recordings = f"{number_of(kept, 'converted recording')} {'is' if kept == 1 else 'are'}"
+            text = f"stopped; {recordings} kept in {where}: run the same command again"
         else:
             text = "stopped; nothing is kept: run the same command to start again"
         # typer 0.9 would exit with 1 after Ctrl-C, and Ray replaces the code of SIGTERM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,4 +67,4 @@ def new_bucket_dataset(
     try:
         target.plans.clear()
     except StoreError as error:
-        new.notes.append(f"{error}: pieces are left; run robocache fleet gc {url}")
+        new.notes.append(f"{error}: pieces are left; run robocache fleet gc {shlex.quote(url)}")
