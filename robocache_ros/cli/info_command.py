@@ -20,6 +20,7 @@ def info(
         typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing spec.")] = False,
+    msg_path: given.MsgPath = None,
     json: given.AsJson = False,
 ) -> None:
     """Show the topics, types, rates and delays of a recording, or write a first spec for it.
@@ -38,14 +39,14 @@ def info(
     if len(paths) > 1:
         _overview(paths, json)
         return
-    _one(paths[0], write_spec, json)
+    _one(paths[0], write_spec, msg_path or (), json)
 
 
-def _one(path: Path, write_spec: Path | None, json: bool) -> None:
+def _one(path: Path, write_spec: Path | None, msg_path: Sequence[str], json: bool) -> None:
     from robocache_ros.bags.describe import describe
     from robocache_ros.cli.output import tables
 
-    described = describe(path)
+    described = describe(path, msg_path)
     if write_spec:
         from robocache_ros.bags.suggest.first_spec import suggest_spec
 
@@ -65,7 +66,8 @@ def _one(path: Path, write_spec: Path | None, json: bool) -> None:
     if write_spec:
         _write(write_spec, text)
         spec = tables.argument(write_spec)
-        tables.say(f"wrote {spec}; next: robocache export {tables.argument(path)} --spec {spec} --out DIR")
+        given_too = "".join(f" --msg-path {tables.argument(folder)}" for folder in msg_path)
+        tables.say(f"wrote {spec}; next: robocache export {tables.argument(path)} --spec {spec} --out DIR{given_too}")
 
 
 def _overview(paths: Sequence[Path], json: bool) -> None:

@@ -190,6 +190,7 @@ def summarize(
     visibility: str = "ideal",
     compare_visibility: bool = False,
     progress: Progress | None = None,
+    msg_path: Sequence[str] = (),
 ) -> ExportedRecording:
     """Compute the export result of one recording for a report, without writing a dataset."""
     recording = PlannedRecording(any_path(bag, "recordings"))
@@ -202,6 +203,7 @@ def summarize(
             trim=False,
             min_frames=1,
             min_valid=0.0,
+            msg_path=tuple(msg_path),
         )
         return convert(recording, spec, options, progress)
 

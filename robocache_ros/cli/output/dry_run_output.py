@@ -40,21 +40,21 @@ def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
 def _print_dataset(output: Output, run: DryRun, out: Path) -> None:
     expected = run.expected
     tables.show(stream_table(expected[0]) if len(expected) == 1 else recordings_table(expected))
-    formats, accepted = ", ".join(output.options.formats), len(run.accepted)
+    formats, recordings = ", ".join(output.options.formats), number_of(len(run.accepted), "recording")
     tables.say(
-        f"would write {formats} to {printable(out, 80)}: {number_of(run.frames, 'frame')} in {number_of(run.episodes, 'episode')} of "
-        f"{number_of(accepted, 'recording')}"
+        f"would write {formats} to {printable(out, 80)}: {number_of(run.frames, 'frame')} in "
+        f"{number_of(run.episodes, 'episode')} of {recordings}"
     )
     if run.converted:
-        tables.say(f"already converted by an earlier export: {len(run.converted)} of {number_of(accepted, 'recording')}")
+        tables.say(f"already converted by an earlier export: {len(run.converted)} of {recordings}")
     if estimate := run.estimate:
         tables.say(
             f"about {_size(estimate.size_bytes)}, twice that while it runs; about {duration(estimate.seconds)} with "
             f"{number_of(estimate.jobs, 'process', 'es')}"
         )
         tables.say(
-            f"  estimated from the export of {number_of(estimate.sample_frames, 'frame')} of {printable(estimate.sample.path, 80)} "
-            "to a temporary folder"
+            f"  estimated from the export of {number_of(estimate.sample_frames, 'frame')} of "
+            f"{printable(estimate.sample.path, 80)} to a temporary folder"
         )
 
 

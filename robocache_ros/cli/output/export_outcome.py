@@ -31,8 +31,9 @@ def show(result: ExportResult, *, report: bool) -> None:
         if left_out := recording.left_out():
             tables.say(f"{printable(recording.bag.name, 120)}: {left_out}")
     tables.show_notes(f"not in the dataset: {loss.reason}" for loss in result.failed)
+    where = printable(result.out, tables.PATH)
     tables.say(
-        f"wrote {printable(result.out, tables.PATH)} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
+        f"wrote {where} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
         + (f"; open {tables.argument(result.out / 'report.html')}" if report else "")
     )
 

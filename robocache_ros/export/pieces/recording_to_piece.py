@@ -181,7 +181,7 @@ def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> tuple[Path,
     """Make a piece on its own; return what `AnyPieces.commit` does."""
     while True:
         with ExitStack() as stack:
-            bag = stack.enter_context(Bag(work.recording.path))
+            bag = stack.enter_context(Bag(work.recording.path, msg_path=plan.options.msg_path))
             try:
                 draft = _Draft(work, plan, bag, stack, without)
                 draft.conversion.run(work.progress)
@@ -194,8 +194,11 @@ def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]
     """Make pieces in one pass; return their outcomes, none if each of them has to be made on its own."""
     outcomes: dict[int, Outcome] = {}
     drafts: dict[int, _Draft] = {}
+    msg_path, *others = {plan.options.msg_path for plan in plans.values()}
+    if others:
+        return {}
     with ExitStack() as stack:
-        bag = stack.enter_context(Bag(work.recording.path))
+        bag = stack.enter_context(Bag(work.recording.path, msg_path=msg_path))
         _definitions, notes = bag.definitions, bag.notes
         for number, plan in plans.items():
             try:
