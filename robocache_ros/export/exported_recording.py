@@ -78,6 +78,13 @@ class ExportedRecording:
         """Duration of the recording in seconds."""
         return (self.stop_ns - self.start_ns) / 1e9
 
+    def elapsed_s(self, time_ns: int) -> float:
+        """Return the seconds from the start of the recording to a time; where its clock jumps back, by its ticks."""
+        if not len(self.ticks_ns) or (np.diff(self.ticks_ns) >= 0).all():
+            return (time_ns - self.start_ns) / 1e9
+        row = int(np.abs(self.ticks_ns - time_ns).argmin())
+        return (int(self.ticks_ns[0]) - self.start_ns) / 1e9 + row / self.spec.rate_hz
+
     def left_out(self) -> str:
         """Describe the ticks that are not in an episode; empty if there are none."""
         total = len(self.ticks_ns)

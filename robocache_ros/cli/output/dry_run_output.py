@@ -45,6 +45,7 @@ def _print_dataset(output: Output, run: DryRun, out: Path) -> None:
         f"would write {formats} to {printable(out, 80)}: {number_of(run.frames, 'frame')} in "
         f"{number_of(run.episodes, 'episode')} of {recordings}"
     )
+    tables.show_notes(run.notes)
     if run.converted:
         tables.say(f"already converted by an earlier export: {len(run.converted)} of {recordings}")
     if estimate := run.estimate:
@@ -82,6 +83,7 @@ def _content(output: Output, run: DryRun) -> dict[str, Any]:
         "formats": output.options.formats,
         "frames": run.frames,
         "episodes": run.episodes,
+        "notes": run.notes,
         "recordings": [
             {**expected_facts(expected), "converted": expected.recording.frames_of in run.converted}
             for expected in run.expected

@@ -128,7 +128,7 @@ def test_an_export_that_is_not_divided_writes_the_dataset_from_the_pieces(
     run(0), run(1)
     seen: list[str] = []
     done = export(recordings, spec, out, NO_MEDIA, pieces=tmp_path / "pieces", progress=named(seen))
-    assert done.notes == ("2 of 3 recordings were converted by an earlier export and reused",)
+    assert done.notes[0] == "2 of 3 recordings were converted by an earlier export and reused"
     assert len(set(seen)) == 1
 
 
