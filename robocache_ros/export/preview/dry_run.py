@@ -30,8 +30,9 @@ from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.units import NS_PER_S
 
-SAMPLE_NS = 4 * NS_PER_S  # of a recording, exported for the estimate
-START_NS = NS_PER_S // 2  # of it, exported first: what a dataset of any length costs
+SAMPLE_NS = NS_PER_S, 4 * NS_PER_S  # of a recording, exported for the estimate: the shortest and longest part
+SAMPLE_SHARE = 10  # of the length of all recordings, as long as the part is within these limits
+START_SHARE = 8  # of this part, exported first: what a dataset of any length costs
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,12 @@ def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int |
     result = next(expected.result for expected in run.accepted if expected.recording is median)
     assert result
     options = replace(options, min_frames=1, min_valid=0.0)
+    least_ns, most_ns = SAMPLE_NS
+    sample_ns = min(max(run.frames * NS_PER_S // result.spec.rate_hz // SAMPLE_SHARE, least_ns), most_ns)
     with TemporaryDirectory(prefix="robocache-") as folder:
         made = [
             export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
-            for length_ns in (START_NS, SAMPLE_NS)
+            for length_ns in (sample_ns // START_SHARE, sample_ns)
         ]
         least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)
     few, many = (one.frames for one in made)
