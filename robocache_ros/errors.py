@@ -1,4 +1,4 @@
-"""The error that a user's mistake raises, and how text from outside is shown in one."""
+"""The error that a user's mistake raises, and how text from outside and numbers of things are shown in one."""
 
 
 class RoboCacheError(ValueError):
@@ -33,3 +33,14 @@ def printable(value: object, limit: int = 80) -> str:
         return shown
     half = (limit - 1) // 2
     return f"{shown[:half]}…{shown[-half:]}"
+
+
+def number_of(count: int, what: str, plural: str = "s") -> str:
+    """Return a number with what is counted: `1 recording`, `2 recordings`.
+
+    Args:
+        count: the number.
+        what: one of what is counted.
+        plural: the end of the word for several.
+    """
+    return f"{count:,} {what}{plural if count != 1 else ''}"

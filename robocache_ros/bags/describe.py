@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,12 +66,17 @@ class BagInfo:
         return (self.stop_ns - self.start_ns) / 1e9
 
 
-def describe(path: str | Path) -> BagInfo:
-    """Read a recording in one pass and describe it. Of large mcap files at URLs, read the index and a few chunks."""
+def describe(path: str | Path, msg_path: Sequence[str | Path] = ()) -> BagInfo:
+    """Read a recording in one pass and describe it. Of large mcap files at URLs, read the index and a few chunks.
+
+    Args:
+        path: the recording.
+        msg_path: folders with definitions of its messages, as for `Bag`.
+    """
     with ExitStack() as stack:
-        bag = stack.enter_context(Bag(path, sampled=True))
+        bag = stack.enter_context(Bag(path, sampled=True, msg_path=msg_path))
         if is_url(path) and not bag.sampled_spans and any(file.suffix == ".mcap" for file in bag.files):
-            bag = stack.enter_context(Bag(path, whole=True))
+            bag = stack.enter_context(Bag(path, whole=True, msg_path=msg_path))
         recorder = Recorder(bag.topics.values(), bag.definitions)
         kept: dict[str, list[bytes]] = {name: [] for name in bag.topics}
         # Odd, so that the samples include both publishers if two publishers alternate.

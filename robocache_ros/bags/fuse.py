@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from robocache_ros.bags.clocks.timeline import Span, Timeline
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.shared_reading import Read, ReadMessages, read_alone, reads_around
 from robocache_ros.bags.source import Data
-from robocache_ros.bags.stats import Recorder, TopicStats
+from robocache_ros.bags.stats import GAP_PERIODS, Gap, Recorder, TopicStats
 from robocache_ros.engine import offline, tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames
@@ -185,8 +186,28 @@ class BagRun:
         return {stream.name: counters[stream.name] + Counter(lost(stream.name)) for stream in self.spec.streams}
 
     def stats(self) -> dict[str, TopicStats]:
-        """Statistics of the topics that were read."""
-        return self._recorder.stats(self.timeline)
+        """Statistics of the topics that were read, with the gaps within the recording."""
+        return {name: self._within(stats) for name, stats in self._recorder.stats(self.timeline).items()}
+
+    def _within(self, stats: TopicStats) -> TopicStats:
+        """Cut off gaps, and the samples that are missing in them, before and after the times of the recording.
+
+        Samples that are older than the recording, such as the last message of a slow topic, begin such gaps.
+        """
+        gaps, missing = [], stats.missing
+        for gap in stats.gaps:
+            inside = [
+                Gap(start, stop - start)
+                for span in self._spans
+                for start, stop in [
+                    (max(gap.start_ns, span.first_ns), min(gap.start_ns + gap.length_ns, span.last_ns + 1))
+                ]
+                if stop - start > GAP_PERIODS * stats.period_ms * 1e6
+            ]
+            length_ns = sum(part.length_ns for part in inside)
+            gaps += inside
+            missing -= round((gap.length_ns - length_ns) / 1e6 / stats.period_ms)
+        return replace(stats, gaps=tuple(gaps), missing=max(0, missing))
 
     def clocks(self) -> dict[str, Any]:
         """For the provenance: the `timeline`, and the latest clock estimate of each stream with `stamp: device`."""
@@ -228,6 +249,15 @@ class BagRun:
                 f"{self.bag.path}: {span_ms:.3f} ms without a tick of {period_ms:g} ms; leave the recording out"
             )
 
+    def refusal(self, stream: str) -> str:
+        """Return what to do about a stream most of whose messages cannot be decoded; empty if most can."""
+        counts = self.counters[stream]
+        if 2 * counts["dropped"] <= counts["received"]:
+            return ""
+        if counts["dropped:joint_missing"]:
+            return f"correct the names of {stream}: robocache check lists the joints that its messages have"
+        return f"correct {stream}: robocache check states what its messages have"
+
     def why_incomplete(self) -> str:
         """Describe why no tick has a value in every stream."""
         valid = self.valid > 0
@@ -245,4 +275,5 @@ class BagRun:
         reasons = f" ({'; '.join(sorted(dropped))})" if dropped else ""
         waits = self.visibility == "deployed" and any(self.spec.stream(name).align == "next" for name in silent)
         advice = "raise delay_ms to the time until its next sample" if waits else "raise its max_age_ms or leave it out"
+        advice = next(filter(None, map(self.refusal, silent)), advice)
         return f"{self.bag.path}: no tick has every stream: {why}{reasons}; {advice}"

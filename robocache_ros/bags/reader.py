@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from robocache_ros.bags.log_times import joined, window_of
+from robocache_ros.bags.message_files import check_msg_path, definitions_in
 from robocache_ros.bags.source import RawMessage, Source
 from robocache_ros.bags.storage.codecs import decompress_file
 from robocache_ros.bags.storage.compressed_messages import CompressedMessages
@@ -49,13 +50,18 @@ class Bag:
         path: a rosbag2 folder, or one .mcap, .db3 or .bag (ROS 1) file; or its URL.
         whole: of a URL: download everything, ahead of what is read; otherwise what is read of an mcap file.
         sampled: of a URL: messages are those of a few chunks of mcap files, which stand for the others.
+        msg_path: folders with ROS packages, whose message definitions are used for types that neither the recording nor
+            this package defines.
 
     Errors:
         RoboCacheError: not a recording, or a recording without readable data.
     """
 
-    def __init__(self, path: str | Path, *, whole: bool = False, sampled: bool = False) -> None:
-        self.path = any_path(path, "recordings")
+    def __init__(
+        self, path: str | Path, *, whole: bool = False, sampled: bool = False, msg_path: Sequence[str | Path] = ()
+    ) -> None:
+        check_msg_path(msg_path)
+        self.path, self._msg_path = any_path(path, "recordings"), tuple(msg_path)
         self._notes: list[str] = []
         self._stack = ExitStack()
         self.share = 1.0
@@ -97,7 +103,7 @@ class Bag:
 
     @cached_property
     def definitions(self) -> dict[str, str]:
-        """Message definitions by type: those stored in the recording, and those inferred from its messages."""
+        """Message definitions by type: of the recording, inferred from its messages, and in the `msg_path`."""
         held = {topic.type: topic.definition for topic in self.topics.values() if topic.definition}
         for topic in self.topics.values():
             if topic.type in RELEASES and topic.type not in held and topic.count:
@@ -105,6 +111,11 @@ class Bag:
                 if found:
                     held[topic.type] = found
                     self._notes.append(f"{topic.type}: not defined in the recording; read with a known one that fits")
+        unknown = dict.fromkeys(topic.type for topic in self.topics.values() if topic.type not in held)
+        for kind, (text, file) in definitions_in(self._msg_path, unknown).items():
+            held[kind] = text
+            if kind in unknown:
+                self._notes.append(f"{kind}: not defined in the recording; read with {printable(file, 160)}")
         return held
 
     def messages(

@@ -25,6 +25,7 @@ def check(
     fast: Annotated[
         bool, typer.Option("--fast", help="Compare topics, joints and fields alone; do not read all messages.")
     ] = False,
+    msg_path: given.MsgPath = None,
     json: given.AsJson = False,
 ) -> None:
     """Check a spec; print every error in it, or each stream with its defaults and its columns in the fused tensor.
@@ -36,7 +37,7 @@ def check(
 
     loaded = load_spec(spec)
     if bags or manifest:
-        _recordings(loaded, spec, bags, manifest, fast, json)
+        _recordings(loaded, spec, bags, manifest, fast, msg_path or (), json)
     elif json:
         print_document("check", _spec_facts(loaded, spec))
     else:
@@ -46,14 +47,22 @@ def check(
 
 
 def _recordings(
-    spec: "FusionSpec", path: Path, bags: list[Path] | None, manifest: Path | None, fast: bool, json: bool
+    spec: "FusionSpec",
+    path: Path,
+    bags: list[Path] | None,
+    manifest: Path | None,
+    fast: bool,
+    msg_path: Sequence[str],
+    json: bool,
 ) -> None:
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.output import expected_tables, tables
+    from robocache_ros.export.export_options import ExportOptions
     from robocache_ros.export.preview.expected import expect
 
     recordings = given_recordings(bags, manifest)
-    expected = [expect(each, spec, fuse=not fast) for each in tables.counted(recordings, "checking")]
+    options = ExportOptions(msg_path=tuple(msg_path))
+    expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = expected_tables.problem_lines(expected)
     if json:
         content = {**_spec_facts(spec, path), "recordings": [expected_tables.expected_facts(e) for e in expected]}

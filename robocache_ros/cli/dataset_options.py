@@ -92,6 +92,7 @@ OPTIONS: dict[str, Any] = {
     "action_offset": Annotated[
         str, typer.Option(help="How much later than its row an action is: ticks, or a time such as 40ms.")
     ],
+    "msg_path": Annotated[list[str], given.MSG_PATH],
     "trim": Annotated[bool, typer.Option(help="With --on-invalid mask, leave out the invalid ticks at both ends.")],
 }
 _KINDS: dict[str, type[Enum]] = {

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -31,6 +30,7 @@ def info(
             "--only", help="Streams of the spec: actions, clouds, images, joints, numbers or poses; may be repeated."
         ),
     ] = None,
+    msg_path: given.MsgPath = None,
     json: given.AsJson = False,
 ) -> None:
     """Show the topics, types, rates and delays of a recording, or write a first spec for it.
@@ -52,15 +52,22 @@ def info(
     if len(paths) > 1:
         _overview(paths, json)
         return
-    _one(paths[0], write_spec, topics or [], only or [], json)
+    _one(paths[0], write_spec, topics or [], only or [], msg_path or (), json)
 
 
-def _one(path: Path, write_spec: Path | None, topics: Sequence[str], only: Sequence[str], json: bool) -> None:
+def _one(
+    path: Path,
+    write_spec: Path | None,
+    topics: Sequence[str],
+    only: Sequence[str],
+    msg_path: Sequence[str],
+    json: bool,
+) -> None:
     from robocache_ros.bags.describe import describe
     from robocache_ros.bags.reader import UNCHECKED
     from robocache_ros.cli.output import tables
 
-    described = describe(path)
+    described = describe(path, msg_path)
     warnings: tuple[str, ...] = ()
     if write_spec:
         from robocache_ros.bags.suggest.first_spec import first_spec
@@ -82,8 +89,9 @@ def _one(path: Path, write_spec: Path | None, topics: Sequence[str], only: Seque
     if write_spec:
         _write(write_spec, text)
         tables.show_notes(warnings)
-        paths = f"{shlex.quote(str(path))} --spec {shlex.quote(str(write_spec))}"
-        tables.say(f"wrote {printable(write_spec, 200)}; next: robocache export {printable(paths, 600)} --out DIR")
+        spec = tables.argument(write_spec)
+        given_too = "".join(f" --msg-path {tables.argument(folder)}" for folder in msg_path)
+        tables.say(f"wrote {spec}; next: robocache export {tables.argument(path)} --spec {spec} --out DIR{given_too}")
 
 
 def _overview(paths: Sequence[Path], json: bool) -> None:

@@ -132,6 +132,12 @@ LogJson = Annotated[
     bool, typer.Option("--log-json", help="Write progress and errors to stderr as one JSON object per line.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, also for errors.")]
+MSG_PATH = typer.Option(
+    metavar="DIR",
+    help="Folder with ROS packages, <package>/msg/<Type>.msg, for types that a recording does not define; may be "
+    "repeated.",
+)
+MsgPath = Annotated[Optional[list[str]], MSG_PATH]  # noqa: UP045 - typer reads it at run time
 Sees = Annotated[
     Visibility,
     typer.Option(

@@ -18,6 +18,7 @@ def report(
     ] = Path("report.html"),
     visibility: given.Sees = given.Visibility.ideal,
     compare_visibility: given.Compares = False,
+    msg_path: given.MsgPath = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     json: given.AsJson = False,
 ) -> None:
@@ -33,7 +34,12 @@ def report(
     loaded = load_spec(spec)
     with shown_progress() as progress:
         recording = summarize(
-            bag, loaded, visibility=visibility.value, compare_visibility=compare_visibility, progress=progress
+            bag,
+            loaded,
+            visibility=visibility.value,
+            compare_visibility=compare_visibility,
+            progress=progress,
+            msg_path=msg_path or (),
         )
     document = write_report([recording], out, overwrite=overwrite)
     if json:

@@ -9,6 +9,7 @@ import typer
 
 from robocache_ros.cli import option_types as given
 from robocache_ros.cli.output.json_output import print_document
+from robocache_ros.errors import printable
 
 if TYPE_CHECKING:
     from robocache_ros.export.validate.findings import Findings
@@ -55,4 +56,4 @@ def _print(findings: "Findings") -> None:
     checked = ", ".join(f"{n:,} {name if n != 1 else name[:-1]}" for name, n in findings.counted.items())
     total = len(findings.found) + findings.more
     outcome = f"{total:,} finding{'s' if total != 1 else ''}" if total else "nothing wrong found"
-    typer.echo(f"{findings.dataset.name}: {findings.title}: {outcome}; checked {checked or 'nothing'}")
+    typer.echo(f"{printable(findings.dataset.name)}: {findings.title}: {outcome}; checked {checked or 'nothing'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from robocache_ros.bags.message_files import check_msg_path
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.episode_options import EpisodeOptions
 from robocache_ros.export.media.video import CODECS, COPY, MAX_CRF, PRESETS, VideoSettings
@@ -44,8 +45,11 @@ class ExportOptions(EpisodeOptions):
         0.25  # minimum share of ticks in episodes, from the first episode on; below it the recording is refused
     )
 
+    msg_path: tuple[str, ...] = ()  # folders with ROS packages that define messages which recordings do not define
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_msg_path(self.msg_path)
         if isinstance(self.formats, str) or not self.formats:
             raise RoboCacheError(f"formats: {self.formats!r} is not a list of formats; use for example ('lerobot',)")
         if len(set(self.formats)) < len(self.formats):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.stats import TopicStats
+from robocache_ros.errors import number_of
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.report.thumbnails import Thumbnails
 from robocache_ros.export.report.tick_states import Totals
@@ -78,6 +79,13 @@ class ExportedRecording:
         """Duration of the recording in seconds."""
         return (self.stop_ns - self.start_ns) / 1e9
 
+    def elapsed_s(self, time_ns: int) -> float:
+        """Return the seconds from the start of the recording to a time; where its clock jumps back, by its ticks."""
+        if not len(self.ticks_ns) or (np.diff(self.ticks_ns) >= 0).all():
+            return (time_ns - self.start_ns) / 1e9
+        row = int(np.abs(self.ticks_ns - time_ns).argmin())
+        return (int(self.ticks_ns[0]) - self.start_ns) / 1e9 + row / self.spec.rate_hz
+
     def left_out(self) -> str:
         """Describe the ticks that are not in an episode; empty if there are none."""
         total = len(self.ticks_ns)
@@ -91,7 +99,7 @@ class ExportedRecording:
         ]
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         split = f"; {len(self.episodes)} episodes" if len(self.episodes) > 1 else ""
-        return f"{total - self.frames} of {total} ticks left out: {reasons} ({', '.join(parts)}){split}"
+        return f"{total - self.frames} of {number_of(total, 'tick')} left out: {reasons} ({', '.join(parts)}){split}"
 
 
 def drop_causes(counts: Mapping[str, int]) -> str:

@@ -170,8 +170,8 @@ def export_together(
         found = [() for _ in datasets]
     seconds, notes = time.perf_counter() - begun, new.notes
     results = tuple(
-        ExportResult(shown / dataset.name, recordings, seconds, dataset.losses, (*dataset.reused, *notes))
-        for dataset, recordings in zip(datasets, found, strict=True)
+        ExportResult(shown / each.name, recordings, seconds, each.losses, (*each.reused, *notes), new.by_another)
+        for each, recordings in zip(datasets, found, strict=True)
     )
     tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results
@@ -190,6 +190,7 @@ def summarize(
     visibility: str = "ideal",
     compare_visibility: bool = False,
     progress: Progress | None = None,
+    msg_path: Sequence[str] = (),
 ) -> ExportedRecording:
     """Compute the export result of one recording for a report, without writing a dataset."""
     recording = PlannedRecording(any_path(bag, "recordings"))
@@ -202,6 +203,7 @@ def summarize(
             trim=False,
             min_frames=1,
             min_valid=0.0,
+            msg_path=tuple(msg_path),
         )
         return convert(recording, spec, options, progress)
 

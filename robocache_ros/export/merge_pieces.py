@@ -25,6 +25,7 @@ from robocache_ros.export.pieces import recording_file
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.export.pieces.recording_to_piece import Outcome
+from robocache_ros.export.recordings.planned_recording import repeated
 from robocache_ros.export.report.page import write_report
 from robocache_ros.spec import FusionSpec
 
@@ -65,6 +66,9 @@ def merge_pieces(
         tell: called with the progress.
     """
     loaded = _loaded(plan, made)
+    digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
+    notes = repeated(zip((outcome.recording for outcome in made if outcome.piece), digests, strict=True))
+    new.notes += [note for note in notes if note not in new.notes]  # of another dataset of the export
     told = [(outcome.recording.task or plan.options.task, outcome.recording.success) for outcome in made]
     recordings = tuple(replace(one, task=task, success=s) for (one, _), (task, s) in zip(loaded, told, strict=True))
     provenance = _provenance(plan, recordings, [files for _, files in loaded], failed)

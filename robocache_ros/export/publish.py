@@ -39,8 +39,8 @@ def listed_entries(out: Path) -> tuple[str, ...]:
 def dataset_entries(listing: str | bytes | None, *, is_lerobot: bool) -> tuple[str, ...]:
     """Return the names of a dataset's files and folders, given the text of its list, or whether it is LeRobot's."""
     try:
-        return (LISTING, *(name for name in json.loads(listing or "") if _is_entry(name)))
-    except (ValueError, TypeError):
+        return (LISTING, *(name for name in json.loads(listing or "") if is_entry(name)))
+    except (ValueError, TypeError, RecursionError):
         return _LEROBOT if is_lerobot else ()
 
 
@@ -71,16 +71,18 @@ def finish_moves(out: Path, partial: Path) -> None:
     dataset, replaced = partial / "dataset", partial / "replaced"
     replaced.mkdir(exist_ok=True)
     for name in moves["old"]:
-        if _is_entry(name) and os.path.lexists(out / name) and not os.path.lexists(replaced / name):
+        if is_entry(name) and os.path.lexists(out / name) and not os.path.lexists(replaced / name):
             (out / name).rename(replaced / name)
     for name in moves["new"]:
-        if _is_entry(name) and (dataset / name).exists():
+        if is_entry(name) and (dataset / name).exists():
             (dataset / name).rename(out / name)
 
 
-def _is_entry(name: object) -> bool:
+def is_entry(name: object) -> bool:
     """Whether a name read from a file refers to an entry directly in the folder."""
-    return isinstance(name, str) and Path(name).name == name and (name == LISTING or not name.startswith("."))
+    if not isinstance(name, str) or not name or Path(name).name != name:
+        return False
+    return name == LISTING or not name.startswith(".")
 
 
 def _move_back(out: Path, partial: Path) -> None:

@@ -48,7 +48,7 @@ class ObjectStore:
 
     Errors:
         StoreError: of all methods: a request that fails. The message is one line.
-        FileNotFoundError: of `get` and `get_file`: there is no such object.
+        FileNotFoundError: of `get`, `get_file` and `copy_files`: there is no such object.
     """
 
     url: str
@@ -85,11 +85,15 @@ class ObjectStore:
         self._all(lambda name: self.put_file(f"{to}{name}", folder / name), names)
 
     def copy_files(self, names: Iterable[str], source: ObjectStore) -> None:
-        """Copy objects of the same names from another store of the same bucket, several at once, in the bucket."""
+        """Copy objects of the same names from another store of the same bucket, several at once, in the bucket.
+
+        Errors:
+            FileNotFoundError: the other store has no such object.
+        """
 
         def copy(name: str) -> None:
             origin = system_of(source, EXTRA)[1].rstrip("/")
-            self._ask(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "write")
+            self._ask(name, lambda system, path: system.cp_file(f"{origin}/{name}", path), "copy")
 
         self._all(copy, names)
 

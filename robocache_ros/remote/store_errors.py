@@ -63,7 +63,7 @@ def retried(ask: Callable[[], T], where: str, doing: str) -> T:
     Args:
         ask: sends the request; it may have succeeded although it raises an error.
         where: the URL, for errors.
-        doing: read, write, list or delete.
+        doing: read, write, copy, list or delete.
 
     Errors:
         FileExistsError, FileNotFoundError: as of the request; the latter not if it writes.

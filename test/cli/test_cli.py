@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,3 +197,35 @@ def test_a_name_from_outside_cannot_forge_a_line(robocache: Callable[..., Finish
 
 def test_help_states_the_exit_codes(robocache: Callable[..., Finished]) -> None:
     assert "Exit codes: 0 success" in robocache("--help").out
+
+
+@pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"], ["export", "-s", SPEC, "--media", "none"]])
+def test_the_name_of_a_recording_cannot_act_on_the_terminal(
+    robocache: Callable[..., Finished], tmp_path: Path, command: list[str]
+) -> None:
+    bag = tmp_path / "lift\x1b[31m\u202e\n[ERROR] forged"
+    bag.symlink_to(BAG)
+    target = ["--out", tmp_path / "set\x1b[2J", "--jobs", "1"] if command[0] == "export" else []
+    result = robocache(*command, bag, *target)
+    assert result.code == 0
+    assert not {"\x1b", "\u202e"} & set(result.out + result.err)
+    assert not any(line.startswith("[ERROR] forged") for line in (result.out + result.err).splitlines())
+    assert r"\x1b[" in result.out
+
+
+@pytest.mark.parametrize("command", [["info"], ["check", SPEC, "--fast"]])
+def test_json_has_the_name_of_a_recording_unchanged_and_no_control_characters(
+    robocache: Callable[..., Finished], tmp_path: Path, command: list[str]
+) -> None:
+    name = "lift\x1b[31m\u202e\x9b\U000e0001é"
+    (tmp_path / name).symlink_to(BAG)
+    result = robocache(*command, tmp_path / name, "--json")
+    assert Path(json.loads(result.out)["recordings"][0]["path"]).name == name
+    assert result.out.replace("\n", "").isprintable()
+
+
+def test_the_next_command_can_be_pasted_into_a_shell(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    bag, spec = tmp_path / "my lift; a", tmp_path / "first spec.yaml"
+    bag.symlink_to(BAG)
+    command = robocache("info", bag, "--write-spec", spec).out.rpartition("next: ")[2]
+    assert shlex.split(command) == ["robocache", "export", str(bag), "--spec", str(spec), "--out", "DIR"]

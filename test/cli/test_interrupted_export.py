@@ -34,7 +34,7 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path: Path, event: str, k
     assert (done.returncode, done.stdout) == (130, "")
     (line,) = done.stderr.splitlines()
     if kept:
-        assert line.startswith("robocache: stopped; 1 converted recordings are kept in ")
+        assert line.startswith("robocache: stopped; 1 converted recording is kept in ")
         assert line.endswith(": run the same command again")
     else:
         assert line == "robocache: stopped; nothing is kept: run the same command to start again"

@@ -88,7 +88,7 @@ def test_a_shard_says_that_recordings_of_others_failed(shard: Run, tmp_path: Pat
     (tmp_path / "damaged.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
     told = shard("1/2")
     assert (told.code, told.out) == (2, "")
-    assert "no dataset, because 1 of the 1 recordings of shard 1/2 failed" in told.err
+    assert "no dataset, because 1 of 1 recording of shard 1/2 failed" in told.err
     told = shard("0/2")
     line = "1 of 2 recordings are converted, 1 failed; repair those and run their shards again, or all with"
     assert (told.code, told.out) == (0, f"{line} --on-error skip\n")

@@ -16,6 +16,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.export.preview.dry_run import dry_run
+from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
 
 from .conftest import ROBOCACHE, by_share, named
@@ -167,6 +169,34 @@ def test_a_recording_with_too_few_complete_ticks_is_refused(bags: list[Path], sp
         export(bags[:1], rare, tmp_path / "set", options)
 
     export(bags[:1], rare, tmp_path / "set", replace(options, min_valid=0.0))
+
+
+def test_a_stream_whose_joints_are_missing_is_not_advised_to_hold_longer(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    other = replace(spec.stream("joint_position"), names=tuple(f"other_{n}" for n in range(7)))
+    wrong = replace(spec, streams=tuple(other if s.name == other.name else s for s in spec.streams))
+    with pytest.raises(RoboCacheError) as error:
+        export(bags[:1], wrong, tmp_path / "set", ExportOptions(media="none"))
+    assert "joint_missing" in str(error.value)
+    assert "; correct the names of joint_position: robocache check lists the joints" in str(error.value)
+    assert "max_age_ms" not in str(error.value)
+
+
+def test_a_recording_that_is_another_one_under_another_name_is_noted(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(bags[0], tmp_path / "copy"))
+    note = (
+        f"{bags[0]} and {copy}: the same files (by SHA-256), so the dataset has their episodes 2 times; leave one out"
+    )
+    options = ExportOptions(media="none")
+    done = export([*bags, copy], spec, tmp_path / "set", options)
+    assert [n for n in done.notes if "SHA-256" in n] == [note]
+    assert len(done.recordings) == 3
+    assert dry_run(planned([*bags, copy]), spec, tmp_path / "dry", options).notes == (note,)
+    other = PlannedRecording(copy, task="another task")
+    assert not [n for n in export([bags[0], other], spec, tmp_path / "tasks", options).notes if "SHA-256" in n]
 
 
 def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(

@@ -90,7 +90,7 @@ def test_a_half_replaced_dataset_is_not_a_dataset(tmp_path: Path, number: int) -
 PIECE = """
     piece = new.pieces.folder / "key"
     piece.mkdir(parents=True)
-    (piece / "done.json").write_text("{}")
+    (piece / "done.json").write_text('{"key": "key", "files": {}}')
 """
 
 

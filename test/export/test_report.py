@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.episodes.cutter import runs
 from robocache_ros.export.job import ExportResult, summarize
@@ -145,3 +149,27 @@ def test_the_thumbnails_of_an_episode_are_small(spec: FusionSpec, bags: list[Pat
     files = [file for camera in images.values() for _, file in camera]
     assert len(files) == 16
     assert sum(map(len, files)) < 200_000
+
+
+def test_a_sample_from_before_the_recording_makes_no_silence_in_its_report(
+    bags: list[Path], spec: FusionSpec, tmp_path: Path
+) -> None:
+    with Bag(bags[0]) as bag:
+        types, messages = {name: topic.type for name, topic in bag.topics.items()}, list(bag.messages())
+    first = next(number for number, message in enumerate(messages) if message.topic == "/panda/joint_states")
+    stale = messages[first].data[:4] + struct.pack("<i", _stamp_s(messages[first]) - 148) + messages[first].data[8:]
+    messages[first] = messages[first]._replace(data=stale)
+    recording = summarize(write_bag(tmp_path / "stale", types, messages), spec)
+    out = tmp_path / "report.html"
+    write_report([recording], out)
+    text = " ".join(parsed(out).words)
+    assert "/panda/joint_states was silent for 152 ms at 0.55 s." in text
+    assert not re.search(r"at -\d", text)
+    gaps = recording.topics["/panda/joint_states"].gaps
+    assert [gap.start_ns >= recording.start_ns for gap in gaps] == [True]
+    assert recording.topics["/panda/joint_states"].missing < 10
+
+
+def _stamp_s(message: RawMessage) -> int:
+    (seconds,) = struct.unpack_from("<i", message.data, 4)
+    return int(seconds)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.cli.output import tables
-from robocache_ros.errors import printable
+from robocache_ros.errors import number_of, printable
 from robocache_ros.export.fleet.fleet_target import FleetStatus, Removed, State
 from robocache_ros.export.fleet.pieces_state import Attempt
 
@@ -20,23 +20,26 @@ def show_status(out: Path, found: FleetStatus) -> None:
     if found.state is State.complete:
         tables.say(f"{where}: complete")
     else:
-        of = f" of {found.needed:,}" if found.needed is not None else ""
+        done = number_of(len(pieces.done), "recording")
+        if found.needed is not None:
+            done = f"{len(pieces.done):,} of {number_of(found.needed, 'recording')}"
         begun = f"; the export began {printable(found.started, 25)}" if found.started else ""
         stopped = " and was stopped" if found.stopped else ""
         tables.say(f"{where}: not complete{begun}{stopped}")
-        tables.say(f"done: {len(pieces.done):,}{of} recordings, {_bytes(list(pieces.done.values()))}")
+        tables.say(f"done: {done}, {_bytes(list(pieces.done.values()))}")
         tables.say("if no export to it is running, the same command continues it")
-    if pieces.failures:
-        tables.say(f"failed: {len(pieces.failures):,} recordings; robocache fleet retry lets the next export try them")
+    if failed := len(pieces.failures):
+        them = "it" if failed == 1 else "them"
+        tables.say(f"failed: {number_of(failed, 'recording')}; robocache fleet retry lets the next export try {them}")
     for failure in list(pieces.failures.values())[:SHOWN]:
         tables.say(f"  {printable(failure.error, 180)}")
     if len(pieces.failures) > SHOWN:
         tables.say(f"  and {len(pieces.failures) - SHOWN:,} more; --json lists all")
     if pieces.in_progress:
-        tables.say(f"in progress: {len(pieces.in_progress):,} attempts, {_bytes(pieces.in_progress)}")
+        tables.say(f"in progress: {number_of(len(pieces.in_progress), 'attempt')}, {_bytes(pieces.in_progress)}")
     if pieces.left_over:
-        count = len(pieces.left_over)
-        tables.say(f"left over: {count:,} attempts, {_bytes(pieces.left_over)}; robocache fleet gc removes them")
+        attempts = number_of(len(pieces.left_over), "attempt")
+        tables.say(f"left over: {attempts}, {_bytes(pieces.left_over)}; robocache fleet gc removes them")
 
 
 def facts(out: Path, found: FleetStatus) -> dict[str, Any]:
@@ -62,7 +65,10 @@ def removed_line(removed: Removed) -> str:
     """Return a line that says what was removed."""
     if not removed.attempts and not removed.pieces:
         return "nothing to remove"
-    return f"removed {removed.attempts:,} attempts and {removed.pieces:,} pieces, {removed.size / 1e6:,.1f} MB"
+    return (
+        f"removed {number_of(removed.attempts, 'attempt')} and {number_of(removed.pieces, 'piece')}, "
+        f"{removed.size / 1e6:,.1f} MB"
+    )
 
 
 def _facts(attempt: Attempt) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.expected_tables import expected_facts, problem_lines, recordings_table, stream_table
 from robocache_ros.cli.output.export_tally import duration
 from robocache_ros.cli.output.json_output import print_document
-from robocache_ros.errors import printable
+from robocache_ros.errors import number_of, printable
 from robocache_ros.export.outputs.output import Output
 from robocache_ros.export.preview.dry_run import DryRun
 from robocache_ros.remote.any_path import is_url
@@ -28,7 +28,7 @@ def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
     if len(estimates) > 1:
         seconds = sum(estimate.seconds for estimate in estimates)
         tables.say(
-            f"{_count(len(runs), 'dataset')}: about {_size(size)}, twice that while it runs; less than "
+            f"{number_of(len(runs), 'dataset')}: about {_size(size)}, twice that while it runs; less than "
             f"{duration(seconds)}, because each recording is read once"
         )
     if (free := _free_bytes(out)) is not None and free < 2 * size:
@@ -40,21 +40,22 @@ def print_dry_run(runs: Sequence[tuple[Output, DryRun]], out: Path) -> None:
 def _print_dataset(output: Output, run: DryRun, out: Path) -> None:
     expected = run.expected
     tables.show(stream_table(expected[0]) if len(expected) == 1 else recordings_table(expected))
-    formats, accepted = ", ".join(output.options.formats), len(run.accepted)
+    formats, recordings = ", ".join(output.options.formats), number_of(len(run.accepted), "recording")
     tables.say(
-        f"would write {formats} to {printable(out, 80)}: {run.frames} frames in {_count(run.episodes, 'episode')} of "
-        f"{_count(accepted, 'recording')}"
+        f"would write {formats} to {printable(out, 80)}: {number_of(run.frames, 'frame')} in "
+        f"{number_of(run.episodes, 'episode')} of {recordings}"
     )
+    tables.show_notes(run.notes)
     if run.converted:
-        tables.say(f"already converted by an earlier export: {len(run.converted)} of {_count(accepted, 'recording')}")
+        tables.say(f"already converted by an earlier export: {len(run.converted)} of {recordings}")
     if estimate := run.estimate:
         tables.say(
             f"about {_size(estimate.size_bytes)}, twice that while it runs; about {duration(estimate.seconds)} with "
-            f"{_count(estimate.jobs, 'process', 'es')}"
+            f"{number_of(estimate.jobs, 'process', 'es')}"
         )
         tables.say(
-            f"  estimated from the export of {estimate.sample_frames} frames of {printable(estimate.sample.path, 80)} "
-            "to a temporary folder"
+            f"  estimated from the export of {number_of(estimate.sample_frames, 'frame')} of "
+            f"{printable(estimate.sample.path, 80)} to a temporary folder"
         )
 
 
@@ -82,6 +83,7 @@ def _content(output: Output, run: DryRun) -> dict[str, Any]:
         "formats": output.options.formats,
         "frames": run.frames,
         "episodes": run.episodes,
+        "notes": run.notes,
         "recordings": [
             {**expected_facts(expected), "converted": expected.recording.frames_of in run.converted}
             for expected in run.expected
@@ -103,10 +105,6 @@ def _free_bytes(out: Path) -> int | None:
         return None
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     return shutil.disk_usage(there).free
-
-
-def _count(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}{plural if number != 1 else ''}"
 
 
 def _size(size_bytes: float) -> str:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robocache_ros.cli.output import tables
-from robocache_ros.errors import printable
+from robocache_ros.errors import number_of, printable
 from robocache_ros.export.preview.expected import Expected
 from robocache_ros.export.report.exported_facts import recording_facts, shares
 
@@ -37,7 +37,8 @@ def stream_table(expected: Expected) -> Table:
 def recordings_table(all_expected: Sequence[Expected]) -> Table:
     """Return the table of several recordings, a row each."""
     matching = sum(not expected.problems for expected in all_expected)
-    table = tables.plain_table(f"{matching} of {len(all_expected)} recordings match")
+    match = "matches" if len(all_expected) == 1 else "match"
+    table = tables.plain_table(f"{matching} of {number_of(len(all_expected), 'recording')} {match}")
     table.add_column("recording", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("streams", justify="right", no_wrap=True)
@@ -74,7 +75,7 @@ def problem_lines(all_expected: Sequence[Expected]) -> list[str]:
     for problem, names in list(found.items())[:LINES]:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         lines.append(f"{', '.join(names[:_NAMED])}{more}: {problem}")
-    return lines + [f"and {len(found) - LINES} more problems"] * (len(found) > LINES)
+    return lines + [f"and {number_of(len(found) - LINES, 'more problem')}"] * (len(found) > LINES)
 
 
 def expected_facts(expected: Expected) -> dict[str, Any]:
@@ -111,6 +112,5 @@ def _episodes_of(expected: Expected) -> str:
     result = expected.result
     if result is None:
         return ""
-    count = len(result.episodes)
-    total = f"{result.frames} of {len(result.ticks_ns)} ticks"
-    return f" · {result.duration_s:.1f} s · {total} in {count} episode{'s' if count != 1 else ''}"
+    total = f"{result.frames} of {number_of(len(result.ticks_ns), 'tick')}"
+    return f" · {result.duration_s:.1f} s · {total} in {number_of(len(result.episodes), 'episode')}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import log_line, print_document
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.export.exported_recording import drop_causes
 from robocache_ros.export.outputs.new_dataset import piece_store
 from robocache_ros.export.report.exported_facts import recording_facts
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 def show(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
+    if result.by_another:
+        tables.show_notes(result.notes)
+        tables.say(f"{printable(result.out, tables.PATH)}: complete")
+        return
     tables.show(tables.export_table(result))
     for stream in result.recordings[0].spec.streams:
         counts = sum((recording.counters[stream.name] for recording in result.recordings), Counter[str]())
@@ -34,11 +38,12 @@ def show(result: ExportResult, *, report: bool) -> None:
     for recording in result.recordings:
         tables.show_notes(recording.notes)
         if left_out := recording.left_out():
-            tables.say(f"{recording.bag.name}: {left_out}")
+            tables.say(f"{printable(recording.bag.name, 120)}: {left_out}")
     tables.show_notes(f"not in the dataset: {loss.reason}" for loss in result.failed)
+    where = printable(result.out, tables.PATH)
     tables.say(
-        f"wrote {result.out} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
-        + (f"; open {result.out / 'report.html'}" if report else "")
+        f"wrote {where} in {result.seconds:.2f} s ({result.times_real_time:.1f} x real time)"
+        + (f"; open {tables.argument(result.out / 'report.html')}" if report else "")
     )
 
 
@@ -64,6 +69,7 @@ def _content(result: ExportResult, report: bool) -> dict[str, Any]:
         "frames": result.frames,
         "episodes": result.episodes,
         "notes": result.notes,
+        "by_another": result.by_another,
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
     }
@@ -83,7 +89,8 @@ def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: b
         if kept is None:
             text = f"stopped; converted recordings are kept in {where}: run the same command again"
         elif kept:
-            text = f"stopped; {kept} converted recordings are kept in {where}: run the same command again"
+            recordings = f"{number_of(kept, 'converted recording')} {'is' if kept == 1 else 'are'}"
+            text = f"stopped; {recordings} kept in {where}: run the same command again"
         else:
             text = "stopped; nothing is kept: run the same command to start again"
         # typer 0.9 would exit with 1 after Ctrl-C, and Ray replaces the code of SIGTERM

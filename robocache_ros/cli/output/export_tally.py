@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from robocache_ros.errors import number_of
 from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Failed, Started
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 
@@ -100,7 +101,7 @@ class Tally:
 
     def text(self) -> str:
         """Describe the state in one line."""
-        parts = [f"{self.done} of {self.total} recordings"]
+        parts = [f"{self.done:,} of {number_of(self.total, 'recording')}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self._ticks:

@@ -25,10 +25,15 @@ def print_document(command: str, content: Mapping[str, Any], *, exit_code: int =
         errors: lines that are printed to stderr without `--json`.
     """
     document = {"command": command, "exit_code": exit_code, "errors": list(errors), **content}
-    typer.echo(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False))
+    typer.echo(_escaped(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=False)))
 
 
 def log_line(event: str, **content: Any) -> None:
     """Write an object in one line to stderr, for `--log-json`."""
     line = json.dumps(plain({"event": event, "time": time.time(), **content}), ensure_ascii=False, allow_nan=False)
-    typer.echo(line, err=True)
+    typer.echo(_escaped(line), err=True)
+
+
+def _escaped(text: str) -> str:
+    """Escape what a terminal would act on, and what no encoding has; the document stays the same."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

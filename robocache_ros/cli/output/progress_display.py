@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.export_tally import Tally
 from robocache_ros.cli.output.json_output import log_line
-from robocache_ros.errors import printable
+from robocache_ros.errors import number_of, printable
 from robocache_ros.export.pieces.progress import Advanced, Converted, Ended, Event, Failed, Merging, Progress, Started
 
 EVERY_S = 30.0  # time between two lines; an export that is faster prints none
@@ -110,7 +110,7 @@ def _bar() -> Iterator[Progress]:
 
         def progress(event: Event) -> None:
             tally.add(event)
-            text = f"merging {tally.done} recordings" if isinstance(event, Merging) else tally.text()
+            text = f"merging {number_of(tally.done, 'recording')}" if isinstance(event, Merging) else tally.text()
             if isinstance(event, Advanced):
                 text = f"{printable(tally.current, 40)}: {text}"
             bar.update(task, description=escape(text), completed=tally.share)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from robocache_ros.cli.output import tables
 from robocache_ros.cli.output.json_output import print_document
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.export.shards.shard import Shard
 from robocache_ros.export.shards.shard_job import ShardResult
 
@@ -50,7 +50,8 @@ def exit_code(result: ShardResult) -> int:
 def state(result: ShardResult, out: Path) -> str:
     """Describe in one line how far the export is."""
     where = printable(out, 60)
-    text = f"{result.converted:,} of {result.total:,} recordings are converted"
+    are = "is" if result.total == 1 else "are"
+    text = f"{result.converted:,} of {number_of(result.total, 'recording')} {are} converted"
     if result.failed:
         text += f", {result.failed:,} failed"
     return {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import track
+from rich.segment import Segment
 from rich.table import Table
 
-from robocache_ros.errors import printable
+from robocache_ros.errors import number_of, printable
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
 
@@ -20,9 +23,26 @@ if TYPE_CHECKING:
     from robocache_ros.bags.frames.recorded_frames import FrameInfo
     from robocache_ros.export.outputs.export_result import ExportResult
 
-console = Console()
-errors = Console(stderr=True)
 
+class SafeConsole(Console):
+    """A console whose text has no control characters: names of files and keys of buckets are text from outside."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render to segments, which are what is written; those that move the cursor are the console's own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_escaped(segment.text))
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable() or text == "\n":
+        return text
+    return "\n".join(printable(line, max(8, 10 * len(line))) for line in text.split("\n"))  # none is cut
+
+
+console = SafeConsole()
+errors = SafeConsole(stderr=True)
+
+PATH = 4096  # characters of a path that is not cut
 LINE_CHARACTERS = 188  # with the prefix `robocache: `, a line has fewer than 200 characters
 Item = TypeVar("Item")
 
@@ -33,12 +53,17 @@ _NO_DELAY = {"none": "no header", "unset": "no stamps", "constant": "one stamp"}
 def show(table: Table) -> None:
     """Print a table at the width of its text, on a terminal and to a pipe, so that no word is cut."""
     needed = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
-    Console(width=max(needed, console.width)).print(table, crop=False)
+    SafeConsole(width=max(needed, console.width)).print(table, crop=False)
 
 
 def say(text: str) -> None:
     """Print a line unchanged."""
     console.print(escape(text), soft_wrap=True, highlight=False)
+
+
+def argument(path: Path | str) -> str:
+    """Return a path as an argument of a command that is printed, for a shell."""
+    return shlex.quote(printable(path, PATH))
 
 
 def show_notes(notes: Iterable[str]) -> None:
@@ -59,7 +84,7 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 def overview_table(recordings: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of several recordings, one row each."""
-    table = plain_table(f"{len(recordings)} recordings")
+    table = plain_table(number_of(len(recordings), "recording"))
     table.add_column("recording", no_wrap=True)
     for name in ("s", "MB", "topics", "messages"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -174,7 +199,7 @@ def _limits(stream: StreamSpec) -> str:
 def export_table(result: ExportResult) -> Table:
     """Return the table of an export, one row per stream: shares of aligned, held and invalid ticks, and messages."""
     episodes = sum(len(recording.episodes) for recording in result.recordings)
-    table = plain_table(f"{result.frames} ticks in {episodes} episode{'s' if episodes != 1 else ''}")
+    table = plain_table(f"{number_of(result.frames, 'tick')} in {number_of(episodes, 'episode')}")
     table.add_column("stream", no_wrap=True)
     for name in ("aligned", "held", "invalid", "messages", "late", "dropped", "duplicate"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -65,6 +65,14 @@ def split_definitions(name: str, text: str) -> dict[str, str]:
     return parts
 
 
+def needed_types(name: str, text: str) -> list[str]:
+    """Return the types of the fields of a definition that are not primitive."""
+    package = name.partition("/")[0]
+    fields = (line.partition("#")[0].strip() for line in text.splitlines())
+    bases = (match["base"] for field in fields if not _CONSTANT.match(field) and (match := _FIELD.match(field)))
+    return [full_name(base, package) for base in bases if base not in PRIMITIVES and base != "string"]
+
+
 def message_type(name: str, definitions: Mapping[str, str] | None = None) -> Struct:
     """The layout of a message type.
 
@@ -91,9 +99,7 @@ class _Builder:
         shown = printable(name, 60)
         if name not in self.texts:
             wanted = f" (needed by {printable(self.open[-1], 60)})" if self.open else ""
-            raise RoboCacheError(
-                f"type: no definition of {shown}{wanted}; install its package, or use a recording that contains it"
-            )
+            raise RoboCacheError(f"type: no definition of {shown}{wanted}; give its .msg file with --msg-path DIR")
         if name in self.open:
             raise RoboCacheError(f"definition of {shown}: contains itself; remove the cycle")
         if len(self.open) == MAX_DEPTH:

@@ -1,7 +1,8 @@
 """Pieces in a bucket, which has no rename and no locks. A piece is either complete or does not exist.
 
 <url>/<key>/<attempt>/     the files of a piece, uploaded by one process
-           /done.json      put if absent, last: the attempt that is the piece, with the sizes and SHA-256 of its files
+           /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of its
+                           files
            /failed.json    put if absent: the error of a recording that cannot be converted
 
 Processes that make the same piece upload an attempt each. Whoever puts done.json first has made the piece; the others
@@ -21,17 +22,15 @@ from pathlib import Path
 from typing import cast
 
 from robocache_ros.errors import printable
-from robocache_ros.export.bucket.piece_path import PieceFiles, PiecePath
+from robocache_ros.export.bucket.piece_path import PiecePath
 from robocache_ros.export.pieces.any_pieces import PieceFailure
-from robocache_ros.export.pieces.store import DONE, NOTES, PieceStore
-from robocache_ros.export.validate.checksum_list import files_of, sha256
+from robocache_ros.export.pieces.store import DONE, NOTES, PieceFiles, PieceStore, described, files_in
 from robocache_ros.remote.any_path import any_path
 from robocache_ros.remote.file_cache import cache_folder
 from robocache_ros.remote.object_store import Listed, ObjectStore
 from robocache_ros.remote.store_errors import StoreError
 
 FAILED = "failed.json"
-_JSON_BYTES = 16 << 20
 
 
 @dataclass
@@ -71,10 +70,9 @@ class BucketPieces:
 
     def find(self, key: str) -> Path | None:
         """Return a complete piece, None if there is none."""
-        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, AttributeError):
-            told = json.loads(self.store.get(f"{key}/{DONE}"))
-            files = {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
-            attempt = str(told["attempt"])
+        with suppress(FileNotFoundError, ValueError, LookupError):
+            done = self.store.get(f"{key}/{DONE}")
+            files, attempt = files_in(done, key), str(json.loads(done)["attempt"])
             there = self.store.listed(f"{key}/{attempt}/")
             if all(name in there and there[name].size == size for name, (size, _) in files.items()):
                 return self._path(f"{key}/{attempt}", files)
@@ -82,8 +80,9 @@ class BucketPieces:
 
     def failure(self, key: str) -> PieceFailure | None:
         """Return the error of an earlier export, None if there is none."""
-        with suppress(FileNotFoundError, ValueError, TypeError):
-            return PieceFailure(**json.loads(self.store.get(f"{key}/{FAILED}")))
+        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+            told = json.loads(self.store.get(f"{key}/{FAILED}"))
+            return PieceFailure(str(told["recording"]), str(told["error"]), told["dropped"] is True)
         return None
 
     def fail(self, key: str, failure: PieceFailure) -> None:
@@ -126,24 +125,29 @@ class BucketPieces:
         """Refuse a bucket in which no piece can be made."""
         self.store.check()
 
-    def commit(self, draft: Path, key: str) -> Path:
-        """Upload a draft as the piece of a key, unless another process has made the same piece."""
+    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
+        """Upload a draft as the piece of a key, unless another process has made the same piece.
+
+        Returns:
+            The piece, and whether it replaces one whose files are not there.
+        """
         attempt = secrets.token_hex(8)
-        files = {name: ((draft / name).stat().st_size, sha256(draft / name)) for name in files_of(draft)}
-        done = json.dumps({"attempt": attempt, "files": files}).encode()
+        files = described(draft)
+        done = json.dumps({"key": key, "attempt": attempt, "files": files}).encode()
         where = f"{key}/{attempt}"
         try:
             self.store.put_files(draft, files, f"{where}/")
-            piece = self._path(where, files)
-            if not self.store.create(f"{key}/{DONE}", done) and (found := self._other(key, done)):
-                piece = found
+            piece, damaged = self._path(where, files), False
+            if not self.store.create(f"{key}/{DONE}", done):
+                found = self._other(key, done)
+                piece, damaged = found or piece, not found
         except BaseException:
             with suppress(StoreError):
                 self._delete(where, files)
             raise
         if piece.name != attempt:
             self._delete(where, files)
-        return piece
+        return piece, damaged
 
     def tidy(self) -> None:
         """Remove the local drafts of stopped processes."""

@@ -78,6 +78,7 @@ class BucketTarget:
         self.dataset = BucketDataset(ObjectStore(url), tuple(entries))
         self.plans = TargetPlans(self.dataset.store)
         self._digest, self._pieces, self._where = digest, pieces, printable(url, 60)
+        self._files: frozenset[str] = frozenset()  # of the dataset, while this export replaces another one by it
 
     def begin(self, *, overwrite: bool) -> tuple[TargetPlan, bool]:
         """Check the target, and add the plan to it or join it. Return the plan, and whether it was added.
@@ -87,10 +88,12 @@ class BucketTarget:
             RoboCacheError: another export writes to the target, or it has a dataset and `overwrite` is not set.
         """
         current = self.plans.current()
-        if current and self.is_done(current):
+        if current and self.plans.is_done(current):
             self.plans.clear()  # an export was killed when its dataset was complete
             current = None
-        plan = self.plans.begin(self._digest, self._pieces, sorted(self._replaced(current, overwrite=overwrite)))
+        plan = self.plans.begin(
+            self._digest, self._pieces, lambda counting: self._replaced(counting, overwrite=overwrite)
+        )
         return plan, current is None or plan.token != current.token
 
     def publish(self, plan: TargetPlan, folder: Path, staged: Mapping[str, str] | None = None) -> None:
@@ -115,6 +118,7 @@ class BucketTarget:
         if old:
             staging.put_files(folder, local)
             self.plans.check(plan)
+            self._files = frozenset(files)
             entries = [*self.plans.completed().get("entries", ()), INFO.as_posix(), *self.dataset.entries]
             for group in reversed(BucketDataset(store, tuple(map(str, entries))).ordered(old)[1:]):
                 store.delete(group)
@@ -122,21 +126,28 @@ class BucketTarget:
         first, *entries_of = self.dataset.ordered(files)
         self._put(plan, first, folder, here)
         store.delete(name for name in old if name not in files)
-        self.plans.check(plan)
+        self.plans.check(plan, or_done=bool(old))
         for group in entries_of:
             self._put(plan, group, folder, here)
         self.plans.complete(plan, {"entries": self.dataset.entries, "files": len(files), "bytes": size})
 
     def _put(self, plan: TargetPlan, names: Sequence[str], folder: Path, here: Container[str]) -> None:
         """Put files of the folder, and copy the others, which are in the bucket."""
-        self.dataset.store.put_files(folder, (name for name in names if name in here))
-        self.dataset.store.copy_files((name for name in names if name not in here), self.plans.staging(plan))
+        store, copied = self.dataset.store, [name for name in names if name not in here]
+        store.put_files(folder, (name for name in names if name in here))
+        try:
+            store.copy_files(copied, self.plans.staging(plan))
+        except FileNotFoundError:  # another export of the plan has completed the dataset, and removed them
+            if not all((folder / name).is_file() for name in copied):
+                raise
+            store.put_files(folder, copied)
 
-    def is_done(self, plan: TargetPlan) -> bool:
-        """Whether an export of this plan has completed the dataset."""
-        with suppress(RoboCacheError):
-            return self.plans.completed().get("token") == plan.token
-        return False
+    def is_complete(self, plan: TargetPlan) -> bool:
+        """Whether another export of this plan has completed the dataset, and this one has not deleted files of it."""
+        if not self.plans.is_done(plan):
+            return False
+        there = self.dataset.store.listed() if self._files else {}
+        return all(name in there for name in self._files)
 
     def check(self, *, overwrite: bool) -> None:
         """Refuse what `begin` would refuse, except other exports, without writing to the target."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,7 +57,7 @@ def new_bucket_dataset(
             list_entries(folder, new.staged)
             target.publish(plan, folder, new.staged)
         except BaseException as error:
-            if not isinstance(error, (RoboCacheError, OSError)) or not target.is_done(plan):
+            if not isinstance(error, (RoboCacheError, OSError)) or not target.is_complete(plan):
                 if is_ours:
                     with suppress(StoreError):
                         target.plans.stop(plan)
@@ -66,4 +67,4 @@ def new_bucket_dataset(
     try:
         target.plans.clear()
     except StoreError as error:
-        new.notes.append(f"{error}: pieces are left; run robocache fleet gc {url}")
+        new.notes.append(f"{error}: pieces are left; run robocache fleet gc {shlex.quote(url)}")

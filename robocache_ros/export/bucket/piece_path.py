@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
 from robocache_ros.errors import printable
+from robocache_ros.export.pieces.store import PieceFiles
 from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.remote.cache_limit import default_cache_bytes
 from robocache_ros.remote.file_cache import FileCache
@@ -21,8 +22,6 @@ from robocache_ros.remote.remote_error import RemoteError
 from robocache_ros.remote.remote_path import RemotePath
 
 FETCHED = 16  # files at once: each is small, and waits for the network
-
-PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by name
 
 
 class PiecePath(RemotePath):
@@ -110,7 +109,8 @@ class PiecePath(RemotePath):
     def _fetch(self, local: Path, digest: str) -> None:
         self._piece.get_file(self._below, local)
         if sha256(local) != digest:
-            raise RemoteError(f"{printable(self.url, 120)}: damaged; delete it, and run the same command again")
+            self._piece.delete([self._below])  # a piece without all of its files is made again
+            raise RemoteError(f"{printable(self.url, 110)}: was damaged and is deleted; run the same command again")
 
     def _described_file(self) -> tuple[int, str]:
         try:

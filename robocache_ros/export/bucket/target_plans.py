@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.publish import is_entry
 from robocache_ros.remote.object_store import ObjectStore
 
 HIDDEN = ".robocache"
 PLANS, COMPLETE = "plans/", "complete.json"
+_PLAN = re.compile(r"([0-9]{6,12})\.json")
+_TOKEN = re.compile(r"[0-9a-f]{16}")  # of `secrets.token_hex`; it is the name of a folder
 _TRIES = 8
 _GIVE_UP = "run robocache fleet gc --give-up on it"
 
@@ -69,35 +73,54 @@ class TargetPlans:
     def current(self) -> TargetPlan | None:
         """Return the plan that counts, None if there is none."""
         names = self._hidden.listed(PLANS)
-        numbers = [int(stem) for stem, _, kind in (name.partition(".") for name in names) if kind == "json"]
+        numbers = [int(found[1]) for found in map(_PLAN.fullmatch, names) if found]
         for number in sorted(numbers, reverse=True)[:1]:
             with suppress(FileNotFoundError):  # completed in between
-                told = self._read(f"{PLANS}{number:06d}.json")
-                stopped = f"{number:06d}.stopped" in names
-                return replace(_plan(told), number=number, stopped=stopped)
+                name = f"{PLANS}{number:06d}.json"
+                told = self._read(name)
+                try:
+                    plan = _plan(told)
+                except ValueError as error:
+                    raise self._foreign(name) from error
+                return replace(plan, number=number, stopped=f"{number:06d}.stopped" in names)
         return None
 
     def completed(self) -> dict[str, Any]:
         """Return the record of the complete dataset, empty if there is none."""
         with suppress(FileNotFoundError):
-            return self._read(COMPLETE)
+            told = self._read(COMPLETE)
+            if not isinstance(told.get("entries", []), list):
+                raise self._foreign(COMPLETE)
+            return told
         return {}
 
-    def begin(self, digest: str, pieces: int, replaces: Iterable[str]) -> TargetPlan:
+    def is_done(self, plan: TargetPlan) -> bool:
+        """Whether an export of a plan has completed the dataset."""
+        with suppress(RoboCacheError):
+            return self.completed().get("token") == plan.token
+        return False
+
+    def begin(self, digest: str, pieces: int, replaced: Callable[[TargetPlan | None], Iterable[str]]) -> TargetPlan:
         """Add a plan, or join the same one.
+
+        Args:
+            digest: of what the dataset consists of.
+            pieces: number of pieces that it needs.
+            replaced: returns the names of the files that it replaces, given the plan that counts, or refuses them.
 
         Errors:
             RoboCacheError: another plan counts.
         """
         for _ in range(_TRIES):
             current = self.current()
+            replaces = tuple(sorted(replaced(current)))
             if current and not current.stopped:
                 if current.digest != digest:
                     raise self._taken(current)
                 return current
             number = current.number + 1 if current else 1
             started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, tuple(replaces), number)
+            plan = TargetPlan(digest, secrets.token_hex(8), pieces, started, replaces, number)
             if self._hidden.create(f"{PLANS}{number:06d}.json", _json(asdict(plan))):
                 return plan
         raise RoboCacheError(f"{printable(self._target.url, 60)}: many exports are started to it; start one")
@@ -108,8 +131,12 @@ class TargetPlans:
 
     def files(self, plan: TargetPlan) -> dict[str, Any]:
         """Return the files that exports of a plan put into the target; empty if none has begun to."""
+        name = f"{PLANS}{plan.number:06d}.files"
         with suppress(FileNotFoundError):
-            return self._read(f"{PLANS}{plan.number:06d}.files")
+            files = self._read(name)
+            if not all(is_entry(file.partition("/")[0]) for file in files):
+                raise self._foreign(name)
+            return files
         return {}
 
     def staging(self, plan: TargetPlan) -> ObjectStore:
@@ -129,9 +156,16 @@ class TargetPlans:
                 f"changed or failed meanwhile; if none runs, {_GIVE_UP}"
             )
 
-    def check(self, plan: TargetPlan) -> None:
-        """Refuse to go on if another plan counts by now."""
+    def check(self, plan: TargetPlan, *, or_done: bool = False) -> None:
+        """Refuse to go on if another plan counts by now.
+
+        Args:
+            plan: of the export.
+            or_done: go on if another export of the plan has completed the dataset, and no plan counts.
+        """
         current = self.current()
+        if current is None and or_done and self.is_done(plan):
+            return
         if current is None or current.token != plan.token:
             where = printable(self._target.url, 60)
             raise RoboCacheError(f"{where}: another export has taken the place of this one; choose another folder")
@@ -156,12 +190,15 @@ class TargetPlans:
     def _read(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads(self._hidden.get(name))
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            where = printable(f"{self._target.url}/{HIDDEN}/{name}", 100)
-            raise RoboCacheError(f"{where}: not a record of an export; remove it")
+            raise self._foreign(name)
         return found
+
+    def _foreign(self, name: str) -> RoboCacheError:
+        where = printable(f"{self._target.url}/{HIDDEN}/{name}", 110)
+        return RoboCacheError(f"{where}: not a record of an export; check what wrote it, and delete it")
 
 
 def digest_of(content: object) -> str:
@@ -170,9 +207,16 @@ def digest_of(content: object) -> str:
 
 
 def _plan(told: Mapping[str, Any]) -> TargetPlan:
-    replaces = tuple(str(name) for name in told.get("replaces", ()))
-    digest, token, started = (str(told.get(name, "")) for name in ("digest", "token", "started"))
-    return TargetPlan(digest, token, int(told.get("pieces", 0)), started, replaces)
+    """Return a plan from its record; ValueError if it is not one."""
+    digest, token, started = (told.get(name) for name in ("digest", "token", "started"))
+    pieces, replaces = told.get("pieces"), told.get("replaces")
+    if not (isinstance(digest, str) and isinstance(token, str) and isinstance(started, str)):
+        raise ValueError("no texts")
+    if not isinstance(pieces, int) or not isinstance(replaces, list):
+        raise ValueError("no number of pieces, or no list of what it replaces")
+    if not _TOKEN.fullmatch(token) or not all(isinstance(name, str) and is_entry(name) for name in replaces):
+        raise ValueError("names of other places")  # files below these are deleted
+    return TargetPlan(digest, token, pieces, started, tuple(replaces))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

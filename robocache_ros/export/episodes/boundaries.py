@@ -131,9 +131,10 @@ class Boundaries:
         if kept < options.min_valid * expected:
             shares = np.where(run.spec.inputs, (run.valid > 0).mean(axis=0), 1.0)
             worst = int(shares.argmin())
+            name = run.spec.streams[worst].name
+            advice = run.refusal(name) or "give it a larger max_age_ms, on_invalid hold or mask, or lower --min-valid"
             raise RoboCacheError(
-                f"{where}: {kept} of {expected} ticks have every stream, {run.spec.streams[worst].name} in "
-                f"{shares[worst]:.0%}; give it a larger max_age_ms, on_invalid hold or mask, or lower --min-valid"
+                f"{where}: {kept} of {expected} ticks have every stream, {name} in {shares[worst]:.0%}; {advice}"
             )
 
     def _nothing_left(self) -> str:

@@ -112,7 +112,7 @@ def _piece_of(pieces: BucketPieces, key: str, state: KeyState) -> str:
         return ""
     if len(state.attempts) == 1:
         return next(iter(state.attempts))
-    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+    with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
         return str(json.loads(pieces.store.get(f"{key}/{DONE}"))["attempt"])
     return ""
 

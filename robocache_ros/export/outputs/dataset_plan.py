@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
 from robocache_ros.export.bucket.piece_path import remove_copies
 from robocache_ros.export.engines.task_engine import Engine
 from robocache_ros.export.episodes.labels import Labels
@@ -116,20 +116,24 @@ class DatasetPlan:
 
     @property
     def reused(self) -> list[str]:
-        """A note on the recordings that an earlier export converted."""
+        """Notes on the recordings that an earlier export converted."""
         distinct = {outcome.piece: outcome for outcome in self.made}.values()
-        reused = sum(outcome.reused for outcome in distinct)
-        notes = [f"{reused} of {len(distinct)} recordings were converted by an earlier export and reused"]
-        return [*(notes if reused else ()), *self._not_tried]
+        notes = []
+        if reused := sum(outcome.reused for outcome in distinct):
+            were = f"{'was' if len(distinct) == 1 else 'were'} converted by an earlier export and reused"
+            notes.append(f"{reused} of {number_of(len(distinct), 'recording')} {were}")
+        if replaced := [outcome.recording.path.name for outcome in distinct if outcome.replaced]:
+            pieces = "the piece that an earlier export made was" if len(replaced) == 1 else "their pieces were"
+            notes.append(f"{printable(', '.join(replaced), 80)}: {pieces} damaged and made again")
+        return [*notes, *self._not_tried]
 
     @property
     def _not_tried(self) -> list[str]:
         """A note on the recordings that failed in an earlier export."""
         if not self._earlier:
             return []
-        return [
-            f"{self._earlier} recordings failed in an earlier export; robocache fleet retry lets the next one try them"
-        ]
+        failed, them = number_of(self._earlier, "recording"), "it" if self._earlier == 1 else "them"
+        return [f"{failed} failed in an earlier export; robocache fleet retry lets the next one try {them}"]
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -148,9 +152,10 @@ class DatasetPlan:
         failed = [loss.reason for loss in self.losses if not loss.dropped]
         if failed and on_error == "fail":
             raise SeveralErrors(
-                f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of {self._total} "
-                f"recordings failed; the others are kept in {printable(pieces, 40) if pieces else 'it'}: run the same "
-                "command again after fixing these, or with --on-error skip" + "".join(f"\n{n}" for n in self._not_tried)
+                f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
+                f"{number_of(self._total, 'recording')} failed; the others are kept in "
+                f"{printable(pieces, 40) if pieces else 'it'}: run the same command again after fixing these, or with "
+                "--on-error skip" + "".join(f"\n{n}" for n in self._not_tried)
             )
 
 
@@ -182,8 +187,9 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
         errors = [checked(recording) for recording in plan.distinct]
     failed = {recording: error for recording, error in zip(plan.distinct, errors, strict=True) if error}
     if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
-        others = len(plan.distinct) - len(failed)
-        hint = f"\nthe other {others} recordings can be used; leave these out, or use --on-error skip" if others else ""
+        others = number_of(len(plan.distinct) - len(failed), "other recording")
+        can = f"\n{others} can be used; leave these out, or use --on-error skip"
+        hint = can if len(failed) < len(plan.distinct) else ""
         raise SeveralErrors(lines(failed.values()) + hint)
     return failed
 
@@ -191,5 +197,5 @@ def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
 def lines(failed: Collection[str]) -> str:
     """Format one line for each failed recording, given the reasons."""
     lines = list(failed)[:LINES]
-    more = [f"and {len(failed) - LINES} more recordings"] if len(failed) > LINES else []
+    more = [f"and {number_of(len(failed) - LINES, 'more recording')}"] if len(failed) > LINES else []
     return "\n".join([*lines, *more])

@@ -17,6 +17,7 @@ class ExportResult:
     seconds: float  # from the first access to a recording until the dataset is complete, without library imports
     failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
     notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
+    by_another: bool = False  # another export of the same plan has completed the dataset; there are no recordings
 
     @property
     def frames(self) -> int:

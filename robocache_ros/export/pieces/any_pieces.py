@@ -68,8 +68,12 @@ class AnyPieces(Protocol):
     def check(self) -> None:
         """Raise an error if a piece cannot be stored."""
 
-    def commit(self, draft: Path, key: str) -> Path:
-        """Make a draft the piece of a key, unless another process has made the same piece."""
+    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
+        """Make a draft the piece of a key, unless another process has made the same piece.
+
+        Returns:
+            The piece, and whether it replaces a damaged one.
+        """
 
     def tidy(self) -> None:
         """Remove the drafts of stopped processes."""

@@ -41,7 +41,7 @@ def convert(
     Errors:
         RoboCacheError: the recording cannot be read.
     """
-    with Bag(recording.path, whole=True) as bag:
+    with Bag(recording.path, whole=True, msg_path=options.msg_path) as bag:
         conversion = Conversion(bag, recording, spec, options)
         conversion.run(progress)
         return conversion.result()[0]
@@ -59,7 +59,7 @@ def foresee(
     without: tuple[int, ...] = ()
     while True:
         try:
-            with Bag(recording.path, whole=True) as bag:
+            with Bag(recording.path, whole=True, msg_path=options.msg_path) as bag:
                 conversion = Conversion(bag, recording, spec, options, without=without, media=False)
                 conversion.run()
                 converted, refusal = conversion.result()

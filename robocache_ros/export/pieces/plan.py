@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import robocache_ros
+from robocache_ros.bags.message_files import definitions_in
 from robocache_ros.export.episodes.episode_file import episode_file, episode_text
 from robocache_ros.export.episodes.labels import Labels
 from robocache_ros.export.export_options import ExportOptions
@@ -23,7 +24,7 @@ from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.spec import FusionSpec, Layout
 
 # Options that do not affect pieces, or only through `Plan.encodings`.
-_OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth", "voxels")
+_OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth", "voxels", "msg_path")
 # Libraries that compute or encode the contents of a piece.
 _LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
 
@@ -89,11 +90,13 @@ class Plan:
     def _of_all_recordings(self) -> dict[str, Any]:
         """What determines the bytes of the pieces of all recordings."""
         options = {name: value for name, value in asdict(self.options).items() if name not in _OF_THE_DATASET}
+        given = definitions_in(self.options.msg_path, [feed.type for feed in self.spec.feeds])
         return {
             "spec": self.spec.to_dict(),
             "options": options,
             "encodings": self.encodings,
             "nvjpeg": self.jpeg_decoder,
+            "definitions": {name: text for name, (text, _) in sorted(given.items())},
         }
 
     def _episodes_of(self, path: Path) -> str:

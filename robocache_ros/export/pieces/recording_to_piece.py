@@ -41,6 +41,7 @@ class Outcome:
     recording: PlannedRecording
     piece: Path | None = None
     reused: bool = False  # an earlier export made the piece, or recorded the error
+    replaced: bool = False  # the piece of an earlier export was damaged, and was made again
     error: str = ""
     dropped: bool = False  # the error is the one that `on_invalid: drop` asks for
     lasting: bool = False  # the error is one of the recording itself: the next export would have it too
@@ -132,11 +133,12 @@ def _note(recording: PlannedRecording, plan: Plan, store: AnyPieces, checksums: 
         store.note(plan.key(recording, checksums.unread) + PIECE, key)
 
 
-def _outcome(recording: PlannedRecording, make: Callable[[], Path]) -> Outcome:
+def _outcome(recording: PlannedRecording, make: Callable[[], tuple[Path, bool]]) -> Outcome:
     """Return the outcome of making a piece."""
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS):
-            return Outcome(recording, make())
+            piece, replaced = make()
+            return Outcome(recording, piece, replaced=replaced)
     except OutOfMemoryError:
         where = printable(recording.path)
         return Outcome(recording, error=f"{where}: not enough GPU memory; use fewer --jobs, or --device cpu")
@@ -175,11 +177,11 @@ def _record(work: _Work, plan: Plan, outcome: Outcome) -> None:
         _note(work.recording, plan, work.store, work.checksums, key)
 
 
-def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> Path:
-    """Make a piece on its own."""
+def _make(work: _Work, plan: Plan, without: Collection[int] = ()) -> tuple[Path, bool]:
+    """Make a piece on its own; return what `AnyPieces.commit` does."""
     while True:
         with ExitStack() as stack:
-            bag = stack.enter_context(Bag(work.recording.path))
+            bag = stack.enter_context(Bag(work.recording.path, msg_path=plan.options.msg_path))
             try:
                 draft = _Draft(work, plan, bag, stack, without)
                 draft.conversion.run(work.progress)
@@ -192,8 +194,11 @@ def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]
     """Make pieces in one pass; return their outcomes, none if each of them has to be made on its own."""
     outcomes: dict[int, Outcome] = {}
     drafts: dict[int, _Draft] = {}
+    msg_path, *others = {plan.options.msg_path for plan in plans.values()}
+    if others:
+        return {}
     with ExitStack() as stack:
-        bag = stack.enter_context(Bag(work.recording.path))
+        bag = stack.enter_context(Bag(work.recording.path, msg_path=msg_path))
         _definitions, notes = bag.definitions, bag.notes
         for number, plan in plans.items():
             try:
@@ -210,7 +215,7 @@ def _make_together(work: _Work, plans: Mapping[int, Plan]) -> dict[int, Outcome]
     return outcomes
 
 
-def _end(work: _Work, plan: Plan, draft: _Draft, error: BaseException | None) -> Path:
+def _end(work: _Work, plan: Plan, draft: _Draft, error: BaseException | None) -> tuple[Path, bool]:
     """Commit a draft that was made with others, after the error of its conversion."""
     if isinstance(error, PartsDropped):
         return _make(work, plan, error.parts)
@@ -233,7 +238,7 @@ class _Draft:
             bag, work.recording, plan.spec, plan.options, self._writer, without=without, device=plan.device
         )
 
-    def commit(self) -> Path:
+    def commit(self) -> tuple[Path, bool]:
         """Complete the piece after the run of its conversion; RoboCacheError if the recording is refused."""
         converted, refused = self.conversion.result()
         if refused:
@@ -242,6 +247,6 @@ class _Draft:
         files = self._work.checksums.result()
         recording_file.save(self._folder, converted, files)
         key = self._plan.key(self._work.recording, _named_by(self._work.recording, self._work.checksums))
-        piece = self._work.store.commit(self._folder, key)
+        made = self._work.store.commit(self._folder, key)
         _note(self._work.recording, self._plan, self._work.store, self._work.checksums, key)
-        return piece
+        return made

@@ -1,12 +1,13 @@
 """A folder of pieces: of one unfinished export, or shared by exports. A piece is either complete or does not exist.
 
 <folder>/<key>/            a complete piece, renamed from its draft
-              /done.json   the names and sizes of its files, written last
+              /done.json   the key, and the sizes and SHA-256 of its files by name; written last
 <folder>/draft-<id>/       a piece during the conversion, locked with flock by the process that writes it
 <folder>/.robocache-notes/ what exports that share the folder tell each other; a lost note costs time, nothing else
 
 Exports that share a folder need no lock of the folder: the name of a draft is unique, a rename is atomic, and two
-pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive.
+pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive. A piece is
+used only if all of its files have their SHA-256; one that is damaged is replaced.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
+from typing import TypeAlias
 
 from robocache_ros.export.pieces.any_pieces import PieceFailure
 from robocache_ros.export.publish import sync, sync_all
+from robocache_ros.export.validate.checksum_list import digests_of, files_of
 
 DONE = "done.json"
+DONE_BYTES = 64 << 20  # at most, of done.json
 NOTES = ".robocache-notes"
 _DRAFT = re.compile(r"draft-[0-9a-f]{16}")
+
+PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by name
 
 
 class PieceStore:
@@ -45,14 +51,18 @@ class PieceStore:
         self.shared = shared
 
     def find(self, key: str) -> Path | None:
-        """Return a complete piece, None if there is none."""
+        """Return a complete piece whose files have their SHA-256, None if there is none."""
         piece = self.folder / key
         try:
-            files: dict[str, int] = json.loads((piece / DONE).read_text(encoding="utf-8"))
-            complete = all((piece / name).stat().st_size == size for name, size in files.items())
-        except (OSError, ValueError, AttributeError):
+            with (piece / DONE).open("rb") as file:
+                files = files_in(file.read(DONE_BYTES), key)
+            there = {name: (piece / name).stat().st_size for name in files_of(piece) if name != DONE}
+            if there != {name: size for name, (size, _) in files.items()}:
+                return None
+            found = digests_of(piece, list(there))
+        except (OSError, ValueError):
             return None
-        return piece if complete else None
+        return piece if all(found[name] == digest for name, (_, digest) in files.items()) else None
 
     def failure(self, key: str) -> PieceFailure | None:
         """Return None; see `keeps_failures`."""
@@ -90,18 +100,28 @@ class PieceStore:
         with self.draft():
             pass
 
-    def commit(self, draft: Path, key: str) -> Path:
-        """Commit a draft as the piece of a key, unless another process has committed the same piece."""
+    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
+        """Commit a draft as the piece of a key, unless another process has committed the same piece.
+
+        Returns:
+            The piece, and whether it replaces a damaged one.
+        """
         piece = self.folder / key
-        files = {str(f.relative_to(draft)): f.stat().st_size for f in sorted(draft.rglob("*")) if f.is_file()}
+        files = described(draft)
         sync_all(draft)
-        (draft / DONE).write_text(json.dumps(files), encoding="utf-8")
+        (draft / DONE).write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
         sync(draft / DONE)
-        if not _moved(draft, piece) and not self.find(key):  # the files of the piece do not match its done.json
-            shutil.rmtree(piece, ignore_errors=True)
-            _moved(draft, piece)
+        damaged = False
+        if not _moved(draft, piece):
+            lock = _locked(self.folder, wait=True)  # of two processes, the second finds what the first puts there
+            try:
+                if damaged := not self.find(key):
+                    shutil.rmtree(piece, ignore_errors=True)
+                    _moved(draft, piece)
+            finally:
+                _unlock(lock)
         sync(self.folder)
-        return piece
+        return piece, damaged
 
     def note(self, name: str, text: str = "") -> None:
         """Write a note, in place of one of this name."""
@@ -146,6 +166,24 @@ class PieceStore:
         if not self.shared:
             with suppress(OSError):
                 os.rmdir(self.folder)
+
+
+def described(draft: Path) -> PieceFiles:
+    """Return the sizes and SHA-256 of the files of a draft, by name."""
+    names = files_of(draft)
+    digests = digests_of(draft, names)
+    return {name: ((draft / name).stat().st_size, digests[name]) for name in names}
+
+
+def files_in(done: bytes, key: str) -> PieceFiles:
+    """Return the files that the done.json of a key lists; ValueError if it is damaged, or of another key."""
+    try:
+        told = json.loads(done)
+        if told["key"] == key:
+            return {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{DONE}: not a list of files") from error
+    raise ValueError(f"{DONE}: of another piece")
 
 
 def _moved(draft: Path, piece: Path) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from robocache_ros.bags.reader import storage_files
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.checksums import Checksums
 from robocache_ros.export.engines.local_processes import available_cores
@@ -23,14 +24,15 @@ from robocache_ros.export.pieces.any_pieces import AnyPieces
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.preview.expected import Expected, expect
 from robocache_ros.export.recordings.moment import Moment
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.recordings.planned_recording import PlannedRecording, repeated
 from robocache_ros.export.resolved_arguments import device_of, load_formats, resolved_spec
-from robocache_ros.remote.any_path import any_path
+from robocache_ros.remote.any_path import any_path, is_url
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
 from robocache_ros.units import NS_PER_S
 
-SAMPLE_NS = 4 * NS_PER_S  # of a recording, exported for the estimate
-START_NS = NS_PER_S // 2  # of it, exported first: what a dataset of any length costs
+SAMPLE_NS = NS_PER_S, 4 * NS_PER_S  # of a recording, exported for the estimate: the shortest and longest part
+SAMPLE_SHARE = 10  # of the length of all recordings, as long as the part is within these limits
+START_SHARE = 8  # of this part, exported first: what a dataset of any length costs
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,13 @@ class DryRun:
         expected: what is known of each recording, in the order of the episodes.
         converted: the recordings whose pieces an earlier export has made.
         estimate: size and time; None if no frames are expected, and of recordings of video.
+        notes: on recordings that are the same one under two names.
     """
 
     expected: tuple[Expected, ...]
     converted: frozenset[PlannedRecording] = frozenset()
     estimate: Estimate | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> tuple[Expected, ...]:
@@ -123,7 +127,21 @@ def dry_run(
     accepted = tuple(expected.recording for expected in run.accepted)
     plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), selected)
     run = replace(run, converted=frozenset(_converted(plan, store)))
-    return replace(run, estimate=_estimate(run, spec, options, jobs, selected))
+    return replace(run, estimate=_estimate(run, spec, options, jobs, selected), notes=tuple(_repeated(accepted)))
+
+
+def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:
+    """Return notes on recordings with the same files. Only files of the same sizes are read for it."""
+    by_size: dict[object, list[PlannedRecording]] = {}
+    for each in recordings:
+        if not is_url(each.path):  # which would be downloaded
+            with suppress(RoboCacheError, OSError):
+                by_size.setdefault(tuple(file.stat().st_size for file in storage_files(each.path)), []).append(each)
+    found = []
+    for each in (recording for group in by_size.values() if len(group) > 1 for recording in group):
+        with suppress(RoboCacheError, OSError), Checksums(each.path) as checksums:
+            found.append((each, [str(file["sha256"]) for file in checksums.result()]))
+    return repeated(found)
 
 
 def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
@@ -143,10 +161,12 @@ def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int |
     result = next(expected.result for expected in run.accepted if expected.recording is median)
     assert result
     options = replace(options, min_frames=1, min_valid=0.0)
+    least_ns, most_ns = SAMPLE_NS
+    sample_ns = min(max(run.frames * NS_PER_S // result.spec.rate_hz // SAMPLE_SHARE, least_ns), most_ns)
     with TemporaryDirectory(prefix="robocache-") as folder:
         made = [
             export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
-            for length_ns in (START_NS, SAMPLE_NS)
+            for length_ns in (sample_ns // START_SHARE, sample_ns)
         ]
         least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)
     few, many = (one.frames for one in made)

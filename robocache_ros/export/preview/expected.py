@@ -57,14 +57,15 @@ def expect(
         fuse: compute ticks and episodes, for which all messages are read; otherwise the index and a few messages.
     """
     streams: tuple[StreamMatch, ...] = ()
+    options = options or ExportOptions()
     try:
         with file_errors(recording.path):
-            with Bag(recording.path) as bag:
+            with Bag(recording.path, msg_path=options.msg_path) as bag:
                 recording.log_range(bag.start_ns, bag.stop_ns)
                 streams = match(bag, spec)
             if not fuse or any(stream.problems for stream in streams):
                 return Expected(recording, streams)
-            result, refusal = foresee(recording, spec, options or ExportOptions())
+            result, refusal = foresee(recording, spec, options)
             return Expected(recording, streams, result, refusal)
     except RoboCacheError as error:
         return Expected(recording, streams, refusal=str(error))

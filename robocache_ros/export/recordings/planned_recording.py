@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError, number_of, printable
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.remote.any_path import any_path
 
@@ -85,6 +85,20 @@ def planned(recordings: Iterable[str | Path | PlannedRecording]) -> tuple[Planne
     return tuple(
         r if isinstance(r, PlannedRecording) else PlannedRecording(any_path(r, "recordings")) for r in recordings
     )
+
+
+def repeated(recordings: Iterable[tuple[PlannedRecording, Sequence[str]]]) -> list[str]:
+    """Return a note for each recording that is another one under another name, given the SHA-256 of their files."""
+    found: dict[object, list[Path]] = {}
+    for each, digests in recordings:
+        same = (*digests, each.start, each.stop, each.task, each.success)
+        found.setdefault(same, []).append(each.path)
+    return [
+        f"{printable(first, 120)} and {printable(other, 120)}: the same files (by SHA-256), so the dataset has their "
+        f"episodes {number_of(1 + len(others), 'time')}; leave one out"
+        for first, *others in found.values()
+        for other in others[-1:]
+    ]
 
 
 def check_line(name: str, text: str) -> None:

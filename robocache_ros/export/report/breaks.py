@@ -39,7 +39,7 @@ def breaks_of(recording: ExportedRecording) -> Iterator[Break]:
                 yield Break(
                     stream.name,
                     tick,
-                    (tick - recording.start_ns) / 1e9,
+                    recording.elapsed_s(tick),
                     (end - begin) * period_ns / 1e6,
                     end - begin - invalid,
                     invalid,

@@ -45,7 +45,7 @@ def recording_page(one: Summary) -> dict[str, Any]:
         "streams": [_stream(row, stream, recording) for row, stream in enumerate(recording.spec.streams)],
         "topics": [_topic(stats, recording) for stats in recording.topics.values()],
         "thumbnails": [
-            (name, [(f"{(tick - recording.start_ns) / 1e9:.1f} s", figures.jpeg_url(file)) for tick, file in images])
+            (name, [(f"{recording.elapsed_s(tick):.1f} s", figures.jpeg_url(file)) for tick, file in images])
             for name, images in recording.thumbnails.images.items()
             if images
         ],
@@ -58,8 +58,8 @@ def _episodes(one: Summary) -> list[dict[str, Any]]:
     return [
         {
             "number": one.first_episode + index,
-            "from_s": (int(recording.ticks_ns[episode.start]) - recording.start_ns) / 1e9,
-            "to_s": (int(recording.ticks_ns[episode.stop - 1]) - recording.start_ns) / 1e9,
+            "from_s": recording.elapsed_s(int(recording.ticks_ns[episode.start])),
+            "to_s": recording.elapsed_s(int(recording.ticks_ns[episode.stop - 1])),
             "frames": episode.stop - episode.start,
             "task": printable(episode.task or recording.task, 120),
             "success": {None: "", True: "yes", False: "no"}[
@@ -136,7 +136,7 @@ def _findings(one: Summary) -> list[tuple[str, str]]:
     for stats in recording.topics.values():
         if stats.gaps:
             worst = max(stats.gaps, key=lambda gap: gap.length_ns)
-            at = (worst.start_ns - recording.start_ns) / 1e9
+            at = recording.elapsed_s(worst.start_ns)
             more = f", and {len(stats.gaps) - 1} shorter times" if len(stats.gaps) > 1 else ""
             found.append(("bad", f"{stats.topic} was silent for {worst.length_ns / 1e6:.0f} ms at {at:.2f} s{more}."))
         scattered = stats.missing - sum(round(g.length_ns / 1e6 / stats.period_ms) - 1 for g in stats.gaps)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
+from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
 from robocache_ros.export.checksums import unread_files
 from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.engines.task_engine import Engine
@@ -125,8 +125,9 @@ def export_shard(
         failed = [loss.reason for loss in losses if not loss.dropped]
         if failed and on_error == "fail":
             raise SeveralErrors(
-                f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of the {len(own)} "
-                f"recordings of shard {shard} failed; run it again after fixing these, or with --on-error skip"
+                f"{lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
+                f"{number_of(len(own), 'recording')} of shard {shard} failed; run it again after fixing these, "
+                "or with --on-error skip"
             )
         if told.failed and on_error == "fail":
             return replace(told, written="blocked")

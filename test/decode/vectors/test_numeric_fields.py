@@ -171,7 +171,7 @@ def test_seconds_before_the_epoch_are_negative(stream_of, cdr):
         ("std_msgs/msg/String", {"field": "data", "dim": 1}, r"field: string is not numeric"),
         ("sensor_msgs/msg/Imu", {"field": "orientation_covariance[9]", "dim": 1}, r"\[9\] of an array of 9; the last"),
         ("geometry_msgs/msg/Twist", {"field": "linear"}, r"stamp: 'header', but geometry_msgs/msg/Twist has no header"),
-        ("my_msgs/msg/Thing", {"field": "x"}, r"type: no definition of my_msgs/msg/Thing; install its package"),
+        ("my_msgs/msg/Thing", {"field": "x"}, r"type: no definition of my_msgs/msg/Thing; give its .msg file with"),
     ],
 )
 def test_a_stream_that_cannot_work_is_refused_at_once(stream_of, kind, keys, problem):

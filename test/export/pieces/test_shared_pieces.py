@@ -120,6 +120,67 @@ def test_a_recording_with_other_contents_of_the_same_size_and_time_is_converted(
     assert exported([bag], "b")[1] == ["lift"]
 
 
+def flipped(data: bytes) -> bytes:
+    """The data with one bit flipped in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def files_of_piece(pieces: Path) -> list[Path]:
+    """The files of the piece of the only recording."""
+    (done,) = pieces.glob("*/done.json")
+    return sorted(file for file in done.parent.rglob("*") if file.is_file() and file.stat().st_size)
+
+
+def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter_the_dataset(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    clean = contents(exported(bags[1:], "clean")[0].out)
+    names = [str(file.relative_to(pieces)) for file in files_of_piece(pieces)]
+    assert {"done.json", "contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
+    for number, name in enumerate(names):
+        (pieces / name).write_bytes(flipped((pieces / name).read_bytes()))
+        done, converted = exported(bags[1:], f"after {number}")
+        assert contents(done.out) == clean, name
+        assert converted == ["again"], name
+        assert done.notes == ("again: the piece that an earlier export made was damaged and made again",), name
+
+
+@pytest.mark.parametrize("done", [b"", b"{}", b"[]", b'{"files": {}}', b'{"files": [1]}', b"[" * 100_000, b"\xff"])
+def test_a_piece_with_a_damaged_done_json_is_made_again(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path, done: bytes
+) -> None:
+    clean = contents(exported(bags[1:], "clean")[0].out)
+    (file,) = pieces.glob("*/done.json")
+    file.write_bytes(done)
+    result, converted = exported(bags[1:], "again")
+    assert contents(result.out) == clean
+    assert converted == ["again"]
+
+
+def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset(
+    bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
+) -> None:
+    clean = contents(exported(bags, "clean")[0].out)
+    one, two = (done.parent for done in pieces.glob("*/done.json"))
+
+    def swap(first: Path, second: Path) -> None:
+        first.rename(pieces / "third")
+        second.rename(first)
+        (pieces / "third").rename(second)
+
+    swap(one / "columns" / "fused", two / "columns" / "fused")
+    assert contents(exported(bags, "swapped files")[0].out) == clean
+    swap(one, two)
+    assert contents(exported(bags, "swapped pieces")[0].out) == clean
+    os.truncate(one / "recording.npz", 100)
+    (two / "more").touch()
+    done, converted = exported(bags, "truncated, and one file more")
+    assert contents(done.out) == clean
+    assert converted == ["lift", "again"]
+    assert done.notes == ("lift, again: their pieces were damaged and made again",)
+
+
 def test_other_files_in_the_folder_stay(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:

@@ -80,10 +80,14 @@ def test_frames_that_no_transform_has_are_named(tmp_path: Path, tf_message) -> N
     assert found.problems == ("frames: no frame 'tool'; did you mean 'tool0'?",)
 
 
-def test_a_dry_run_counts_and_estimates_and_writes_nothing(
-    bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dry_run_module, "SAMPLE_NS", 10**9)
+def test_the_estimate_of_a_short_recording_exports_a_second_of_it(spec: FusionSpec, tmp_path: Path) -> None:
+    panda_lift = Path(__file__).parents[2] / "data" / "panda_lift"  # 7.6 s
+    run = dry_run(planned([panda_lift]), spec.without_cameras(), tmp_path / "set", NO_MEDIA)
+    assert run.estimate
+    assert run.estimate.sample_frames == 50
+
+
+def test_a_dry_run_counts_and_estimates_and_writes_nothing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     recordings = planned([*bags, tmp_path / "missing.mcap"])
     run = dry_run(recordings, spec.without_cameras(), tmp_path / "out" / "set", NO_MEDIA, jobs=2)
     assert not (tmp_path / "out").exists()

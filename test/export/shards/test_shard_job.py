@@ -128,7 +128,7 @@ def test_an_export_that_is_not_divided_writes_the_dataset_from_the_pieces(
     run(0), run(1)
     seen: list[str] = []
     done = export(recordings, spec, out, NO_MEDIA, pieces=tmp_path / "pieces", progress=named(seen))
-    assert done.notes == ("2 of 3 recordings were converted by an earlier export and reused",)
+    assert done.notes[0] == "2 of 3 recordings were converted by an earlier export and reused"
     assert len(set(seen)) == 1
 
 
@@ -142,7 +142,7 @@ def test_a_shard_whose_dataset_another_export_writes_leaves_it_to_that_one(run: 
 
 def test_a_recording_that_fails_keeps_the_dataset_from_being_written(run: Run, bags: list[Path], damaged: Path) -> None:
     recordings = [bags[0], damaged, bags[1]]
-    with pytest.raises(RoboCacheError, match=r"no dataset, because 1 of the 1 recordings of shard 2/3 failed"):
+    with pytest.raises(RoboCacheError, match=r"no dataset, because 1 of 1 recording of shard 2/3 failed"):
         run(2, bags=recordings)
     run(0, bags=recordings)
     told = run(1, bags=recordings)

@@ -63,3 +63,18 @@ def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: 
     options = ExportOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
     export(bags, spec, f"{s3.url}/out", options, jobs=2)
     assert [file.name for file in cache_folder("pieces").iterdir()] == ["cache.lock"]
+
+
+def test_a_damaged_piece_in_a_bucket_is_deleted_and_made_again_by_the_same_call(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
+) -> None:
+    pieces = f"{s3.url}/pieces"
+    export(bags, spec, f"{s3.url}/first", NO_MEDIA, pieces=pieces)
+    damaged = next(key for key in s3.keys("pieces/") if key.endswith("/columns/fused"))
+    data = s3.read(damaged)
+    s3.put(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(RoboCacheError, match="was damaged and is deleted; run the same command again"):
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, pieces=pieces)
+    assert objects(s3) == {}
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, pieces=pieces)
+    assert objects(s3) == local()

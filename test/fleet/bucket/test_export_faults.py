@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from robocache_ros.cli.commands import main
+from robocache_ros.cli.output import progress_display
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Merging, Progress
+from robocache_ros.remote.object_store import ObjectStore
 from robocache_ros.remote.store_errors import StoreError, StoreProblem
 from robocache_ros.spec import FusionSpec
 
+from ...export.conftest import ROOT
 from ..fault_proxy import Faults
 from ..s3_server import Bucket
 from .conftest import NO_MEDIA, Contents, hidden, objects
@@ -108,6 +113,68 @@ def test_two_exports_of_one_plan_make_one_dataset(
 
     done = export(bags, spec, url, NO_MEDIA, progress=start_another)
     assert "another export of the same recordings and options has completed the dataset" in done.notes
+    assert objects(s3) == local()
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+@pytest.mark.parametrize("json_", [False, True], ids=["text", "json"])
+def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
+    s3: Bucket,
+    bags: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    json_: bool,
+) -> None:
+    command = ["export", *map(str, bags), "-s", str(ROOT / "config" / "panda_lift.yaml"), "--media", "none"]
+    command += ["--out", f"{s3.url}/out", "--jobs", "1", *(["--json"] if json_ else [])]
+    first: list[int] = []
+
+    def run() -> int:
+        with pytest.raises(SystemExit) as end:
+            main(command)
+        return int(end.value.code or 0)
+
+    class Another(progress_display.Lines):
+        """Runs the same command to its end when the first recording is converted."""
+
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Converted) and not first:
+                first.append(-1)
+                first[0] = run()
+
+    monkeypatch.setattr(progress_display, "Lines", Another)
+    second = run()
+    out = capsys.readouterr().out
+    assert (first, second) == ([0], 0)
+    if json_:
+        assert [json.loads(f"{{{told}")["by_another"] for told in out.split("{", 1)[1].split("\n{")] == [False, True]
+    else:
+        assert out.endswith(
+            "note another export of the same recordings and options has completed the dataset\n"
+            f"{s3.url}/out: complete\n"
+        )
+    assert "meta/info.json" in objects(s3)
+    assert hidden(s3) == [".robocache/complete.json"]
+
+
+def test_two_exports_that_replace_a_dataset_at_once_leave_the_new_one(
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, delete = f"{s3.url}/out", ObjectStore.delete
+    export(bags[:1], spec, url, NO_MEDIA)
+    inner: list[object] = []
+
+    def interrupted(store: ObjectStore, names: Iterable[str]) -> None:
+        names = list(names)
+        if "meta/info.json" in names and not inner:  # of the old dataset, as the first export believes
+            inner.append(None)
+            inner[0] = export(bags, spec, url, NO_MEDIA, overwrite=True)
+        delete(store, names)
+
+    monkeypatch.setattr(ObjectStore, "delete", interrupted)
+    export(bags, spec, url, NO_MEDIA, overwrite=True)
+    assert inner[0] is not None
     assert objects(s3) == local()
     assert hidden(s3) == [".robocache/complete.json"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.cli.commands import main
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.bucket.bucket_target import BucketTarget
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
@@ -165,3 +166,60 @@ def test_local_drafts_of_running_processes_are_kept(tmp_path: Path, facts: Calla
 def test_a_time_that_is_none_is_refused(robocache: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     told = "robocache: --older-than: week is not a time; give one such as 30m, 12h or 7d\n"
     assert robocache("gc", tmp_path, "--older-than", "week") == (2, told)
+
+
+PLAN = {"digest": "a", "token": "0" * 16, "pieces": 1, "started": "2026", "replaces": [], "number": 1, "stopped": True}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        b"\xff",
+        b"[1]",
+        b"[" * 100_000,
+        b"{}",
+        *(
+            json.dumps({**PLAN, **change}).encode()
+            for change in (
+                {"pieces": "many"},
+                {"replaces": 3},
+                {"replaces": ["../other"]},
+                {"replaces": [""]},
+                {"token": "../other"},
+                {"started": None},
+            )
+        ),
+    ],
+    ids=lambda plan: plan[:60].decode(errors="replace")[-8:],
+)
+def test_a_foreign_plan_is_one_line_that_names_it_and_nothing_is_deleted(
+    s3: Bucket, bags: list[Path], robocache: Callable[..., tuple[int, str]], spec: FusionSpec, plan: bytes
+) -> None:
+    s3.put("out/.robocache/plans/000001.json", plan)
+    s3.put("other", b"of another program")
+    code, told = robocache("status", f"{s3.url}/out")
+    assert code == 2
+    (line,) = told.splitlines()
+    assert f"{s3.url}/out/.robocache/plans/000001.json: not a record of an export; " in line
+    assert len(line) < 200
+    with pytest.raises(RoboCacheError, match="not a record of an export"):
+        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
+    assert s3.read("other") == b"of another program"
+
+
+def test_other_files_among_the_plans_are_no_plans(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
+    for name in ("notes.json", "1.json", "-00001.json", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2.json", "000001.json.txt"):
+        s3.put(f"out/.robocache/plans/{name}", b"mine")
+    export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA)
+    assert "out/meta/info.json" in s3.keys("out/")
+
+
+def test_the_list_of_files_of_a_stopped_export_names_no_other_place(
+    s3: Bucket, bags: list[Path], spec: FusionSpec
+) -> None:
+    s3.put("out/.robocache/plans/000001.json", json.dumps(PLAN).encode())
+    s3.put("out/.robocache/plans/000001.files", b'{"../other/a": "0"}')
+    s3.put("other/a", b"of another program")
+    with pytest.raises(RoboCacheError, match=r"000001\.files: not a record of an export"):
+        export(bags[:1], spec, f"{s3.url}/out", NO_MEDIA, overwrite=True)
+    assert s3.read("other/a") == b"of another program"

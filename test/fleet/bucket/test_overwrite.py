@@ -11,8 +11,10 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.bucket.bucket_target import BucketTarget
+from robocache_ros.export.bucket.target_plans import TargetPlan, TargetPlans
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.export.validate.checksum_list import sha256
 from robocache_ros.remote.object_store import ObjectStore
 from robocache_ros.spec import FusionSpec
 
@@ -72,7 +74,7 @@ def test_readers_never_find_half_a_dataset_wherever_an_export_is_killed(
     ask = ObjectStore._ask
 
     def killed(store: ObjectStore, name: str, request: Any, doing: str = "read") -> Any:
-        if doing in ("write", "delete") and next(sent, None) is None:
+        if doing in ("write", "copy", "delete") and next(sent, None) is None:
             raise Killed
         return ask(store, name, request, doing)
 
@@ -130,3 +132,26 @@ def test_an_export_whose_place_is_taken_puts_nothing(s3: Bucket, target: BucketT
     with pytest.raises(RoboCacheError, match="another export has taken the place of this one"):
         target.publish(plan, written(tmp_path, "new"))
     assert objects(s3) == {}
+
+
+def test_a_dataset_that_is_completed_while_another_export_begins_is_not_replaced(
+    s3: Bucket, target: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = written(tmp_path, "first"), TargetPlans.current
+    plan, _ = target.begin(overwrite=False)
+    target.plans.record_files(plan, {name: sha256(folder / name) for name in contents(folder)})
+    calls: list[None] = []
+
+    def current(plans: TargetPlans) -> TargetPlan | None:
+        calls.append(None)
+        if len(calls) == 2:  # at first the other export was in progress
+            target.publish(plan, folder)
+            target.plans.clear()
+        return seen(plans)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TargetPlans, "current", current)
+        with pytest.raises(RoboCacheError, match="exists; choose another folder, or replace it with --overwrite"):
+            BucketTarget(target.dataset.store.url, "b", 1, ["meta"]).begin(overwrite=False)
+    assert objects(s3) == contents(folder)
+    assert hidden(s3) == [".robocache/complete.json"]

@@ -1,0 +1,156 @@
+"""Recordings without definitions of their messages, which `--msg-path` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from robocache_ros.bags.write import write_bag
+from robocache_ros.spec import load_spec
+
+from .conftest import Finished
+
+STATE = "std_msgs/Header header\narm_msgs/Joint[2] joints  # of the arm\n"
+JOINT = "float64 MAX=3.0\nfloat64 angle\n"
+TEXTS = {"arm_msgs/msg/Joint": JOINT, "arm_msgs/msg/State": STATE}
+LOG = "builtin_interfaces/Time stamp\nuint8 level\nstring name\nstring msg\nstring file\nstring function\nuint32 line\n"
+SPEC = """robocache: 1
+actions: none
+rate_hz: 50
+delay_ms: 100
+streams:
+  angle: {topic: TOPIC, type: TYPE, field: "FIELD", dim: 1, align: ALIGN, max_age_ms: 5000}
+"""
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of ROS 2 Humble: a .db3 file without definitions."""
+    path = tmp_path_factory.mktemp("old") / "arm"
+    store = get_typestore(Stores.LATEST)
+    for name, text in TEXTS.items():
+        store.register(get_types_from_msg(text, name))
+    state, joint = store.types["arm_msgs/msg/State"], store.types["arm_msgs/msg/Joint"]
+    header, time = store.types["std_msgs/msg/Header"], store.types["builtin_interfaces/msg/Time"]
+
+    def message(number: int) -> bytes:
+        stamp = time(sec=100 + number // 50, nanosec=number % 50 * 20_000_000)
+        joints = np.array([joint(angle=0.0), joint(angle=number / 50)])
+        return bytes(store.serialize_cdr(state(header(stamp, "arm"), joints), "arm_msgs/msg/State"))
+
+    messages = [("/state", 100 * 10**9 + number * 20_000_000, message(number)) for number in range(100)]
+    write_bag(path, {"/state": "arm_msgs/msg/State"}, messages, storage="sqlite3", definitions=TEXTS)
+    with sqlite3.connect(next(path.glob("*.db3"))) as database:
+        database.execute("DELETE FROM message_definitions")
+    database.close()
+    return path
+
+
+PLACES = ["src/arm_msgs/msg", "src/arm/arm_msgs/msg", "install/arm_msgs/share/arm_msgs/msg", "arm_msgs/msg"]
+
+
+@pytest.fixture(params=PLACES)
+def packages(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with the definitions; for the last one the package itself."""
+    folder = tmp_path / request.param
+    folder.mkdir(parents=True)
+    for name, text in TEXTS.items():
+        (folder / f"{name.rpartition('/')[2]}.msg").write_text(text)
+    return tmp_path / request.param.partition("/")[0]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return written_spec(tmp_path / "arm.yaml", "/state", "arm_msgs/msg/State", "joints[1].angle", "linear")
+
+
+def written_spec(path: Path, *values: str) -> Path:
+    text = SPEC
+    for name, value in zip(("TOPIC", "TYPE", "FIELD", "ALIGN"), values, strict=True):
+        text = text.replace(name, value)
+    path.write_text(text)
+    return path
+
+
+def exported(out: Path) -> NDArray[np.float32]:
+    """(T,) the values of the only stream."""
+    (file,) = (out / "data").rglob("*.parquet")
+    return np.array(pq.read_table(file)["observation.state"].to_pylist(), np.float32).reshape(-1)
+
+
+def test_the_error_for_a_type_without_definition_names_the_option(
+    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
+) -> None:
+    for command in (["check", spec, recording], ["export", recording, "-s", spec, "--out", tmp_path / "out"]):
+        told = robocache(*command)
+        assert told.code == 2 - (command[0] == "check")
+        assert "no definition of arm_msgs/msg/State; give its .msg file with --msg-path DIR" in told.err
+
+
+def test_definitions_from_a_folder_give_a_first_spec_and_a_dataset(
+    robocache: Callable[..., Finished], recording: Path, packages: Path, spec: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first.yaml"
+    told = robocache("info", recording, "--msg-path", packages, "--write-spec", first)
+    assert "arm_msgs/msg/State: not defined in the recording; read with" in told.out
+    assert shlex.split(told.out)[-2:] == ["--msg-path", str(packages)]
+    assert "/state" in {stream.topic for stream in load_spec(first).streams}
+    assert robocache("check", spec, recording, "--msg-path", packages).code == 0
+
+    out = tmp_path / "out"
+    assert robocache("export", recording, "-s", spec, "--out", out, "--msg-path", packages).code == 0
+    values = exported(out)
+    assert len(values) > 90
+    assert np.array_equal(values, (np.arange(len(values)) / 50).astype(np.float32))
+    (used,) = json.loads((out / "meta" / "robocache.json").read_text())["recordings"]
+    assert any("State.msg" in note for note in used["notes"])
+
+
+def test_a_piece_of_another_definition_is_not_used_again(
+    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "src" / "arm_msgs" / "msg"
+    folder.mkdir(parents=True)
+    rows = []
+    for number, text in enumerate((JOINT, "int64 angle\n")):
+        (folder / "State.msg").write_text(STATE)
+        (folder / "Joint.msg").write_text(text)
+        kept = ["--msg-path", tmp_path / "src", "--pieces", tmp_path / "pieces", "--out", tmp_path / str(number)]
+        assert robocache("export", recording, "-s", spec, *kept).code == 0
+        rows.append(exported(tmp_path / str(number))[-1])
+    assert rows[0] < 10 < rows[1]
+
+
+def test_a_msg_path_that_is_no_folder_is_one_line(
+    robocache: Callable[..., Finished], recording: Path, spec: Path, tmp_path: Path
+) -> None:
+    for command in (["info", recording], ["check", spec, recording], ["export", recording, "-s", spec, "--out", "x"]):
+        told = robocache(*command, "--msg-path", tmp_path / "missing")
+        assert (told.code, len(told.err.splitlines())) == (2, 1)
+        assert "missing is not a folder; give one with ROS packages, <package>/msg/<Type>.msg" in told.err
+
+
+def test_the_log_of_a_real_recording_is_exported_with_its_definition(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    recordings = os.environ.get("ROBOCACHE_RECORDINGS")
+    if not recordings:
+        pytest.skip("ROBOCACHE_RECORDINGS is not set")
+    (tmp_path / "rcl_interfaces" / "msg").mkdir(parents=True)
+    (tmp_path / "rcl_interfaces" / "msg" / "Log.msg").write_text(LOG)
+    spec = written_spec(tmp_path / "log.yaml", "/rosout", "rcl_interfaces/msg/Log", "level", "hold, stamp: receive")
+    bag = Path(recordings) / "husky_ur_sim"
+    assert "no definition of rcl_interfaces/msg/Log" in robocache("check", spec, bag).err
+    out = tmp_path / "out"
+    assert robocache("export", bag, "-s", spec, "--out", out, "--msg-path", tmp_path).code == 0
+    assert set(exported(out)) <= {20.0, 30.0, 40.0}  # info, warn, error
