@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import struct
 import sys
 from array import array
@@ -12,15 +13,18 @@ import numpy as np
 import torch
 from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
-from sensor_msgs.msg import Image, PointCloud2, PointField
+from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
 from std_msgs.msg import Header
 from torch import Tensor
 
+from robocache_ros.decode import ImagePayload
+from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.ops.voxel.voxel_points import value_names, voxel_points
 from robocache_ros.spec import StreamSpec, VoxelSpec
 from robocache_ros.units import NS_PER_S
 
 TICK_LABEL = "tick_ns="
+JPEG_QUALITY = 95
 _ENCODINGS = {(3, torch.uint8): "rgb8", (1, torch.uint8): "mono8", (1, torch.float32): "32FC1"}
 _FLOATS = struct.Struct("<III")  # stride, data_offset, data length
 
@@ -88,6 +92,29 @@ def read_image(message: Image) -> Tensor:
     flat = np.frombuffer(message.data, np.float32 if floats else np.uint8)
     pixels = flat.reshape(message.height, message.width, -1)
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())  # by NumPy: torch would wake its other threads
+
+
+def compressed_message(tick_ns: int, frame_id: str, image: Tensor) -> CompressedImage | None:
+    """A (1 or 3, H, W) uint8 image as jpeg; None if it has other channels or values."""
+    if (image.shape[0], image.dtype) not in ((1, torch.uint8), (3, torch.uint8)):
+        return None
+    from PIL import Image as Picture
+
+    pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
+    file = io.BytesIO()
+    # Without subsampling of the colours, which would halve their resolution.
+    Picture.fromarray(pixels[..., 0] if len(image) == 1 else pixels).save(
+        file, "jpeg", quality=JPEG_QUALITY, subsampling=0
+    )
+    header = Header(stamp=stamp(tick_ns), frame_id=frame_id)
+    return CompressedImage(header=header, format="jpeg", data=array("B", file.getvalue()))
+
+
+def read_compressed(message: CompressedImage) -> Tensor:
+    """The (C, H, W) uint8 tensor of a compressed image."""
+    raw = decode_compressed(ImagePayload(np.frombuffer(message.data, np.uint8), message.format))
+    pixels = raw.data.reshape(raw.height, raw.width, -1)
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
 def voxel_message(tick_ns: int, frame_id: str, voxels: Tensor, grid: VoxelSpec) -> PointCloud2:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
-from sensor_msgs.msg import Image, PointCloud2
+from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.engine import Frames, tick_grid
@@ -94,6 +94,11 @@ class Outputs:
             )
             for stream in spec.media
         }
+        self._compressed: dict[str, Any] = {
+            stream.name: create(CompressedImage, f"~/{stream.name}/aligned/compressed", qos.reliable(5))
+            for stream in spec.media
+            if stream.kind == "image"
+        }
 
     def describe(self, *, use_sim_time: bool) -> None:
         """Publish the layout and the clock of the ticks; later subscribers receive them too."""
@@ -118,6 +123,13 @@ class Outputs:
                 if self._media[stream.name].get_subscription_count()
                 and (value := frames.media[stream.name][index]).numel()
             ]
+            media += [
+                (publisher, message)
+                for name, publisher in self._compressed.items()
+                if publisher.get_subscription_count()
+                and (value := frames.media[name][index]).numel()
+                and (message := self._compressed_message(tick_ns, name, value))
+            ]
             wait_until_due(tick_ns)
             if self.ring:
                 self.ring.announce()
@@ -133,9 +145,12 @@ class Outputs:
         """Destroy the publishers and the ring."""
         if self.ring:
             self.ring.close()
-        for publisher in (self._fused, self._described, *self._media.values()):
+        for publisher in (self._fused, self._described, *self._media.values(), *self._compressed.values()):
             self._node.destroy_lifecycle_publisher(publisher)
-        self._media = {}
+        self._media, self._compressed = {}, {}
+
+    def _compressed_message(self, tick_ns: int, name: str, value: Any) -> CompressedImage | None:
+        return frame_messages.compressed_message(tick_ns, self._frame_of(self._layout.spec.stream(name)), value)
 
     def _media_message(self, tick_ns: int, stream: StreamSpec, value: Any) -> Image | PointCloud2:
         frame_id = self._frame_of(stream)

@@ -27,7 +27,7 @@ from robocache_ros.nodes.sim_timeline import read_clock
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S
 
-TRANSPORTS = ("auto", "message")
+TRANSPORTS = ("auto", "message", "compressed")
 UNSPUN_S = 1.0  # time after which a node that has run no callback counts as not spun
 
 
@@ -62,7 +62,8 @@ class FusedSubscriber:
         node: a node to subscribe with, which the caller spins with any executor; None: a new node, spun in the
             background.
         namespace: namespace of the new node.
-        transport: `auto`, or `message` to use topics only.
+        transport: `auto`; `message` to use topics only; `compressed` for topics with images as jpeg, for a slow network
+            (lossy; the node must publish 8-bit images).
 
     Attributes:
         missed: ticks that did not arrive, counted from the gaps between those that did since the connection to the
@@ -126,6 +127,7 @@ class FusedSubscriber:
             self._on_layout,
             lambda: self.shared,
             self._group,
+            compressed=transport == "compressed",
         )
         if self._background:
             self._background.start()

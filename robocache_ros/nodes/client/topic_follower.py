@@ -10,7 +10,7 @@ from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import Image, PointCloud2
+from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.engine.fused_frame import FusedFrame, split_window
@@ -34,6 +34,7 @@ class TopicFollower:
         on_layout: called with each layout, and whether the ticks are times of /clock.
         paused: whether frames currently arrive through shared memory; images are then not subscribed to.
         group: of the callbacks.
+        compressed: whether images come as jpeg.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class TopicFollower:
         on_layout: Callable[[Layout, bool], None],
         paused: Callable[[], bool],
         group: CallbackGroup,
+        *,
+        compressed: bool = False,
     ) -> None:
         self._node = node
         self._fusion = fusion
@@ -53,6 +56,7 @@ class TopicFollower:
         self._notify = on_layout
         self._paused = paused
         self._group = group
+        self._compressed = compressed
         self._layout: Layout | None = None
         self._assembly = Assembly(self._images)
         self._malformed: set[str] = set()  # topics for which an unreadable message was reported
@@ -126,19 +130,17 @@ class TopicFollower:
             self._image_subscriptions = []
 
     def _subscribe(self, stream: StreamSpec) -> Any:
-        topic = f"{stream.name}/aligned"
+        compressed = self._compressed and stream.kind == "image"
+        topic = f"{stream.name}/aligned/compressed" if compressed else f"{stream.name}/aligned"
+        read = frame_messages.read_compressed if compressed else frame_messages.read_image
 
         def on_image(message: Any) -> None:
             tick_ns = frame_messages.stamp_ns(message.header)
             current = self._layout.spec.stream(stream.name) if self._layout else stream
-            tensor = (
-                frame_messages.read_voxels(message, current.voxels)
-                if current.voxels
-                else frame_messages.read_image(message)
-            )
+            tensor = frame_messages.read_voxels(message, current.voxels) if current.voxels else read(message)
             self._finish(self._assembly.add_image(stream.name, tick_ns, tensor))
 
-        message_type = Image if stream.kind == "image" else PointCloud2
+        message_type = CompressedImage if compressed else Image if stream.kind == "image" else PointCloud2
         return self._create(message_type, topic, on_image, qos.reliable(5))
 
     def _finish(self, frames: list[FusedFrame]) -> None:

@@ -127,6 +127,16 @@ def test_images_come_as_datasets_give_them_or_as_asked_for(rig: Any, spec: dict[
         robot.stop()
 
 
+def test_compressed_images_are_close_to_those_of_the_node(robot: Robot) -> None:
+    with FusedSubscriber(images=["camera", "grid"], transport="compressed", dtype=torch.uint8) as subscriber:
+        frame = first_valid(subscriber)
+
+    assert not subscriber.shared
+    assert frame["camera"].shape == PIXELS.shape
+    assert (frame["camera"].int() - PIXELS.int()).abs().max() <= 4  # jpeg of quality 95
+    assert frame["grid"].sum() == 1
+
+
 def test_voxels_come_as_the_dense_grid(robot: Robot) -> None:
     with FusedSubscriber(images=["grid"]) as subscriber:
         frame = first_valid(subscriber)
