@@ -256,6 +256,8 @@ class BagRun:
             return ""
         if counts["dropped:joint_missing"]:
             return f"correct the names of {stream}: robocache check lists the joints that its messages have"
+        if 2 * counts["dropped:not_finite"] > counts["received"]:
+            return f"leave {stream} out, or set its fill"
         return f"correct {stream}: robocache check states what its messages have"
 
     def why_incomplete(self) -> str:

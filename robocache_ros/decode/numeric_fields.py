@@ -43,7 +43,7 @@ class Alike(NamedTuple):
 class VectorDecoder(Decoder):
     """A numeric field, a composite (x y z w of a quaternion) or an array, as (D,) float32.
 
-    A NaN or an infinity is no value: its message is refused, or the number of the stream's `fill` replaces it.
+    A NaN or an infinity is not a value: its message is refused, or the number of the stream's `fill` replaces it.
     `filled` counts the messages in which values were replaced. For slerp, a quaternion of a length from 0.9 to 1.1 is
     normalised in float64 and rounded once, unless rounding explains its length; others are refused.
     """

@@ -108,13 +108,14 @@ class Layout:
             "spec": self.spec.to_dict(),
         }
 
-    def to_json(self, *, use_sim_time: bool = False) -> str:
+    def to_json(self, *, use_sim_time: bool | None = None) -> str:
         """Return the layout as JSON, as published on `~/layout`. `load_spec` reads its `spec`.
 
         Args:
-            use_sim_time: whether the ticks are times of /clock.
+            use_sim_time: whether the ticks of a node are times of /clock.
         """
-        return json.dumps(self.to_dict() | {"use_sim_time": use_sim_time}, separators=(",", ":"))
+        clock = {} if use_sim_time is None else {"use_sim_time": use_sim_time}
+        return json.dumps(self.to_dict() | clock, separators=(",", ":"))
 
 
 def _values(stream: StreamSpec) -> list[Column]:

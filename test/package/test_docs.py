@@ -50,7 +50,7 @@ def test_the_tutorial_fuses_exports_and_replays_with_one_spec_that_uses_the_whol
     specs = re.findall(r"load_spec\(\"(.+?)\"|--spec (\S+)|spec:=\$PWD/(\S+)", steps)
 
     assert {"".join(each) for each in specs} == {"config/panda_lift.yaml"}
-    assert len(specs) == 3
+    assert len(specs) == 4
     # Else its `play --wait-for-subscribers` would wait, and the node miss what is not played yet.
     metadata = yaml.safe_load((ROOT / "test" / "data" / "panda_lift" / "metadata.yaml").read_text(encoding="utf-8"))
     recorded = metadata["rosbag2_bagfile_information"]["topics_with_message_count"]

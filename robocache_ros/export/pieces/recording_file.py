@@ -60,7 +60,9 @@ def load(folder: Path, bag: Path, spec: FusionSpec, visibility: str) -> tuple[Ex
     for number, raw in enumerate(told["topics"]):
         gaps = tuple(Gap(*gap) for gap in raw["gaps"])
         of_topic = {name: arrays[f"{name}_{number}"] for name in _OF_TOPICS}
-        topics[raw["topic"]] = TopicStats(**{**raw, "clock": Clock(*raw["clock"]), "gaps": gaps, **of_topic})
+        topics[raw["topic"]] = TopicStats(
+            **{**raw, "clock": Clock(*raw["clock"]), "gaps": gaps, "apart": tuple(raw["apart"]), **of_topic}
+        )
     thumbnails = Thumbnails(spec, told["start_ns"], told["stop_ns"])
     for name, images in told["thumbnails"].items():
         thumbnails.images[name] = [(tick, base64.b64decode(text)) for tick, text in images]

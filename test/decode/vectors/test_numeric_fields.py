@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.alignments import NAMES, alignment
+from robocache_ros.alignments import alignment, spec_alignments
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.errors import RoboCacheError
 
@@ -67,7 +67,7 @@ def test_a_double_below_float32_becomes_zero(stream_of, cdr):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("align", NAMES)
+@pytest.mark.parametrize("align", spec_alignments())
 def test_a_value_that_is_not_finite_is_refused(stream_of, cdr, align, bad):
     dim = max(2, alignment(align).group)
     decoder = make_decoder(stream_of(ARRAY, dim=dim, align=align))

@@ -156,7 +156,7 @@ def test_a_signal_leaves_the_pieces_and_says_how_to_go_on(
     assert done.returncode == 128 + number
     kept = piece_store(out).count()
     assert kept
-    assert f"{kept} converted recordings are kept" in errors
+    assert f"{kept} converted recording{'s are' if kept > 1 else ' is'} kept" in errors
     assert "run the same command again" in errors
     assert "Traceback" not in errors
     assert [entry.name for entry in out.iterdir()] == [OWN_PIECES]

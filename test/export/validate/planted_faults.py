@@ -97,7 +97,7 @@ def remove(name: str) -> Plant:
 
 
 def changed_column(table: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Return a table with another column. `change` gets an array, or a list of what is no number."""
+    """Return a table with another column. `change` gets an array, or a list of what is not a number."""
     column = table[key].combine_chunks()
     values = column.to_pylist()
     kind = column.type

@@ -42,7 +42,7 @@ class TickRowChecks:
         self.spans: dict[int, tuple[int, int, int]] = {}
         self._last: dict[str, int] = {}  # by file that rows name, the greatest row in it
         self._used: dict[str, list[tuple[int, int]]] = {}  # the first and the last row of each episode
-        self._stamps: dict[str, list[NDArray[np.int64]]] = {}  # (K, 2) rows of a file that is no video, and stamps
+        self._stamps: dict[str, list[NDArray[np.int64]]] = {}  # (K, 2) rows of a file other than a video, and stamps
         self.states: dict[int, NDArray[np.int64]] = {}
         self.exported: Mapping[int, tuple[ExportedRows, int]] = {}
 
@@ -152,7 +152,7 @@ class TickRowChecks:
             self._findings.skip("pictures: frames and files are counted, not decoded; --decode decodes them")
 
     def _check_used(self, name: str, count: int) -> None:
-        """Check that each row of a file is of one episode; of a file that is no video, that it has their stamps."""
+        """Check that each row of a file is of one episode; of a file other than a video, that it has their stamps."""
         spans = sorted(self._used[name])
         edges = [-1, *(edge for span in spans for edge in span), count]
         gaps = [(end, start) for end, start in zip(edges[::2], edges[1::2], strict=True) if start != end + 1]
