@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, printable
@@ -40,7 +41,9 @@ class Collector(Generic[TaskT]):
         tell: Progress,
     ) -> None:
         self.error: BaseException | None = None
-        self._work, self._waiting, self._done, self._tell = work, waiting, done, tell
+        # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
+        self._assigned = bytes(ForkingPickler.dumps(Assigned(work)))
+        self._waiting, self._done, self._tell = waiting, done, tell
         self._lock = threading.Lock()
         self._busy: dict[Connection, TaskT] = {}
         self._thread: threading.Thread | None = None
@@ -70,7 +73,7 @@ class Collector(Generic[TaskT]):
     def _run(self, connections: Sequence[Connection]) -> None:
         try:
             for connection in connections:
-                self._give(connection, Assigned(self._work))
+                self._give(connection, self._assigned)
             while self._busy:
                 for ready in wait(list(self._busy)):
                     assert isinstance(ready, Connection)
@@ -78,13 +81,14 @@ class Collector(Generic[TaskT]):
         except BaseException as error:  # raised again in the main thread
             self.error = error
 
-    def _give(self, connection: Connection, *before: Assigned) -> None:
+    def _give(self, connection: Connection, before: bytes = b"") -> None:
         task = next_of(self._waiting)
         if task:
             self._busy[connection] = task
             try:
-                for message in (*before, task):
-                    connection.send(message)
+                if before:
+                    connection.send_bytes(before)
+                connection.send(task)
             except (BrokenPipeError, ConnectionResetError):
                 raise _killed(task) from None
 
