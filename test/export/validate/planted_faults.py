@@ -22,6 +22,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.formats.mcap.plot_messages import definition, message_dtype, number_message, text_message
+from robocache_ros.export.media.joined_video import add_stream_like
 from robocache_ros.tfrecord.example import BytesList, encode_example, parse_example
 from robocache_ros.tfrecord.framing import RecordWriter, read_records
 
@@ -186,7 +187,7 @@ def remux(name: str, keep: Callable[[int], int | None]) -> Plant:
         draft = path.with_name("draft.mp4")
         with av.open(str(path)) as source, av.open(str(draft), "w") as target:
             stream = source.streams.video[0]
-            copy = target.add_stream_from_template(stream)
+            copy = add_stream_like(target, stream)
             packets = [packet for packet in source.demux(stream) if packet.size]
             step = packets[1].pts - packets[0].pts
             for packet in packets:
