@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import os
 import zlib
 from pathlib import Path
@@ -223,7 +222,8 @@ class _Array:
             return None
         index = tuple(map(int, parts))
         named = self._separator.join(map(str, index)) == name
-        return index if named and all(map(operator.lt, index, self._counts)) else None
+        inside = all(k < count for k, count in zip(index, self._counts, strict=True))
+        return index if named and inside else None
 
     def repeated(self, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Return in which rows of [start, stop) the chunk is that of the row before; None if chunks have more rows."""
