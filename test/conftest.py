@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import shutil
 import signal
 import struct
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -47,6 +50,29 @@ NEEDS = {
         ("s3fs", "moto", "typer", "rich", "rosbags", "pyarrow", "av", "PIL", "jinja2", "matplotlib"),
     ),
 }
+
+DOMAINS = 101  # ROS domains; the ports of a higher one may be taken by any program
+
+
+def claim_ros_domain() -> int:
+    """Claim a ROS domain that no other run of the tests on this machine uses, from $ROS_DOMAIN_ID on."""
+    first = int(os.environ.get("ROS_DOMAIN_ID") or os.getpid())
+    for number in range(first, first + DOMAINS):
+        domain = 1 + (number - 1) % DOMAINS
+        path = Path(tempfile.gettempdir()) / f"robocache-tests-{os.geteuid()}-domain-{domain}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+        else:
+            return domain  # the file stays open, and locked, until this process ends
+    raise RuntimeError(f"all {DOMAINS} ROS domains are used by other runs of the tests")
+
+
+# Before rclpy is imported anywhere: no nodes of other runs or of this run's other processes, none of other machines.
+os.environ["ROS_DOMAIN_ID"] = str(claim_ros_domain())
+os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 
 # What a shell starts in the background ignores Ctrl-C, and so do its children: tests interrupt theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

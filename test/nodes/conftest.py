@@ -1,4 +1,4 @@
-"""ROS in a domain of this run's own."""
+"""Nodes over real DDS."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from .rig import Rig, until
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
-# Before rclpy is imported anywhere: no other run's nodes, none of other machines.
-os.environ["ROS_DOMAIN_ID"] = str(1 + os.getpid() % 101)
-os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+# Before rclpy is imported anywhere.
 os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] = str(ROOT / "config" / "fastdds.xml")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -26,6 +27,21 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIE
         assert time.monotonic() < end, f"waited {timeout_s:g} s for {what or condition}"
         time.sleep(0.005)
     return value
+
+
+def repeating(action: Callable[[], Any], condition: Callable[[], Any], period_s: float = 0.2) -> Callable[[], Any]:
+    """A condition to wait for, which repeats an action while it is false: for messages that may be lost."""
+    next_s = time.monotonic() + period_s
+
+    def repeated() -> Any:
+        nonlocal next_s
+        value = condition()
+        if not value and time.monotonic() >= next_s:
+            next_s = time.monotonic() + period_s
+            action()
+        return value
+
+    return repeated
 
 
 class Inbox:
@@ -55,6 +71,39 @@ class Inbox:
         from rclpy.serialization import deserialize_message
 
         return deserialize_message(self.raw[-1], self._class)
+
+
+class SimClock:
+    """/clock, in steps of a tick, for a node with a delay of one tick.
+
+    A subscription to /clock is best effort and may lose a message. While a test waits, the newest time is published
+    again and again: a node that has it already does nothing.
+    """
+
+    TICK_NS = 20_000_000
+
+    def __init__(self, publisher: Any) -> None:
+        self.now_ns = 10 * 10**9
+        self._publisher = publisher
+        until(publisher.get_subscription_count, "the node's subscription to /clock")
+
+    @property
+    def due_ns(self) -> int:
+        """The newest tick that is due."""
+        return self.now_ns - self.TICK_NS
+
+    def step(self) -> None:
+        """Go on by one tick."""
+        self.now_ns += self.TICK_NS
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish the newest time."""
+        self._publisher.publish(struct.pack("<4siI", b"\0\1\0\0", *divmod(self.now_ns, 10**9)))
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition, which may depend on the newest time."""
+        return until(repeating(self.publish, condition), what)
 
 
 class Process:
@@ -164,6 +213,12 @@ class Rig:
         silent = PublisherEventCallbacks(use_default_callbacks=False)
         profile = QoSProfile(**{"depth": 100} | qos)
         return self.node.create_publisher(message_class, topic, profile, event_callbacks=silent)
+
+    def clock(self) -> SimClock:
+        """/clock, once a node listens to it."""
+        from rosgraph_msgs.msg import Clock
+
+        return SimClock(self.publisher(Clock, "/clock"))
 
     def stranger(self) -> Any:
         """A node in a participant of its own, as another process has it."""

@@ -25,6 +25,8 @@ from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_cl
 from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
 from robocache_ros.spec import QosSpec, load_spec
 
+from .rig import repeating
+
 S = 1_000_000_000
 
 
@@ -55,13 +57,16 @@ class Simulation:
         self.diagnostics = rig.listen(DiagnosticArray, "/diagnostics")
         self._clock = rig.publisher(Clock, "/clock")
         self._joints = rig.publisher(JointState, "/joints")
-        wait(lambda: self._clock.get_subscription_count() and self._joints.get_subscription_count(), "the node")
+        topics = (self._clock.get_subscription_count, self._joints.get_subscription_count,
+                  self.fused.subscription.get_publisher_count)  # fmt: skip
+        wait(lambda: all(matched() for matched in topics), "the node")
 
     def publish_clock(self, data: bytes) -> None:
         self._clock.publish(data)
 
     def step(self, now_ns: int) -> None:
-        self.publish_clock(struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S)))
+        self._newest = struct.pack("<4siI", b"\0\1\0\0", *divmod(now_ns, S))
+        self.publish_clock(self._newest)
         joints = JointState(name=["a", "b"], position=[now_ns / S, 0.0])
         joints.header.stamp = Time(sec=now_ns // S, nanosec=now_ns % S)
         self._joints.publish(joints)
@@ -74,7 +79,9 @@ class Simulation:
         return [frame_messages.read_fused(message)[0] for message in self.fused.messages]
 
     def until_tick(self, tick_ns: int) -> None:
-        self.wait(lambda: tick_ns in self.ticks(), f"tick {tick_ns}")
+        """Wait for a tick; the newest time is published again meanwhile, since a subscriber may lose one."""
+        again = repeating(lambda: self.publish_clock(self._newest), lambda: tick_ns in self.ticks())
+        self.wait(again, f"tick {tick_ns}")
 
 
 class EndlessTopics:
