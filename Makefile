@@ -14,6 +14,8 @@ cpu_index = $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
 ROS_EXTRA := $(if $(ROS_DISTRO),,ros$(comma))
 EXTRAS ?= $(ROS_EXTRA)export,datasets,remote,fleet,cli,dev
 PYTEST_ARGS ?=
+# Processes that run the tests: the tests of one file in one of them.
+TEST_PROCESSES ?= 2
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -27,11 +29,18 @@ define quietly
 	  echo "make: '$(1)' failed; the log is $(LOG). Check the network and the disk, then run make again."; exit 1; }
 endef
 
-.PHONY: help demo test check readers-env docs build clean
+# A killed node leaves 64 MB of shared memory behind; this removes the segments of dead processes only.
+define clean_shm
+	@if [ -x $(BIN)/fastdds ]; then $(BIN)/fastdds shm clean >/dev/null 2>&1 || true; fi
+endef
+
+.PHONY: help demo test test-slow test-all soak check readers-env docs clean
 
 help:
 	@echo "make demo         replay a robot recording through the ROS 2 node, export it, write the quality report"
-	@echo "make test         lint, types and every test, also those that need a real ROS 2"
+	@echo "make test         lint, types and the tests, also those that need a real ROS 2"
+	@echo "make test-all     the same, then the slow tests: Ray, builds, dataset readers, killed exports, GPU"
+	@echo "make soak         the tests again and again on a busy machine, and a report of those that ever failed"
 	@echo "make check        lint and types alone"
 	@echo "make readers-env  the real dataset readers ($(READERS)), which the 'reader' tests use"
 	@echo "make docs         write docs/reference/spec.md from the code"
@@ -41,9 +50,20 @@ demo: $(VENV)/.ready
 	@$(BIN)/robocache demo $(DEMO_ARGS)
 
 test: check
-	@# A killed node leaves 64 MB of shared memory behind; this removes the segments of dead processes only.
-	@if [ -x $(BIN)/fastdds ]; then $(BIN)/fastdds shm clean >/dev/null 2>&1 || true; fi
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(clean_shm)
+	@$(BIN)/python -m pytest -m "not slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
+# One process: they measure memory, start many processes, or use the GPU.
+test-slow: $(VENV)/.ready
+	$(clean_shm)
+	@$(BIN)/python -m pytest -m "slow or gpu" $(PYTEST_ARGS)
+
+test-all:
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-slow
+
+soak: $(VENV)/.ready
+	@$(BIN)/python test/soak.py --processes $(TEST_PROCESSES) $(SOAK_ARGS)
 
 check: $(VENV)/.ready
 	@echo "==> ruff and mypy"

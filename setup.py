@@ -102,7 +102,7 @@ setup(
         "lightning": ["lightning>=2.2"],
         "test": TEST,
         # With an S3 server for the tests, and readers of Delta Lake tables.
-        "dev": [*TEST, "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"],
+        "dev": [*TEST, "pytest-xdist>=3", "ruff", "mypy", "types-PyYAML", "moto[server]>=5", "duckdb", "polars"],
     },
     entry_points={
         "console_scripts": [

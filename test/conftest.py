@@ -51,6 +51,9 @@ NEEDS = {
     ),
 }
 
+# Folders and files whose tests are all marked `slow`.
+SLOW = ("fleet/deploy", "fleet/ray", "hostile/test_memory.py", "datasets/test_claimed_sizes.py")
+
 DOMAINS = 101  # ROS domains; the ports of a higher one may be taken by any program
 
 
@@ -88,6 +91,11 @@ def missing(marker: str) -> str:
         found = torch.cuda.is_available() and find_spec("cupy") is not None
         return "" if found else "needs a CUDA device and CuPy (the cuda12 or cuda13 extra)"
     return "" if find_spec("rclpy") else "needs rclpy (the ros extra, or a sourced ROS 2)"
+
+
+def _in_slow_folder(path: Path) -> bool:
+    here = Path(__file__).parent
+    return any(path.is_relative_to(here / place) for place in SLOW)
 
 
 @cache
@@ -148,6 +156,8 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if any(item.get_closest_marker(marker) for marker in ("package", "reader")) or _in_slow_folder(item.path):
+            item.add_marker(pytest.mark.slow)
         for marker in ("gpu", "ros"):
             if item.get_closest_marker(marker) and (reason := missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -85,6 +85,7 @@ def test_export_killed_at_a_random_moment_is_continued_to_the_same_bytes(
     assert reused == ([f"{kept} of 4 recordings were converted by an earlier export and reused"] if kept else [])
 
 
+@pytest.mark.slow
 def test_an_export_killed_at_twenty_moments_is_continued_to_the_same_bytes(tmp_path: Path) -> None:
     bags = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.6 + 0.1 * seed) for seed in range(6)]
     spec = sensor_spec()

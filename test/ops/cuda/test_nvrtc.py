@@ -8,7 +8,10 @@ from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load
 from robocache_ros.ops.resample.cuda.launch_plan import make_plan
 from robocache_ros.ops.resample.cuda.tiles import Key, StreamKey
 
-ARCHITECTURES = ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]
+ARCHITECTURES = [
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("sm_86", "sm_87", "sm_89", "sm_100", "sm_120")),
+    *("sm_80", "sm_90"),
+]
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 STREAMS = (
     StreamKey(100, 32, BF16, "linear", True, False, 0),  # samples staged
