@@ -15,14 +15,16 @@ def lazy_names(
 
     Args:
         package: its `__name__`.
-        homes: the names by the module that has them, which is given relative to the package.
+        homes: the names by the module that has them, which is given relative to the package, or in full.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    root = package.partition(".")[0] + "."
+    modules = {home: home if home.startswith(root) else f"{package}.{home}" for home in homes}
+    home_of = {name: modules[home] for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{home_of[name]}"), name)
+        value = getattr(import_module(home_of[name]), name)
         setattr(sys.modules[package], name, value)  # found there from now on
         return value
 

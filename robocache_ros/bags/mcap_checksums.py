@@ -9,6 +9,7 @@ from pathlib import Path
 
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.mcap_scan import chunk_records, file_records
+from robocache_ros.remote.held_files import StoredFile
 
 _CHECKSUM_AT = 3 * 8  # in a chunk: after its first and last log time and its size
 
@@ -19,7 +20,7 @@ def add_checksums(path: Path) -> None:
     Errors:
         RoboCacheError: a chunk is damaged.
     """
-    with path.open("r+b") as output, closing(mcap.StoredFile(path)) as file:
+    with path.open("r+b") as output, closing(StoredFile(path)) as file:
         for op, start, stop in file_records(file, len(mcap.MAGIC), file.size):
             if op == mcap.CHUNK:
                 output.seek(start + _CHECKSUM_AT)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.timeline_dataset import TimelineDataset
 
 _HOMES = {
-    "sources.hdf5.hdf5_trajectories": ("Hdf5Trajectories",),
+    "robocache_ros.datasets.sources.hdf5.hdf5_trajectories": ("Hdf5Trajectories",),
     "stored_statistics": ("dataset_statistics",),
-    "episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
+    "robocache_ros.datasets.episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
     "loader.runs.run_order": ("ShuffledRuns",),

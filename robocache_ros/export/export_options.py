@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
-from robocache_ros.bags.message_files import check_msg_path
-from robocache_ros.errors import RoboCacheError
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.episodes.episode_options import EpisodeOptions
 from robocache_ros.export.media.video import CODECS, COPY, MAX_CRF, PRESETS, VideoSettings
-from robocache_ros.export.recordings.planned_recording import check_line
 
 MEDIA = ("video", "image", "none")
 JPEG = ("cpu", "gpu")
@@ -16,6 +15,8 @@ DEPTH = ("arrays", "video")
 VOXELS = ("dense", "sparse")
 ON_INVALID = ("spec", "split", "hold", "mask", "drop", "fail")
 MAX_POINTS = 1 << 20  # of a cloud
+MAX_LINE_CHARACTERS = 1000  # of a task or a name
+_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class ExportOptions(EpisodeOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        from robocache_ros.bags.message_files import check_msg_path  # which the start of the command line does not need
+
         check_msg_path(self.msg_path)
         if isinstance(self.formats, str) or not self.formats:
             raise RoboCacheError(f"formats: {self.formats!r} is not a list of formats; use for example ('lerobot',)")
@@ -98,3 +101,11 @@ class ExportOptions(EpisodeOptions):
             )
         if settings.crf is not None and settings.crf > MAX_CRF[self.codec]:
             raise RoboCacheError(f"crf: {settings.crf} is not in 0..{MAX_CRF[self.codec]}, the range of {self.codec}")
+
+
+def check_line(name: str, text: str) -> None:
+    """Refuse a task or a name that is longer than MAX_LINE_CHARACTERS, or is not one line of text."""
+    if len(text) > MAX_LINE_CHARACTERS:
+        raise RoboCacheError(f"{name}: {len(text):,} characters; use {MAX_LINE_CHARACTERS:,} at most")
+    if any(unicodedata.category(character) in _NOT_TEXT for character in text):
+        raise RoboCacheError(f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+LOCK = ".robocache-lock"  # in a target, locked with flock by the exports that write to it
 LISTING = ".robocache-dataset"  # lists the entries of a dataset, which --overwrite replaces
 MOVES = "moves.json"
 SYNC_THREADS = 8  # a flush waits for the disk, which flushes several files at once in little more time than one

@@ -4,8 +4,8 @@ During an export, the target folder contains a lock file, the piece of each reco
 the dataset is written:
 
     <out>/.robocache-lock                    locked with flock by the active export
-    <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete. With a shared
-                                             folder of pieces, they are there
+    <out>/.robocache-pieces/<key>            the piece of a recording; kept until the dataset is complete. With a
+                                             shared folder of pieces, they are there
     <out>/.robocache-partial-<id>/dataset    the new dataset
                                  /scratch    its files that are not complete
                                  /replaced   the entries of the old dataset, after they are moved
@@ -34,6 +34,7 @@ from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.publish import (
     INFO,
     LISTING,
+    LOCK,
     MOVES,
     finish_moves,
     list_entries,
@@ -42,7 +43,6 @@ from robocache_ros.export.publish import (
     sync_all,
 )
 
-LOCK = ".robocache-lock"
 PARTIAL = ".robocache-partial-"
 APPEND = ".robocache-append-"  # the folder of an append that is not complete
 _FOREIGN = ("lost+found",)  # present in a new ext file system

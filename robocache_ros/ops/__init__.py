@@ -27,17 +27,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "cuda.cache": ("enable_jit_cache",),
     "image.convert": ("convert_image", "normalize_image"),
-    "installation": ("print_installation_info", "set_device"),
-    "resample.blend": ("blend",),
-    "resample.from_host": ("resample_from_host",),
-    "resample.fuse": ("fuse", "fuse_multimodal_alignment"),
+    "installation": ("print_installation_info", "self_test", "set_device"),
+    "resample.fuse": ("blend", "fuse", "fuse_multimodal_alignment", "resample_from_host", "resample_trajectories"),
     "resample.inputs": ("Fused", "Stream"),
-    "resample.trajectories": ("resample_trajectories",),
-    "selftest": ("self_test",),
-    "voxel.depth": ("voxelize_depth",),
-    "voxel.fixed_size": ("FixedSizeCloud", "fixed_size_cloud"),
     "voxel.grid": ("Voxels",),
-    "voxel.voxelize": ("voxelize_cloud_bytes", "voxelize_pointcloud"),
+    "voxel.voxelize": (
+        *("FixedSizeCloud", "fixed_size_cloud"),
+        *("voxelize_cloud_bytes", "voxelize_depth", "voxelize_pointcloud"),
+    ),
 }
 
 __all__ = [

@@ -1,8 +1,9 @@
 """A folder of downloaded files with a limit on its size, shared by any number of processes.
 
-A file is downloaded to a temporary name under an exclusive lock, checked, and renamed: a file with its final name is
-complete. A process that reads one holds a shared lock on it. To make space, the files that were used least recently are
-removed, except those that are locked. The locks end with the processes that hold them, however they end.
+A file is downloaded to a temporary name under an exclusive lock, checked, and renamed: a file with its final name
+is complete. A process that reads one holds a shared lock on it. To make space, the files that were used least
+recently are removed, except those that are locked. The locks end with the processes that hold them, however they
+end.
 """
 
 from __future__ import annotations

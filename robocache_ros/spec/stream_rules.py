@@ -151,9 +151,9 @@ class StreamRules:
         if s.align == WINDOW:
             self.check_window()
             return
-        for key in ("samples", "reduce"):
-            if getattr(s, key):
-                self.refuse(key, f"needs a window; add `align: {WINDOW}`, or leave it out")
+        for name in ("samples", "reduce"):
+            if getattr(s, name):
+                self.refuse(name, f"needs a window; add `align: {WINDOW}`, or leave it out")
         align = alignment(s.align)
         if align.blends and not self.is_vector:
             self.refuse_for_media()

@@ -1,7 +1,8 @@
 """TFRecord files: records with their length and checksums, plain or in gzip.
 
 A record is its length (uint64, little endian), the checksum of the length, the data and the checksum of the data. A
-checksum is a CRC-32C, rotated and shifted as TensorFlow does it, so that data with checksums can be checksummed again.
+checksum is a CRC-32C, rotated and shifted as TensorFlow does it, so that data with checksums can be checksummed
+again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces import recording_to_piece
+from robocache_ros.export.pieces.convert_recording import Conversion
 from robocache_ros.export.pieces.plan import Plan
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
 from robocache_ros.export.resolved_arguments import device_of
@@ -67,7 +67,7 @@ def test_too_little_gpu_memory_is_one_line(
     def full(*_arguments: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(recording_to_piece.Conversion, "run", full)
+    monkeypatch.setattr(Conversion, "run", full)
     with pytest.raises(RoboCacheError, match=r"lift: not enough GPU memory; use fewer --jobs, or --device cpu"):
         export(bags[:1], spec, tmp_path / "set")
 

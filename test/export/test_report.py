@@ -13,7 +13,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.export.job import ExportResult, summarize
 from robocache_ros.export.report import figures
 from robocache_ros.export.report.page import write_report

@@ -1,7 +1,7 @@
 """Reads MCAP files: complete files by their index, and the remaining data of truncated or damaged files.
 
-A pass over a chunk skips the messages that are not selected. Small messages are copied. Large messages are views of the
-chunk if most of it is selected, so that they do not keep other data in memory.
+A pass over a chunk skips the messages that are not selected. Small messages are copied. Large messages are views of
+the chunk if most of it is selected, so that they do not keep other data in memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from robocache_ros.bags.storage.mcap_contents import read_contents, sampled_part
 from robocache_ros.bags.storage.mcap_scan import Part, chunk_records, has_checksum, index_records, messages_indexed
 from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.held_files import StoredFile
 
 READ = ("cdr", "ros1")  # encodings of messages
 NOT_ROS = "are not ROS messages (cdr, ros1)"
@@ -41,7 +42,7 @@ class McapFile:
     """
 
     def __init__(self, path: Path, *, sampled: bool = False) -> None:
-        self._file = mcap.StoredFile(path)
+        self._file = StoredFile(path)
         with self._file.closed_on_error():
             if self._file.read(0, len(mcap.MAGIC)) != mcap.MAGIC:
                 raise RoboCacheError("not an MCAP file (wrong first bytes)")

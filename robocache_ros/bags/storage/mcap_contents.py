@@ -1,7 +1,7 @@
 """Finds the contents of an MCAP file from its summary, or from its records if the summary is missing or damaged.
 
-The summary is used if its checksum and its entries match the file. Data outside of the listed chunks is read record by
-record, so that messages that the summary does not list are found too.
+The summary is used if its checksum and its entries match the file. Data outside of the listed chunks is read record
+by record, so that messages that the summary does not list are found too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from robocache_ros.bags.storage import mcap_records as mcap
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.mcap_scan import Contents, Part, Scan, file_records
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import StoredFile
 
 MAX_SAMPLED = 8 << 20  # bytes of a sample of chunks; chunks with topics that no other one has may exceed it
 SPREAD = 8  # chunks of a sample, evenly spaced

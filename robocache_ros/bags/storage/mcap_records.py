@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from robocache_ros.bags.source import Data
-from robocache_ros.buffer_pool import buffer_for, host_pool
 from robocache_ros.decode.cdr.idl import msg_of_idl
-from robocache_ros.errors import RoboCacheError
-from robocache_ros.remote.held_files import LocalFile, opened, stored
-from robocache_ros.remote.partial_file import BLOCK_BYTES
-from robocache_ros.remote.remote_error import NotReadError, RemoteError
-from robocache_ros.remote.remote_path import RemotePath
 
 MAGIC = b"\x89MCAP0\r\n"
 FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
@@ -32,101 +22,6 @@ _STATISTICS_HEAD = struct.Struct("<QHIIIIQQI")  # counts of messages, schemas, c
 _FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, checksum of the summary
 FOOTER_SIZE = RECORD.size + _FOOTER.size + len(MAGIC)
 MAX_RECORDS = 2_000_000  # per chunk; an empty message uses 160 bytes of memory
-_WINDOW = 1 << 20
-_POOLED = range(64 << 10, 8 << 20)  # sizes of reads into reused memory
-_POOL_BLOCKS = 64  # an export has a second of images in use: as long as a late message may change a tick
-
-
-class StoredFile:
-    """A regular file with reads at positions. A file that is truncated meanwhile returns fewer bytes.
-
-    Args:
-        path: the file. Of a remote one, only what is read is downloaded, unless `robocache_ros.remote` holds it.
-        window: number of bytes read at once for small reads.
-
-    Errors:
-        RoboCacheError: not a regular file, or not readable.
-    """
-
-    def __init__(self, path: Path, window: int = _WINDOW) -> None:
-        self._path, self._window_bytes = path, window
-        try:
-            self._file = stored(path) if isinstance(path, RemotePath) else _local(path)
-        except OSError as error:
-            raise RoboCacheError(f"{path}: cannot be opened: {error.strerror}") from None
-        self._fd, self.size = self._file.handle, self._file.size
-        if self._file.sparse:
-            self._window_bytes = min(window, BLOCK_BYTES)
-        self._window, self._window_at = b"", 0
-        self._pool = host_pool(_POOL_BLOCKS)
-
-    @contextmanager
-    def closed_on_error(self) -> Iterator[None]:
-        """Close the file if the block fails; the path is put before a RoboCacheError."""
-        try:
-            yield
-        except BaseException as error:
-            self.close()
-            if isinstance(error, RoboCacheError):
-                raise RoboCacheError(f"{self._path}: {error}") from None
-            raise
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes of [start, stop), or fewer at the end of the file; OSError if the disk fails."""
-        if stop - start >= self._window_bytes // 4:
-            return self._all(start, min(stop, self.size) - start)
-        at = start - self._window_at
-        if at < 0 or at + stop - start > len(self._window):
-            self._ready(start, start + self._window_bytes)
-            self._window, self._window_at, at = os.pread(self._fd, self._window_bytes, start), start, 0
-        return self._window[at : at + stop - start]
-
-    def exact(self, start: int, stop: int) -> bytes:
-        """Return the same as `read`, without the data after it, which is read for the next small reads otherwise."""
-        return self._all(start, min(stop, self.size) - start)
-
-    def block(self, start: int, stop: int) -> Data:
-        """Return the same as `read`, for large data; its memory is reused when nothing refers to it.
-
-        The page faults of new memory cost more than copying the data into it.
-        """
-        size = min(stop, self.size) - start
-        if size not in _POOLED:
-            return self.read(start, stop)
-        self._ready(start, start + size)
-        memory = self._pool.acquire(buffer_for(size)).data[:size]
-        count = os.preadv(self._fd, [memory], start)
-        return memory[:count].toreadonly()
-
-    def _ready(self, start: int, stop: int) -> None:
-        try:
-            self._file.ready(start, stop)
-        except RemoteError as error:
-            raise NotReadError(error) from error
-
-    def fetch_all(self) -> None:
-        """Download all of a remote file that is not held, with few requests."""
-        if self._file.sparse:
-            self._ready(0, self.size)
-
-    def _all(self, start: int, size: int) -> bytes:
-        self._ready(start, start + size)
-        data = os.pread(self._fd, max(size, 0), start)
-        while len(data) < size and (more := os.pread(self._fd, size - len(data), start + len(data))):
-            data += more  # Linux reads at most 2 GiB per call
-        return data
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _local(path: Path) -> LocalFile:
-    file = opened(path)
-    if not stat.S_ISREG(os.fstat(file.handle).st_mode):
-        file.close()
-        raise RoboCacheError(f"{path}: not a regular file; give a recording")
-    return file
 
 
 class Channel(NamedTuple):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from robocache_ros.bags.source import Data
 from robocache_ros.bags.storage import mcap_records as mcap
 from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import StoredFile
 
 RUN_BYTES = 1 << 20  # bytes per read of messages outside of chunks
 _MAX_DECLARATION = 16 << 20  # bytes of one schema or channel

@@ -17,9 +17,9 @@ import numpy as np
 
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of
 from robocache_ros.bags.source import RawMessage, Topic, is_latched
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.decode.cdr.idl import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.held_files import StoredFile
 
 CHECK_BYTES = 1 << 30  # maximum file size for a comparison with the index, which reads all pages a second time
 HEADER = b"SQLite format 3\0"

@@ -11,19 +11,18 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats_by_name import FormatsByName
 
 ENTRY_POINTS = "robocache_ros.datasets"
-_SOURCES = "robocache_ros.datasets.sources"
 # Format -> module and name of what returns its `EpisodeSource`, imported on first use. Exports have the same names.
 FORMATS = {
-    "rlds": f"{_SOURCES}.rlds_folders:open_rlds",
-    "calvin": f"{_SOURCES}.calvin_steps:CalvinSteps",
-    "robomimic": f"{_SOURCES}.robomimic_demos:RobomimicDemos",
-    "lerobot": f"{_SOURCES}.lerobot_episodes:LeRobotEpisodes",
-    "lerobot21": f"{_SOURCES}.lerobot_episodes:LeRobotEpisodes",
-    "hdf5": f"{_SOURCES}.hdf5.hdf5_trajectories:Hdf5Trajectories",
-    "webdataset": f"{_SOURCES}.exports.webdataset_episodes:WebDatasetEpisodes",
-    "diffusion_policy": f"{_SOURCES}.exports.replay_buffer:ReplayBufferEpisodes",
-    "mcap": f"{_SOURCES}.exports.mcap_episodes:McapEpisodes",
-    "delta": f"{_SOURCES}.exports.delta_episodes:DeltaEpisodes",
+    "rlds": "robocache_ros.datasets.sources.rlds_folders:open_rlds",
+    "calvin": "robocache_ros.datasets.sources.calvin_steps:CalvinSteps",
+    "robomimic": "robocache_ros.datasets.sources.robomimic_demos:RobomimicDemos",
+    "lerobot": "robocache_ros.datasets.sources.lerobot_episodes:LeRobotEpisodes",
+    "lerobot21": "robocache_ros.datasets.sources.lerobot_episodes:LeRobotEpisodes",
+    "hdf5": "robocache_ros.datasets.sources.hdf5.hdf5_trajectories:Hdf5Trajectories",
+    "webdataset": "robocache_ros.datasets.sources.exports.webdataset_episodes:WebDatasetEpisodes",
+    "diffusion_policy": "robocache_ros.datasets.sources.exports.replay_buffer:ReplayBufferEpisodes",
+    "mcap": "robocache_ros.datasets.sources.exports.mcap_episodes:McapEpisodes",
+    "delta": "robocache_ros.datasets.sources.exports.delta_episodes:DeltaEpisodes",
 }
 
 

@@ -1,8 +1,8 @@
 """Pickles of NumPy arrays and plain values, read without Python's unpickler, which runs what a pickle names.
 
-The opcodes are interpreted here and can make nothing but lists, tuples, dictionaries, text, bytes, numbers, and arrays
-of numbers or text. What NumPy's pickles call (`_reconstruct`, `scalar`, `dtype`, …) are names that this module knows,
-and never functions of NumPy.
+The opcodes are interpreted here and can make nothing but lists, tuples, dictionaries, text, bytes, numbers, and
+arrays of numbers or text. What NumPy's pickles call (`_reconstruct`, `scalar`, `dtype`, …) are names that this
+module knows, and never functions of NumPy.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from robocache_ros.decode import ImagePayload
+from robocache_ros.decode.payloads import ImagePayload
 from robocache_ros.engine.backends.interface import TooSlowError
 
 WAIT_S = 0.05  # per tick; with a period of 20 ms, the output pauses for well under 100 ms

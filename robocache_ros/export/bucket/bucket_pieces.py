@@ -1,8 +1,8 @@
 """Pieces in a bucket, which has no rename and no locks. A piece is either complete or does not exist.
 
 <url>/<key>/<attempt>/     the files of a piece, uploaded by one process
-           /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of its
-                           files
+           /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of
+                           its files
            /failed.json    put if absent: the error of a recording that cannot be converted
 
 Processes that make the same piece upload an attempt each. Whoever puts done.json first has made the piece; the others

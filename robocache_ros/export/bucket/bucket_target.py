@@ -5,10 +5,10 @@
                 /complete.json what is left of these when the dataset is complete
 <out>/…                        the dataset
 
-The files of the dataset are put one by one, and those by which readers recognize a dataset last. Where a dataset is
-replaced, the new files are put beside it first. Then the files by which readers recognize the old dataset are deleted,
-the new files are copied to their names, and the other old files are deleted: readers find no dataset for as long as the
-bucket takes to copy.
+The files of the dataset are put one by one, and those by which readers recognize a dataset last. Where a dataset
+is replaced, the new files are put beside it first. Then the files by which readers recognize the old dataset are
+deleted, the new files are copied to their names, and the other old files are deleted: readers find no dataset for as
+long as the bucket takes to copy.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                 /files/<token>/      files that tasks on other machines have written, under their names in the dataset
                 /complete.json       the plan of the dataset that is there
 
-A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked, so
-a killed export leaves its plan; the same command continues it.
+A plan is named by a hash of what the dataset consists of. Exports of the same plan work together. Nothing is locked,
+so a killed export leaves its plan; the same command continues it.
 """
 
 from __future__ import annotations

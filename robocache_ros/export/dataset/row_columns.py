@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -89,3 +90,11 @@ def _loaded(folder: Path, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, np.memmap(os.fspath(path), dtype, "r", shape=(rows, *shape))
         else:  # no columns; an empty file cannot be mapped
             yield name, np.zeros((rows, *shape), dtype)
+
+
+def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
+    """Return (start, stop, state) of each run of equal values in the (T,) states."""
+    if not len(states):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
+    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.episodes.cutter import EpisodeCutter, runs
+from robocache_ros.export.dataset.row_columns import runs
+from robocache_ros.export.episodes.cutter import EpisodeCutter
 from robocache_ros.export.episodes.episode_file import episode_file, read_episodes
 from robocache_ros.export.episodes.episode_info import EpisodeInfo
 from robocache_ros.export.episodes.idle import idle_ticks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.spec import FusionSpec
 from robocache_ros.units import NS_PER_S
 
@@ -181,11 +181,3 @@ class _Unbroken:
         if self._seen and self._missing is None:
             self._missing = tick
         return None
-
-
-def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
-    """Return (start, stop, state) of each run of equal values in the (T,) states."""
-    if not len(states):
-        return []
-    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
-    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]

@@ -86,7 +86,7 @@ def make_pieces_of(
         return known
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
-            engine()  # part of the keys; computed once, here beside the checksums and not when encoders have ended
+            engine()  # part of the keys; computed here beside the checksums, not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
                 key = plan.key(recording, _named_by(recording, checksums))
                 if found := _earlier(recording, store, key):

@@ -6,8 +6,8 @@
 <folder>/.robocache-notes/ what exports that share the folder tell each other; a lost note costs time, nothing else
 
 Exports that share a folder need no lock of the folder: the name of a draft is unique, a rename is atomic, and two
-pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive. A piece is
-used only if all of its files have their SHA-256; one that is damaged is replaced.
+pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive. A piece
+is used only if all of its files have their SHA-256; one that is damaged is replaced.
 """
 
 from __future__ import annotations

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, number_of, printable
+from robocache_ros.export.export_options import check_line
 from robocache_ros.export.recordings.moment import Moment
 from robocache_ros.remote.any_path import any_path
-
-TEXT_LIMIT = 1000  # characters of a task
-_NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
@@ -99,11 +96,3 @@ def repeated(recordings: Iterable[tuple[PlannedRecording, Sequence[str]]]) -> li
         for first, *others in found.values()
         for other in others[-1:]
     ]
-
-
-def check_line(name: str, text: str) -> None:
-    """Refuse a task or a name that is longer than TEXT_LIMIT, or is not one line of text."""
-    if len(text) > TEXT_LIMIT:
-        raise RoboCacheError(f"{name}: {len(text):,} characters; use {TEXT_LIMIT:,} at most")
-    if any(unicodedata.category(character) in _NOT_TEXT for character in text):
-        raise RoboCacheError(f"{name}: {printable(text, 60)!r} is not a line of text; remove its control characters")

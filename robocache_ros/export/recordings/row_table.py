@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.export_options import check_line
 from robocache_ros.export.recordings.csv_cells import CsvError, split_cells
 from robocache_ros.export.recordings.moment import MOMENT
-from robocache_ros.export.recordings.planned_recording import check_line
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.keys import KeyType, refuse
 from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, show_value, suggestion

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robocache_ros.bags.stats import TopicStats
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.spec import StreamSpec
 

@@ -7,7 +7,7 @@ import base64
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 
 STATES = {0: "invalid", 1: "aligned", 2: "held"}
 TRIMMED = 3

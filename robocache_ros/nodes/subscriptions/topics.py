@@ -17,7 +17,8 @@ from robocache_ros.buffer_pool import buffer_for
 from robocache_ros.decode import definitions_of
 from robocache_ros.engine import Ingest
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes.middleware import compat, qos
+from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes.middleware.qos import any_best_effort, for_replay, profile
 from robocache_ros.nodes.subscriptions.raw_subscriber import RawSubscriber, ReceivedMessage
 from robocache_ros.spec import FusionSpec, QosSpec, StreamSpec
 
@@ -191,12 +192,12 @@ class TopicSubscriptions:
     def _subscribe(self, streams: tuple[StreamSpec, ...], reliable: bool) -> Topic:
         first = streams[0]
         large = first.kind != "vector"
-        asked = qos.for_replay(first.qos, large=large) if reliable else first.qos
+        asked = for_replay(first.qos, large=large) if reliable else first.qos
         name = self._node.resolve_topic_name(first.topic)
         auto = asked.reliability == "auto"
         if auto:
             offered = [publisher.qos_profile for publisher in self._node.get_publishers_info_by_topic(name)]
-            all_reliable = large and offered and not qos.any_best_effort(offered)
+            all_reliable = large and offered and not any_best_effort(offered)
             asked = replace(asked, reliability="reliable" if all_reliable else "best_effort")
         return Topic(self._subscription(first, asked), streams, asked, name, auto)
 
@@ -205,7 +206,7 @@ class TopicSubscriptions:
             message_class(stream),
             stream.topic,
             _never_called,
-            qos.profile(asked),
+            profile(asked),
             callback_group=self._group,
             event_callbacks=compat.no_events(),
             raw=True,

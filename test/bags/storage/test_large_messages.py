@@ -12,9 +12,9 @@ from backports import zstd
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import codecs, mcap_chunk
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import StoredFile
 
 from ..conftest import MS, START_NS
 

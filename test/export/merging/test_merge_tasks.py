@@ -12,9 +12,10 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.engines.local_processes import LocalProcesses
 from robocache_ros.export.engines.task_engine import Resources, Task
 from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats import FORMATS, file_tasks
-from robocache_ros.export.formats.rlds import rlds_dataset
-from robocache_ros.export.formats.webdataset import webdataset_shards
+from robocache_ros.export.formats import FORMATS
+from robocache_ros.export.formats import file_tasks as shared
+from robocache_ros.export.formats.rlds import rlds_dataset as rlds
+from robocache_ros.export.formats.webdataset import webdataset_shards as webdataset
 from robocache_ros.export.job import export
 from robocache_ros.export.pieces.progress import Progress
 from robocache_ros.spec import FusionSpec
@@ -35,7 +36,7 @@ def alone(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathF
 def test_tasks_of_other_machines_give_the_same_bytes(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_tasks, "GROUP_BYTES", 1)
+    monkeypatch.setattr(shared, "GROUP_BYTES", 1)
     engine = Elsewhere()
     assert contents(export(bags, spec, tmp_path / "set", OPTIONS, engine=engine).out) == alone
     assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(engine.tasks)
@@ -51,7 +52,7 @@ def test_several_jobs_give_the_same_bytes(
 def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (rlds_dataset, webdataset_shards):
+    for module in (rlds, webdataset):
         monkeypatch.setattr(module, "SHARD_BYTES", 1)
     options, engine = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
     one = contents(export(bags, spec, tmp_path / "one" / "set", options).out)
@@ -62,11 +63,11 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
         assert len(tasks) > 2
 
 
-@pytest.mark.parametrize("module", [rlds_dataset, webdataset_shards], ids=["rlds", "webdataset"])
+@pytest.mark.parametrize("module", [rlds, webdataset], ids=["rlds", "webdataset"])
 def test_shards_have_about_the_stated_size(
     module: ModuleType, bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    format_ = "rlds" if module is rlds_dataset else "webdataset"
+    format_ = "rlds" if module is rlds else "webdataset"
     options = replace(OPTIONS, formats=(format_,), media="image", split_s=0.1)
 
     def sizes(name: str) -> list[int]:

@@ -22,7 +22,7 @@ from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
 from robocache_ros.export.outputs.append_export import append_export
 from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
-from robocache_ros.export.pieces import make_pieces
+from robocache_ros.export.pieces.make_pieces import RecordingTask, _Work
 from robocache_ros.export.pieces.progress import Converted, Event, Started
 from robocache_ros.export.pieces.store import PieceStore
 from robocache_ros.export.recordings.planned_recording import PlannedRecording
@@ -108,8 +108,8 @@ def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list
 
 
 def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:
-    work = make_pieces._Work({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
-    task = make_pieces.RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
+    work = _Work({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
+    task = RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
     with pytest.raises(RoboCacheError, match="elsewhere: is not on this machine; use a bucket, or a shared folder"):
         work(task, print)
 

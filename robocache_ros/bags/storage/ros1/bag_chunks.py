@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.bags.storage.codecs import MAX_BYTES, decompress
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.ros1 import bag_records as ros1
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import StoredFile
 from robocache_ros.units import NS_PER_S
 
 CODECS = {"none": "", "lz4": "lz4", "bz2": "bz2"}

@@ -11,7 +11,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.ros1 import bag_records as ros1
 from robocache_ros.bags.storage.ros1.bag_chunks import (
     CODECS,
@@ -25,6 +24,7 @@ from robocache_ros.bags.storage.ros1.bag_chunks import (
     record_data,
 )
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.remote.held_files import StoredFile
 
 
 def read_contents(file: StoredFile) -> BagContents:

@@ -13,11 +13,11 @@ import numpy as np
 
 from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of, joined
 from robocache_ros.bags.source import RawMessage, Topic
-from robocache_ros.bags.storage.mcap_records import StoredFile
 from robocache_ros.bags.storage.merge import merged_parts
 from robocache_ros.bags.storage.ros1.bag_chunks import KEY, TIME, Chunk, chunk_content, chunk_entries
 from robocache_ros.bags.storage.ros1.bag_contents import read_contents
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.remote.held_files import StoredFile
 
 _WALKED = 1 << 16  # bytes per read while chunks are skipped
 

@@ -1,4 +1,4 @@
-"""The messages of exported recordings as arrays: the inverse of `export.formats.mcap.plot_messages`."""
+"""The messages of exported recordings as arrays: the inverse of `formats.mcap.schema`."""
 
 from __future__ import annotations
 

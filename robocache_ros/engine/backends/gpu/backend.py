@@ -1,8 +1,8 @@
 """The GPU backend: payloads in rings on the GPU; each tick is one small upload and one CUDA graph.
 
-Frames have their own rings: the tensors of a tick stay valid while the next `FRAMES - 1` ticks are computed, and its
-row for `horizon` ticks. Work that is launched on the current stream after `render` sees the complete tensors. The host
-waits only for the row, in `Frames.rows()`.
+Frames have their own rings: the tensors of a tick stay valid while the next `FRAMES - 1` ticks are computed, and
+its row for `horizon` ticks. Work that is launched on the current stream after `render` sees the complete tensors.
+The host waits only for the row, in `Frames.rows()`.
 """
 
 from __future__ import annotations

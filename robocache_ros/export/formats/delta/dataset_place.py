@@ -12,8 +12,7 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.export.formats.delta.new_episodes import APPENDS, EPISODES, TICKS
-from robocache_ros.export.publish import LISTING, sync, sync_files
-from robocache_ros.export.target import LOCK
+from robocache_ros.export.publish import LISTING, LOCK, sync, sync_files
 from robocache_ros.remote.any_path import is_url
 from robocache_ros.remote.object_store import ObjectStore
 

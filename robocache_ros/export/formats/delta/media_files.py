@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import IMAGES, ExportedDataset
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.export.formats.delta.tick_columns import place_type
 from robocache_ros.export.formats.lerobot.lerobot_v3 import CHUNK_FILES, DATA_FILE_MB, VIDEO_FILE_MB, VIDEO_PATH
 from robocache_ros.export.formats.lerobot.parquet_tables import Table, column

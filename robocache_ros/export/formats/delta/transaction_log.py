@@ -1,8 +1,8 @@
 """The log of a table: its commits, through the package deltalake.
 
-Commits of several processes are safe: the name of a commit is taken once, and deltalake tries the next one. The numbers
-of episodes are reserved by a transaction identifier of the Delta protocol: of two commits with one identifier, the
-later fails, and its process reads the table again.
+Commits of several processes are safe: the name of a commit is taken once, and deltalake tries the next one. The
+numbers of episodes are reserved by a transaction identifier of the Delta protocol: of two commits with one
+identifier, the later fails, and its process reads the table again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.export.dataset.episode import Episode, StoredArrays
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.spec import StreamSpec
 
 

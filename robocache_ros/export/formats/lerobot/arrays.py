@@ -16,7 +16,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.dataset.episode import Episode
 from robocache_ros.export.dataset.exported_dataset import ExportedDataset
 from robocache_ros.export.dataset.piece_contents import ArrayInfo
-from robocache_ros.export.episodes.cutter import runs
+from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.export.formats.file_tasks import FileTask, array_bytes
 from robocache_ros.export.formats.lerobot.parquet_tables import Table, column
 from robocache_ros.export.media.sparse_voxels import to_dense, to_sparse

@@ -1,13 +1,14 @@
 """Points to voxels on a GPU, in as few launches as the dependencies allow.
 
-A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent ones:
-points are read and their cells found while the grid is still being cleared. Reductions of features need no clearing for
-most clouds: bin_sort.cu sorts their points, bin_reduce.cu writes each voxel once.
+A (B, N, 3 + F) tensor is read as bytes like any PointCloud2. Launches after the first are programmatic dependent
+ones: points are read and their cells found while the grid is still being cleared. Reductions of features need no
+clearing for most clouds: bin_sort.cu sorts their points, bin_reduce.cu writes each voxel once.
 
-Reductions of features have three strategies (figures: docs/explanation/performance_spatial.md). Bins are the fastest:
-a mean of 4 features of 500,000 random points takes 24.4 us, by claims 42.4 us. But bins need a grid and a cloud that
-fit their tiles. Claims support any grid and up to 2**31 - 2 points. A tick has its own kernels (kernels/tick/cloud.cu):
-their launches must not depend on the number of points, so that one CUDA graph serves every cloud.
+Reductions of features have three strategies (figures: docs/explanation/performance_spatial.md). Bins are the
+fastest: a mean of 4 features of 500,000 random points takes 24.4 us, by claims 42.4 us. But bins need a grid and a
+cloud that fit their tiles. Claims support any grid and up to 2**31 - 2 points. A tick has its own kernels
+(kernels/tick/cloud.cu): their launches must not depend on the number of points, so that one CUDA graph serves every
+cloud.
 """
 
 from __future__ import annotations
