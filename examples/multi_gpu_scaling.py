@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from robocache_ros.bench.scaling.rates import endless, rate, table
 from robocache_ros.datasets import TimelineDataset, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.programs import HelpFormatter, run
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.process_group import ProcessGroup, process_group
+from robocache_ros.training.throughput import endless, rate, table
 from robocache_ros.training.trainer import Trainer
 from robocache_ros.training.training_data import DataInfo, data_info, open_for_training, training_loader
 from robocache_ros.training.training_options import TrainingOptions

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.frames import FusedFrame
 
 if TYPE_CHECKING:
     from robocache_ros.nodes.client.subscriber import FusedSubscriber

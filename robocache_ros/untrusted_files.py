@@ -1,9 +1,4 @@
-"""The files of a dataset, which is not trusted: where a name leads, and what may open it.
-
-Every reader and every validator gets its paths from here. `file_below` resolves a name that a dataset states,
-`files_below` lists files by a pattern, and `given_file` takes the file that a user gives. The functions that open a
-file take a `DatasetFile` only, which nothing else makes.
-"""
+"""Files from outside: where a name leads, what may open it, and text within a limit of its size."""
 
 from __future__ import annotations
 
@@ -17,8 +12,48 @@ from urllib.parse import unquote
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.remote.any_path import MAX_PATH, as_path, keep_for, may_be_path
-from robocache_ros.remote.remote_path import RemotePath
+from robocache_ros.storage.paths import MAX_PATH, RemotePath, as_path, keep_for, may_be_path
+
+# Reads a text file that a user wrote, with a limit on its size.
+
+
+def read_text(path: Path, hint: str, max_bytes: int) -> str:
+    """Return the text of a file.
+
+    Args:
+        path: a regular file of UTF-8 text, with or without a byte order mark.
+        hint: what to do if it is not, for the error.
+        max_bytes: limit on its size.
+
+    Errors:
+        RoboCacheError: the file cannot be read, is not UTF-8 text, or is larger than the limit.
+    """
+    shown = printable(path, 60)
+    try:
+        if not path.is_file() and path.exists():
+            raise RoboCacheError(f"{shown}: not a regular file; {hint}")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise RoboCacheError(f"{shown}: cannot be read ({error.strerror}); {hint}") from None
+    except UnicodeDecodeError as error:
+        raise RoboCacheError(f"{shown}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:
+        if isinstance(error, RoboCacheError):
+            raise
+        raise RoboCacheError(f"{shown}: not a path ({printable(error, 60)}); {hint}") from None
+    if len(data) > max_bytes:
+        raise RoboCacheError(f"{shown}: larger than {max_bytes // 1024} KiB; {hint}")
+    return text
+
+
+# The files of a dataset, which is not trusted: where a name leads, and what may open it.
+#
+# Every reader and every validator gets its paths from here. `file_below` resolves a name that a dataset states,
+# `files_below` lists files by a pattern, and `given_file` takes the file that a user gives. The functions that open a
+# file take a `DatasetFile` only, which nothing else makes.
+
 
 DatasetFile = NewType("DatasetFile", Path)
 """A regular file that belongs to a dataset, or a URL below that of the dataset."""

@@ -190,7 +190,7 @@ def cxx() -> str:
 @pytest.fixture(scope="session")
 def kernel_includes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Compiler options that find the headers in kernels/ and the generated ones."""
-    from robocache_ros.ops.cuda.generated import GENERATED
+    from robocache_ros.ops.cuda.kernels import GENERATED
 
     folder = tmp_path_factory.mktemp("generated")
     for name, text in GENERATED.items():

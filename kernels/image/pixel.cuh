@@ -1,6 +1,6 @@
 // Images: the bytes of a message -> RGB (or depth) -> resized -> normalised, one output pixel at a time.
 //
-// The arithmetic of robocache_ros/ops/image/cpu.py: integers for 8-bit images; floats with one rounding per operation
+// The arithmetic of robocache_ros/ops/image/convert.py: integers for 8-bit images; floats with one rounding per operation
 // for depth and for normalising.
 #pragma once
 #include "image/arguments.cuh"

@@ -1,6 +1,6 @@
 // The alignments of robocache_ros/alignments, as types.
 //
-// resample/alignment_table.cuh is generated from that package when a kernel is compiled (ops/cuda/generated.py). It
+// resample/alignment_table.cuh is generated from that package when a kernel is compiled (ops/cuda/kernels.py). It
 // includes the header of each alignment that blends, and defines ALIGNMENTS, a list of BLENDS(name, group) and
 // COPIES(name, selects).
 #pragma once

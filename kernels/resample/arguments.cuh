@@ -1,4 +1,4 @@
-// The arguments of the kernels in this folder. ops/resample/cuda/arguments.py defines the same structures.
+// The arguments of the kernels in this folder. ops/resample/cuda.py defines the same structures.
 #pragma once
 #include "common/number.cuh"
 

@@ -1,5 +1,5 @@
 // The inputs of one tick, which the host copies to device memory. Kernels read them from there, so that one CUDA graph
-// serves every tick. ops/tick/tasks.py defines the same structures.
+// serves every tick. ops/tick.py defines the same structures.
 #pragma once
 #include "image/pixel.cuh"
 #include "voxel/cloud.cuh"

@@ -1,4 +1,4 @@
-// The samples of a stream since the previous tick, as rows or reduced to one row, as in ops/window/window_values.py.
+// The samples of a stream since the previous tick, as rows or reduced to one row, as in ops/window.py.
 #pragma once
 #include "common/number.cuh"
 

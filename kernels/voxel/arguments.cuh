@@ -1,4 +1,4 @@
-// The arguments of the kernels in this folder. ops/voxel/cuda/arguments.py defines the same structures.
+// The arguments of the kernels in this folder. ops/voxel/cuda.py defines the same structures.
 #pragma once
 #include "common/number.cuh"
 

@@ -1,6 +1,6 @@
 // Projects the pixels of a depth image to points in the camera's frame: a pinhole camera, z ahead, x right, y down.
 //
-// The arithmetic of depth_columns in robocache_ros/ops/voxel/cpu.py, one rounding per operation.
+// The arithmetic of depth_columns in robocache_ros/ops/voxel/voxelize.py, one rounding per operation.
 #pragma once
 #include "voxel/arguments.cuh"
 

@@ -1,6 +1,6 @@
 // From bytes to cells: reads any PointCloud2 layout, applies the sensor's pose, and computes the cell of a point.
 //
-// The arithmetic of robocache_ros/ops/voxel/cpu.py, one rounding per operation.
+// The arithmetic of robocache_ros/ops/voxel/voxelize.py, one rounding per operation.
 #pragma once
 #include "voxel/camera.cuh"
 

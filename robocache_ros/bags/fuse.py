@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.clocks.read import read_timeline
-from robocache_ros.bags.clocks.timeline import Span, Timeline
+from robocache_ros.bags.clocks import Span, Timeline
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.shared_reading import Read, ReadMessages, read_alone, reads_around
 from robocache_ros.bags.source import Data
-from robocache_ros.bags.stats import GAP_PERIODS, Gap, Recorder, TopicStats
+from robocache_ros.bags.stats import GAP_PERIODS, Gap, Recorder, TopicStats, read_timeline
 from robocache_ros.engine import offline, tick_grid
 from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.frames import Frames

@@ -1,8 +1,11 @@
-"""Reads recordings without a ROS installation: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags."""
+"""Read recordings of ROS 1 and ROS 2: topics and messages of all files in the order of their log times."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -11,24 +14,213 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from robocache_ros.bags.log_times import joined, window_of
-from robocache_ros.bags.message_files import check_msg_path, definitions_in
-from robocache_ros.bags.source import RawMessage, Source
-from robocache_ros.bags.storage.codecs import decompress_file
-from robocache_ros.bags.storage.compressed_messages import CompressedMessages
-from robocache_ros.bags.storage.file_kinds import SUFFIXES, check_files, open_storage
-from robocache_ros.bags.storage.mcap import NOT_ROS, McapFile
+from robocache_ros.bags.source import RawMessage, Source, joined, window_of
+from robocache_ros.bags.storage.codecs import CompressedMessages, decompress_file
+from robocache_ros.bags.storage.mcap import MCAP_MAGIC, NOT_ROS, McapFile
 from robocache_ros.bags.storage.merge import joined_spans, merged_messages, merged_topics
 from robocache_ros.bags.storage.metadata import Metadata, read_metadata, storage_files
-from robocache_ros.bags.storage.ros1.as_ros2 import AsRos2
-from robocache_ros.decode.cdr.release_types import RELEASES, find_release
+from robocache_ros.bags.storage.ros1 import ANY_VERSION as ROS1_MAGIC
+from robocache_ros.bags.storage.ros1 import Ros1Bag
+from robocache_ros.bags.storage.ros1_messages import AsRos2
+from robocache_ros.bags.storage.sqlite import HEADER as SQLITE_MAGIC
+from robocache_ros.bags.storage.sqlite import SqliteFile
+from robocache_ros.decode.cdr import message_end
+from robocache_ros.decode.definitions import COMMON, message_type, needed_types
+from robocache_ros.decode.payloads import MAX_DEFINITION_BYTES, MAX_TYPES, Buffer, DecodeError
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.remote.any_path import any_path, is_url
-from robocache_ros.remote.held_files import hold
-from robocache_ros.remote.remote_error import NotReadError
 from robocache_ros.spec import TF, TF_STATIC, FusionSpec, StreamSpec
+from robocache_ros.storage.downloads import hold
+from robocache_ros.storage.errors import NotReadError
+from robocache_ros.storage.paths import RemotePath, any_path, is_url
 
 __all__ = ["SUFFIXES", "Bag", "check_files", "check_recordings", "storage_files"]
+
+# Message definitions in folders of ROS packages, for recordings that lack them: `<package>/msg/<Type>.msg`.
+
+
+MAX_ENTRIES = 10_000  # of a folder, that are looked into
+_NAME = re.compile(r"([A-Za-z]\w*)/msg/([A-Za-z]\w*)", re.ASCII)
+
+
+def check_msg_path(folders: Sequence[str | Path]) -> None:
+    """Refuse places of message definitions that are not folders."""
+    if isinstance(folders, (str, Path)):
+        raise RoboCacheError(f"msg_path: {printable(folders)} is one path; give a list of folders")
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise RoboCacheError(
+                f"msg_path: {printable(folder)} is not a folder; give one with ROS packages, <package>/msg/<Type>.msg"
+            )
+
+
+def definitions_in(folders: Sequence[str | Path], types: Iterable[str]) -> dict[str, tuple[str, Path]]:
+    """Return the definitions of types, and of the types that they need, where the folders have them.
+
+    Types that are built in are left out.
+
+    Args:
+        folders: in the order in which they are searched. Each is a package, or contains packages, or repositories with
+            packages, or is what `colcon build` installs into.
+        types: such as `control_msgs/msg/DynamicJointState`.
+
+    Returns:
+        By type: its text, and its file.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    wanted = list(types) if folders else []
+    while wanted and len(found) < MAX_TYPES:
+        name = wanted.pop()
+        match = _NAME.fullmatch(name)
+        if name in found or name in COMMON or not match:
+            continue
+        places = (place for folder in folders for place in _places(Path(folder), match[1], f"{match[2]}.msg"))
+        if file := next((place for place in places if place.is_file()), None):
+            found[name] = _text(file), file
+            wanted += needed_types(name, found[name][0])
+    return found
+
+
+def _places(folder: Path, package: str, name: str) -> Iterator[Path]:
+    """Yield where the file of a type may be."""
+    if folder.absolute().name == package:
+        yield folder / "msg" / name
+    yield folder / package / "msg" / name
+    yield folder / "share" / package / "msg" / name  # the installation of ROS, or a merged one
+    yield folder / package / "share" / package / "msg" / name  # an installation of colcon
+    with os.scandir(folder) as entries:
+        inner = sorted(entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_dir())
+    for repository in inner:
+        yield folder / repository / package / "msg" / name
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file."""
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DEFINITION_BYTES:
+            raise RoboCacheError(f"{printable(file)}: not a message definition; check --msg-path")
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RoboCacheError(f"{printable(file)}: cannot be read ({error.strerror}); check --msg-path") from None
+
+
+# Message types that differ between releases of their package; the messages themselves show which release it is.
+
+
+_PADDING = 4  # some middlewares round the size of a message up to a multiple of this
+
+_HEAD = "std_msgs/Header header\nstring[] joint_names\n"
+
+
+def _points(kind: str, names: Iterable[str], prefix: str = "") -> str:
+    return "".join(f"trajectory_msgs/{kind} {prefix}{name}\n" for name in names)
+
+
+def _controller_state(names: tuple[str, ...]) -> str:
+    several = _points("MultiDOFJointTrajectoryPoint", names, "multi_dof_")
+    return f"{_HEAD}{_points('JointTrajectoryPoint', names)}string[] multi_dof_joint_names\n{several}"
+
+
+_NEW = ("reference", "feedback", "error", "output")
+
+# For each type, the .msg text of each release.
+RELEASES = {
+    "control_msgs/msg/JointTrajectoryControllerState": (
+        _HEAD + _points("JointTrajectoryPoint", ("desired", "actual", "error")),
+        _controller_state((*_NEW, "desired", "actual")),
+        _controller_state(_NEW),
+    )
+}
+
+
+def find_release(name: str, messages: Iterable[Buffer]) -> str | None:
+    """The .msg text of the release whose layout ends where each of the messages ends; None if there is none."""
+    samples = list(messages)
+    for text in RELEASES.get(name, ()) if samples else ():
+        layout = message_type(name, {name: text})
+        try:
+            rests = [len(data) - message_end(layout, data) for data in samples]
+        except DecodeError:
+            continue
+        if all(0 <= rest < _PADDING for rest in rests):
+            return text
+    return None
+
+
+# Checks which files of a path are a recording, and selects their readers.
+
+
+SUFFIXES = (".mcap", ".db3", ".bag")
+# `rosbag record --split` writes name_2024-05-01-12-00-00_0.bag, name_2024-05-01-12-10-00_1.bag
+_SPLIT_OF_ROS1 = re.compile(r"([0-9]{4}(-[0-9]{2}){5})?_?[0-9]+(?=\.bag)")
+
+
+def open_storage(file: Path, *, sampled: bool = False) -> Source:
+    """Open a storage file with the reader for its first bytes, or for its name if the bytes are not recognized.
+
+    Args:
+        file: the file.
+        sampled: of a remote MCAP file, read a few chunks alone.
+
+    Errors:
+        RoboCacheError: the file cannot be opened or read.
+    """
+    if isinstance(file, RemotePath) and file.suffix == ".mcap":  # of others, parts alone are of no use
+        return McapFile(file, sampled=sampled)
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(16)
+    except OSError as error:
+        raise RoboCacheError(f"{file}: cannot be opened: {error.strerror}; check its permissions") from None
+    if head.startswith(MCAP_MAGIC):
+        return McapFile(file)
+    if head.startswith(SQLITE_MAGIC):
+        return SqliteFile(file)
+    if head.startswith(ROS1_MAGIC) or _is_named_ros1(file):
+        return Ros1Bag(file)
+    return McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
+
+
+def check_files(path: Path) -> None:
+    """Refuse a path that is not a recording, by the names and types of its files, without reading messages.
+
+    Errors:
+        RoboCacheError: the path does not exist or has another file type, or a storage file is missing or empty.
+    """
+    if not path.exists():
+        raise RoboCacheError(f"{path}: no such recording; give a rosbag2 folder, or a .mcap, .db3 or .bag file")
+    if not path.is_dir() and path.suffix not in (*SUFFIXES, ".zstd") and not _is_named_ros1(path):
+        raise RoboCacheError(f"{path}: neither a rosbag2 folder nor a .mcap, .db3 or .bag file; give a recording")
+    files = storage_files(path)
+    if not files:
+        inside = next(
+            (folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and storage_files(folder)), ""
+        )
+        hint = f"give a folder in it, such as {printable(inside, 40)}" if inside else "give a recording"
+        raise RoboCacheError(f"{path}: not a recording, it has no .mcap, .db3 or .bag file; {hint}")
+    if len(files) > 1 and len({_SPLIT_OF_ROS1.sub("", file.name) for file in files if _is_named_ros1(file)}) > 1:
+        raise RoboCacheError(
+            f"{path}: {len(files)} ROS 1 bags that are not splits of one recording; give one, such as "
+            f"{printable(max(files, key=lambda file: file.stat().st_size).name, 40)}"
+        )
+    missing = [printable(file.name) for file in files if not file.exists()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise RoboCacheError(f"{path}: its file {printable(missing[0], 60)}{more} is missing; copy the complete folder")
+    for file in files:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise RoboCacheError(f"{file}: not a regular file; give a recording")
+        if not status.st_size:
+            raise RoboCacheError(f"{file}: empty; record it again")
+
+
+def _is_named_ros1(file: Path) -> bool:
+    return file.suffix == ".bag" or file.name.endswith(".bag.active")
+
+
+# Reads recordings without a ROS installation: rosbag2 (mcap or sqlite3, compressed or not) and ROS 1 bags.
+
 
 CHECKED = "every message is covered by a checksum that is verified"
 UNCHECKED = "not every message has a checksum: altered contents cannot be detected"

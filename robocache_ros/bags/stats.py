@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.bags.clocks.choose import CLOCK_TYPE, SHARE
-from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS, Clock, Times, clock_of
-from robocache_ros.bags.clocks.timeline import Timeline
+from robocache_ros.bags.clocks import (
+    CLOCK_TYPE,
+    LIMIT_NS,
+    MIN_SHARE,
+    PROBE,
+    Clock,
+    Timeline,
+    Times,
+    clock_of,
+    is_by_log,
+    timeline_of,
+    with_a_say,
+)
+from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage, Topic
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import TF_STATIC, TF_TYPE
@@ -223,7 +234,7 @@ def _main_clock(every: Times, senders: _Senders | None) -> tuple[list[Times], Cl
     if senders is None or len(parts) == 1:
         return parts, clocks[0], ()
     largest = max(len(part.logs_ns) for part in parts)
-    kinds = [clock.kind for clock, part in zip(clocks, parts, strict=True) if SHARE * len(part.logs_ns) >= largest]
+    kinds = [clock.kind for clock, part in zip(clocks, parts, strict=True) if MIN_SHARE * len(part.logs_ns) >= largest]
     kind = next((kind for kind in ("timeline", "device") if kind in kinds), kinds[0])
     used = [part for part, clock in zip(parts, clocks, strict=True) if clock.kind == kind]
     main = Times(*(np.concatenate(of) for of in zip(*((part.logs_ns, part.stamps_ns) for part in used), strict=True)))
@@ -332,11 +343,37 @@ def is_stamped(name: str, definitions: Mapping[str, str]) -> bool:
     """Whether a type starts with a std_msgs/Header, or is Clock or TFMessage; False if the type is unknown."""
     if name in (CLOCK_TYPE, TF_TYPE):
         return True
-    from robocache_ros.decode.cdr.definitions import HEADER, message_type
-    from robocache_ros.decode.cdr.types import Struct
+    from robocache_ros.decode.definitions import HEADER, Struct, message_type
 
     try:
         fields = message_type(name, definitions).fields
     except RoboCacheError:
         return False
     return isinstance(fields[0][1], Struct) and fields[0][1].name == HEADER
+
+
+# Determines the timeline of a recording from as few messages as possible.
+
+
+def read_timeline(bag: Bag, devices: Collection[str] = ()) -> Timeline:
+    """Return the timeline of a recording. `info`, exports and replays use the same rule, for any choice of streams.
+
+    Reads the first messages of the stamped topics. Reads all of them only if stamps are not on the log clock.
+
+    Args:
+        bag: the recording.
+        devices: topics with a clock of their own.
+    """
+    stamped = {name for name, topic in bag.topics.items() if is_stamped(topic.type, bag.definitions)} - {TF_STATIC}
+    counts = {name: bag.topics[name].count for name in stamped}
+    names = with_a_say(counts)
+    recorder = Recorder([bag.topics[name] for name in names], bag.definitions)
+    awaited = {name: min(PROBE, counts[name]) for name in names if name not in devices}
+    for message in recorder.watch(bag.messages(names)) if names else ():
+        if message.topic in awaited:
+            awaited[message.topic] -= 1
+            if not awaited[message.topic]:
+                del awaited[message.topic]
+                if not awaited and is_by_log({k: v for k, v in recorder.times().items() if k not in devices}):
+                    return Timeline()
+    return timeline_of(recorder.times(), devices)

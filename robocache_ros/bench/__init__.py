@@ -1,1 +1,3 @@
-"""Measurements: what the node loses, how late and how even it is, what it costs."""
+"""`robocache bench live`: the node under the load of a robot, up to a consumer, each in a separate process."""
+
+from __future__ import annotations

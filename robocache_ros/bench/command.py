@@ -1,16 +1,13 @@
-"""`robocache bench ...` as commands of a typer application: the suite, its parts, and the comparison of results."""
+"""`robocache bench live` as a command of a typer application."""
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate annotations that are text.
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
-from robocache_ros.bench.live.load import Load
-from robocache_ros.bench.suite.benchmark_parts import PARTS
+from robocache_ros.bench.load import Load
 from robocache_ros.errors import RoboCacheError
 
 _SIZE = Load()
@@ -41,8 +38,8 @@ def live(
     pose_hz: Annotated[float, typer.Option(help="Poses per second; 0: none.")] = _SIZE.pose_hz,
 ) -> None:
     """Measure losses, latency and cost of the node under the load of a robot, up to a consumer."""
-    from robocache_ros.bench.live.options import Options
-    from robocache_ros.bench.live.run import main
+    from robocache_ros.bench.live import main
+    from robocache_ros.bench.load import Options
 
     load = Load(cameras, width, height, camera_hz, points, cloud_hz, joints_hz, imu_hz, pose_hz)
     if not load.sensors:
@@ -54,85 +51,6 @@ def live(
     main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, separate_publishers), naive=naive, out=out)
 
 
-def all_parts(
-    out: Annotated[Path, typer.Option(help="New folder of the results.")] = Path("bench-results"),
-    part: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(help=f"Run this part only; may be repeated. Parts: {', '.join(PARTS)}."),
-    ] = None,
-    budget_s: Annotated[
-        float, typer.Option(help="Seconds for all parts: what has not begun by then is not run.")
-    ] = 1200.0,
-) -> None:
-    """Run every part that this machine can run, and write JSON, Markdown and plots; at most 20 minutes."""
-    from robocache_ros.bench.suite.run_parts import run_suite
-    from robocache_ros.bench.training.row_process import end_on_sigterm
-
-    if not 0 < budget_s <= 86_400:
-        raise RoboCacheError(f"budget-s: {budget_s:g} is not in 0..86400; give a duration in s")
-    end_on_sigterm()
-    failed = run_suite(list(dict.fromkeys(part or PARTS)), out, typer.echo, budget_s)
-    typer.echo(f"results: {out / 'suite.md'}")
-    if failed:
-        raise typer.Exit(1)
-
-
-def compare(
-    old: Annotated[Path, typer.Argument(help="Results file, or folder of results.")],
-    new: Annotated[Path, typer.Argument(help="The same of the other run.")],
-    noise: Annotated[float, typer.Option(help="Relative difference that means nothing.")] = 0.05,
-) -> None:
-    """Compare two results; exit with 1 if a figure is worse by more than the noise, with 2 if they cannot be read."""
-    from robocache_ros.bench.suite import compare_results
-
-    found = compare_results.compare(old, new, noise)
-    typer.echo(compare_results.as_text(found, noise))
-    if found.worse:
-        raise typer.Exit(1)
-
-
-def make_data(
-    out: Annotated[Path, typer.Argument(help="New folder of the datasets.")],
-    file_format: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--format", help="This format; may be repeated. Default: hdf5, rlds, calvin, robomimic, lerobot."),
-    ] = None,
-    episodes: Annotated[int, typer.Option(help="Number of episodes, of 5.5 to 9 s.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the lengths and the values.")] = 0,
-    bridge: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Also convert so many episodes of this TFDS dataset, such as Bridge, to HDF5."),
-    ] = None,
-    bridge_split: Annotated[str, typer.Option(help="The split of it, such as val.")] = "train",
-) -> None:
-    """Write one synthetic dataset of streams from 30 to 333 Hz in several formats."""
-    from robocache_ros.bench.formats.make_sets import DEFAULT, make_sets
-
-    for name, path in make_sets(out, file_format or DEFAULT, episodes, seed, bridge, bridge_split).items():
-        typer.echo(f"{name}: {path}")
-
-
 def register(app: Any) -> None:
-    """Add the commands to a typer application."""
-    app.command("all")(all_parts)
-    app.command("compare")(compare)
+    """Add the command to a typer application."""
     app.command("live")(live)
-    app.command("make-data")(make_data)
-    for name in PARTS:
-        if name != "live":
-            _register_part(app, name)
-
-
-def _register_part(app: Any, name: str) -> None:
-    """Add a part as a command that hands its arguments to the part's module."""
-    part = PARTS[name]
-
-    def run(context: typer.Context) -> None:
-        if "--help" not in context.args and (missing := part.missing(quick="--quick" in context.args)) is not None:
-            raise RoboCacheError(f"bench {name}: needs {missing}")
-        program = (sys.executable, "-m", "robocache_ros.bench.suite.part_program", name)
-        raise typer.Exit(subprocess.run([*program, *part.command, *context.args]).returncode)
-
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    words = f"{part.measures[0].upper()}{part.measures[1:]} (--help lists the options)."
-    app.command(name, help=words, add_help_option=False, context_settings=settings)(run)

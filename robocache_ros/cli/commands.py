@@ -11,12 +11,12 @@ import typer
 
 from robocache_ros.bench.command import register as register_bench
 from robocache_ros.cli import program
-from robocache_ros.cli.check_command import check
-from robocache_ros.cli.export_command import export
-from robocache_ros.cli.fleet.fleet_command import fleet
-from robocache_ros.cli.info_command import info
-from robocache_ros.cli.report_command import report
-from robocache_ros.cli.validate_command import register as register_validate
+from robocache_ros.cli.check import check
+from robocache_ros.cli.export import export
+from robocache_ros.cli.fleet import fleet
+from robocache_ros.cli.info import info
+from robocache_ros.cli.report import report
+from robocache_ros.cli.validate import register as register_validate
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import install_hint
 
@@ -99,13 +99,13 @@ _forward(
     "play",
     "robocache_ros.nodes.bag_player:main",
     "Replay a recording as ROS 2 topics (--help lists the options).",
-    parser="robocache_ros.bags.replay_options:parser",
+    parser="robocache_ros.bags.player:parser",
 )
 _forward(
     "demo",
-    "robocache_ros.demo.show:main",
+    "robocache_ros.cli.demo:main",
     "Replay a recording through a ROS 2 node, compare with offline ticks, export it (--help lists the options).",
-    parser="robocache_ros.demo.show:parser",
+    parser="robocache_ros.cli.demo:parser",
 )
 
 

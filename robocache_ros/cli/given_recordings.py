@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings.manifest import load_manifest
-from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
-from robocache_ros.export.recordings.search import find_recordings
+from robocache_ros.export.planned_recording import PlannedRecording, planned
+from robocache_ros.export.recordings import find_recordings, load_manifest
 
 
 def given_recordings(

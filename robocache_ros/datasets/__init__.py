@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from robocache_ros.datasets.episode_source import DatasetError, EpisodeSource, SourceEpisode, Stream
     from robocache_ros.datasets.loader.augmentation import Augmentation
     from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
-    from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
+    from robocache_ros.datasets.loader.runs import ShuffledRuns
     from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
     from robocache_ros.datasets.mixture import WeightedMixture
     from robocache_ros.datasets.public_datasets import (
@@ -23,18 +22,19 @@ if TYPE_CHECKING:
         RTXDataset,
         open_dataset,
     )
-    from robocache_ros.datasets.sample_window import Window
-    from robocache_ros.datasets.sources.hdf5.hdf5_trajectories import Hdf5Trajectories
-    from robocache_ros.datasets.stored_statistics import dataset_statistics
+    from robocache_ros.datasets.statistics import dataset_statistics
     from robocache_ros.datasets.timeline_dataset import TimelineDataset
+    from robocache_ros.datasets.window import Window
+    from robocache_ros.formats.hdf5.read import Hdf5Trajectories
+    from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream
 
 _HOMES = {
-    "robocache_ros.datasets.sources.hdf5.hdf5_trajectories": ("Hdf5Trajectories",),
-    "stored_statistics": ("dataset_statistics",),
-    "robocache_ros.datasets.episode_source": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
+    "robocache_ros.formats.hdf5.read": ("Hdf5Trajectories",),
+    "statistics": ("dataset_statistics",),
+    "robocache_ros.formats.read": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
-    "loader.runs.run_order": ("ShuffledRuns",),
+    "loader.runs": ("ShuffledRuns",),
     "loader.timeline_loader": ("TimelineLoader",),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
@@ -44,7 +44,7 @@ _HOMES = {
         "RoboMimicDataset",
         "open_dataset",
     ),
-    "sample_window": ("Window",),
+    "window": ("Window",),
     "timeline_dataset": ("TimelineDataset",),
 }
 

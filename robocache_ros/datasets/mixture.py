@@ -1,21 +1,275 @@
-"""Several datasets with weights, as one map-style dataset whose order follows from a seed."""
+"""Several datasets with weights, in one layout of streams, as one map-style dataset whose order follows from a seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from robocache_ros.datasets.mapping.common_layout import CommonLayout, load_layout
-from robocache_ros.datasets.mapping.mapped_episodes import MappedEpisodes
+from robocache_ros.alignments import NAMES
+from robocache_ros.datasets.alignment import Unaligned
+from robocache_ros.datasets.resized_images import RESIZES, checked_size, resized
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
-from robocache_ros.datasets.unaligned import Unaligned
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.read import ROLES, DatasetError, EpisodeSource, SourceEpisode, Stream, known_names
+from robocache_ros.spec import strict_yaml
+from robocache_ros.untrusted_files import read_text
+
+# The common layout of a mixture: its streams, and from which columns of each dataset they come.
+
+
+MAX_STREAMS, MAX_DIM, MAX_DATASETS = 1024, 4096, 10_000
+_STREAM_KEYS = ("dim", "role", "align", "image_size", "resize")
+_ORIGIN_KEYS = ("from", "columns", "scale", "offset")
+
+
+@dataclass(frozen=True)
+class CommonStream:
+    """A stream of the layout: `dim` columns, or images of `image_size`."""
+
+    name: str
+    dim: int = 0
+    role: str = "observation"
+    align: str = ""
+    image_size: tuple[int, int] | None = None
+    resize: str = RESIZES[0]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a stream of the layout comes from in a dataset: value = column * scale + offset, in float32.
+
+    Attributes:
+        stream: name of the dataset's stream.
+        columns: their indices, or their names where the dataset has names; None: all.
+        scale, offset: of each column.
+    """
+
+    stream: str
+    columns: tuple[int | str, ...] | None = None
+    scale: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+
+@dataclass(frozen=True)
+class CommonLayout:
+    """The streams of every sample, and the origin of each of them by dataset. A stream without one is never valid."""
+
+    streams: tuple[CommonStream, ...]
+    origins: dict[str, dict[str, Origin]]
+
+
+def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
+    """Read a layout.
+
+    Args:
+        given: a YAML file, or what it contains:
+            `streams`: by name `{dim, role, align}`, or for a camera `{image_size, resize, align}`;
+            `datasets`: by dataset and stream the name of the dataset's stream, or `{from, columns, scale, offset}`.
+
+    Errors:
+        RoboCacheError: the file cannot be read, or something in it is wrong; the message names it.
+    """
+    if not isinstance(given, Mapping):
+        path = Path(given)
+        where = printable(path)
+        try:
+            given = strict_yaml.load(read_text(path, "give the file of a layout", strict_yaml.MAX_BYTES)).value
+        except strict_yaml.YamlError as error:
+            raise RoboCacheError(f"{where}: line {error.line}: {error}; correct it") from None
+    told = _mapping("layout", given)
+    known_names("layout", told, ("streams", "datasets"))
+    streams = {str(name): _stream(str(name), about) for name, about in _mapping("streams", told.get("streams")).items()}
+    datasets = _mapping("datasets", told.get("datasets"))
+    if not 0 < len(streams) <= MAX_STREAMS or len(datasets) > MAX_DATASETS:
+        raise RoboCacheError(f"layout: {len(streams):,} streams of {len(datasets):,} datasets; check the layout")
+    origins = {}
+    for dataset, mapped in datasets.items():
+        where = f"datasets.{printable(dataset, 40)}"
+        origins[str(dataset)] = {
+            str(name): _origin(f"{where}.{printable(name, 40)}", streams.get(str(name)), about)
+            for name, about in _mapping(where, mapped).items()
+        }
+    return CommonLayout(tuple(streams.values()), origins)
+
+
+def _stream(name: str, about: Any) -> CommonStream:
+    where = f"streams.{printable(name, 40)}"
+    told = _mapping(where, about)
+    known_names(where, told, _STREAM_KEYS)
+    dim, role, align = told.get("dim", 0), told.get("role", ROLES[0]), told.get("align", "")
+    size, resize = told.get("image_size"), str(told.get("resize", RESIZES[0]))
+    if (size is None) == (dim == 0) or not (isinstance(dim, int) and 0 <= dim <= MAX_DIM):
+        raise RoboCacheError(f"{where}: give either dim, from 1 to {MAX_DIM}, or image_size")
+    if role not in ROLES or (role == "reward" and dim != 1):
+        raise RoboCacheError(f"{where}.role: {printable(role, 20)!r} is not one of {', '.join(ROLES)} (of dim 1)")
+    if align and align not in NAMES:
+        raise RoboCacheError(f"{where}.align: {printable(align, 20)!r} is not one of {', '.join(NAMES)}")
+    return CommonStream(name, dim, role, align, size and checked_size(f"{where}.image_size", size, resize), resize)
+
+
+def _origin(where: str, stream: CommonStream | None, about: Any) -> Origin:
+    if stream is None:
+        raise RoboCacheError(f"{where}: not a stream of the layout; add it to streams, or leave it out")
+    told = {"from": about} if isinstance(about, str) else _mapping(where, about)
+    known_names(where, told, _ORIGIN_KEYS)
+    if not isinstance(told.get("from"), str):
+        raise RoboCacheError(f"{where}.from: give the name of a stream of the dataset")
+    if stream.image_size is not None:
+        if len(told) > 1:
+            raise RoboCacheError(f"{where}: an image has no columns; give only the name of a camera")
+        return Origin(told["from"])
+    columns = told.get("columns")
+    if columns is not None:
+        columns = tuple(columns) if isinstance(columns, Sequence) and not isinstance(columns, str) else (columns,)
+        known = all(isinstance(c, str) or (type(c) is int and 0 <= c < MAX_DIM) for c in columns)
+        if not known or len(columns) != stream.dim:
+            raise RoboCacheError(f"{where}.columns: give {stream.dim} indices from 0 on, or names of columns")
+    scale, offset = (_numbers(f"{where}.{key}", told.get(key, default), stream.dim) for key, default in _AFFINE)
+    return Origin(told["from"], columns, scale, offset)
+
+
+_AFFINE = (("scale", 1.0), ("offset", 0.0))
+
+
+def _numbers(where: str, value: Any, dim: int) -> tuple[float, ...]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * dim
+    if len(values) != dim or not all(type(each) in (int, float) and math.isfinite(each) for each in values):
+        raise RoboCacheError(f"{where}: {printable(value, 40)} is neither a number nor {dim} numbers")
+    return tuple(float(each) for each in values)
+
+
+def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise RoboCacheError(f"{where}: {printable(value, 40)} is not a mapping; see the example in the guide")
+    return value
+
+
+# The episodes of a dataset in the layout of a mixture.
+
+
+class MappedEpisodes:
+    """The episodes of a source with the streams of a layout, in its order.
+
+    A stream that the dataset does not have is absent at every tick: `valid` is 0 and its values are 0.
+
+    Args:
+        source: the episodes.
+        streams: of the layout.
+        origins: by the name of a stream, where it comes from in this dataset.
+    """
+
+    def __init__(self, source: EpisodeSource, streams: tuple[CommonStream, ...], origins: Mapping[str, Origin]) -> None:
+        self.source, self._streams, self._origins = source, streams, dict(origins)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return tuple(getattr(self.source, "files", ()))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode.
+
+        Errors:
+            DatasetError: the dataset has no such stream or column, or its episode cannot be read.
+        """
+        episode = self.source.read(index)
+        span = np.unique(np.array(episode.span_ns(), np.int64))
+        found = {}
+        for stream in self._streams:
+            origin = self._origins.get(stream.name)
+            made = _absent(stream, span) if origin is None else _mapped(stream, origin, episode)
+            found[made.name] = made
+        return replace(episode, streams=found)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode."""
+        return self.source.span_ns(index)
+
+
+@dataclass(frozen=True)
+class BlackFrames:
+    """Images of a camera that a dataset does not have."""
+
+    count: int
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return (n, H, W, 3) zeros."""
+        return np.zeros((len(rows), *self.size, 3), np.uint8)
+
+
+def _label(stream: CommonStream) -> str:
+    if stream.image_size is not None:
+        return f"vision/{stream.name}"
+    return "rewards" if stream.role == "reward" else stream.name
+
+
+def _absent(stream: CommonStream, stamps: NDArray[np.int64]) -> Stream:
+    values: Any = np.zeros((len(stamps), stream.dim), np.float32)
+    if stream.image_size is not None:
+        values = BlackFrames(len(stamps), stream.image_size)
+    none = np.zeros(len(stamps), np.uint8)
+    return Stream(
+        _label(stream), stamps, values, False, stream.role, stream.align, valid=none, age_ns=none.astype(np.int64)
+    )
+
+
+def _mapped(stream: CommonStream, origin: Origin, episode: SourceEpisode) -> Stream:
+    where = f"{episode.source}: {printable(origin.stream, 40)}"
+    given = episode.streams.get(origin.stream)
+    if given is None:
+        known = printable(", ".join(episode.streams), 80)
+        raise DatasetError(f"{where}: no such stream; there are {known}; correct the layout")
+    align = stream.align or given.align
+    if stream.image_size is not None:
+        if not given.is_image or given.modality != "vision":
+            raise DatasetError(f"{where}: not a camera; correct the layout")
+        made = resized(given, stream.image_size, stream.resize, episode.source)
+        return replace(made, name=_label(stream), role=stream.role, align=align)
+    if given.is_image:
+        raise DatasetError(f"{where}: images, and the layout has {stream.dim} columns; correct the layout")
+    assert isinstance(given.values, np.ndarray)
+    columns = _columns(origin, given, stream.dim, where)
+    scale, offset = np.array(origin.scale, np.float32), np.array(origin.offset, np.float32)
+    values = given.values[:, columns] * scale + offset
+    return replace(given, name=_label(stream), values=np.ascontiguousarray(values), role=stream.role, align=align)
+
+
+def _columns(origin: Origin, given: Stream, dim: int, where: str) -> list[int]:
+    """Return the indices of the columns of a stream of numbers."""
+    assert isinstance(given.values, np.ndarray)
+    width = given.values.shape[1]
+    if origin.columns is None and width != dim:
+        raise DatasetError(f"{where}: {width} columns, and the layout has {dim}; give columns in the layout")
+    found = []
+    for column in range(width) if origin.columns is None else origin.columns:
+        index = column
+        if isinstance(column, str):
+            if column not in given.columns:
+                known = printable(", ".join(given.columns), 60) or "none"
+                raise DatasetError(f"{where}: no column {printable(column, 40)}; its names are {known}; use an index")
+            index = given.columns.index(column)
+        if not isinstance(index, int) or index >= width:
+            raise DatasetError(f"{where}: no column {index}, it has {width}; correct the layout")
+        found.append(index)
+    return found
+
+
+# Several datasets with weights, as one map-style dataset whose order follows from a seed.
+
 
 MAX_SAMPLES = 100_000_000
 

@@ -1,4 +1,4 @@
-"""The datasets by their names: a source of one format on a timeline."""
+"""The datasets by their names: a source of one format on a timeline, from a local path or a URL."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.episode_source import DatasetError, known_names
-from robocache_ros.datasets.files.dataset_path import dataset_path
-from robocache_ros.datasets.mapping.resized_frames import RESIZES
-from robocache_ros.datasets.sample_window import Window
-from robocache_ros.datasets.sources.calvin_steps import CalvinSteps
-from robocache_ros.datasets.sources.chained import ChainedEpisodes
-from robocache_ros.datasets.sources.lerobot_episodes import LeRobotEpisodes
-from robocache_ros.datasets.sources.registry import open_source
-from robocache_ros.datasets.sources.rlds_features import Mapped
-from robocache_ros.datasets.sources.rlds_folders import open_rlds
-from robocache_ros.datasets.sources.robomimic_demos import RobomimicDemos
+from robocache_ros.datasets.resized_images import RESIZES
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
+from robocache_ros.datasets.window import Window
 from robocache_ros.errors import printable
+from robocache_ros.formats.calvin.read import CalvinSteps
+from robocache_ros.formats.lerobot.read import LeRobotEpisodes
+from robocache_ros.formats.read import ChainedEpisodes, DatasetError, known_names, open_source
+from robocache_ros.formats.rlds.read import Mapped, open_rlds
+from robocache_ros.formats.robomimic.read import RobomimicDemos
+from robocache_ros.storage.paths import any_path
 from robocache_ros.untrusted_files import file_below
+
+# The path of a dataset: local, or a URL whose files are downloaded when they are used.
+
+
+def dataset_path(
+    path: str | Path,
+    *,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Return the path of a dataset; see `any_path`. Downloaded files are in robocache_ros/datasets by default."""
+    return any_path(path, "datasets", cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options)
+
+
+# The datasets by their names: a source of one format on a timeline.
+
 
 ALL_MODALITIES = ("vision", "proprio", "language")
 _TIMELINE = ("align", "window", "image_size", "image_resize")

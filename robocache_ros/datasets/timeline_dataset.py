@@ -1,8 +1,10 @@
-"""Episodes of any dataset on one timeline, as a map-style dataset of torch."""
+"""Episodes of any dataset on one timeline, or windows of them, as a map-style dataset of torch."""
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -14,23 +16,73 @@ import torch
 from torch.utils.data import Dataset
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.datasets.aligned import KINDS, method_of
-from robocache_ros.datasets.aligned_episode import AlignedEpisode
-from robocache_ros.datasets.episode_source import (
-    DatasetError,
-    EpisodeSource,
-    SourceEpisode,
-    Stream,
-    checked,
-    known_names,
-)
-from robocache_ros.datasets.files.kept_episodes import KeptEpisodes
-from robocache_ros.datasets.mapping.resized_frames import RESIZES, checked_size, with_image_size
-from robocache_ros.datasets.sample_window import Window, cumulative_counts
-from robocache_ros.datasets.unaligned import Unaligned
+from robocache_ros.datasets.alignment import KINDS, AlignedEpisode, Unaligned, method_of
+from robocache_ros.datasets.resized_images import RESIZES, checked_size, with_image_size
+from robocache_ros.datasets.window import Window, cumulative_counts
 from robocache_ros.engine import tick_grid
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream, checked, known_names
 from robocache_ros.units import NS_PER_S
+
+# Episodes that a process keeps after it has read them, because this takes no memory.
+
+
+MAX_EPISODES = 4096  # kept; each is a few kB of objects
+MAX_FILES = 8  # that kept episodes are in: a mapped file is an open file
+
+
+class KeptEpisodes:
+    """The last episode of a dataset that was read, and earlier ones whose arrays are all in mapped files.
+
+    Their streams have been checked once, and are neither read nor checked again.
+    """
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self._last: SourceEpisode | None = None
+        self._mapped: OrderedDict[int, SourceEpisode] = OrderedDict()
+        self._files: set[mmap.mmap] = set()
+
+    def get(self, index: int) -> SourceEpisode | None:
+        """Return an episode, which is then the last one; None if it is not kept."""
+        if index == self.last:
+            return self._last
+        found = self._mapped.get(index)
+        if found is not None:
+            self.last, self._last = index, found
+        return found
+
+    def put(self, index: int, episode: SourceEpisode) -> None:
+        """Keep an episode as the last one."""
+        self.last, self._last = index, episode
+        if (files := _files(episode)) is None:
+            return
+        if len(self._files | files) > MAX_FILES:
+            self._mapped.clear()
+            self._files.clear()
+        self._files |= files
+        self._mapped[index] = episode
+        if len(self._mapped) > MAX_EPISODES:
+            self._mapped.popitem(last=False)
+
+
+def _files(episode: SourceEpisode) -> set[mmap.mmap] | None:
+    """The mapped files that all arrays of an episode are in; None if an array is in memory of its own."""
+    files: set[mmap.mmap] = set()
+    for stream in episode.streams.values():
+        for array in (stream.stamps_ns, stream.values, stream.valid, stream.age_ns):
+            owner: Any = array
+            while isinstance(owner, np.ndarray):
+                owner = owner.base
+            if isinstance(owner, mmap.mmap):
+                files.add(owner)
+            elif array is not None:
+                return None
+    return files
+
+
+# Episodes of any dataset on one timeline, as a map-style dataset of torch.
+
 
 MAX_TICKS = 10_000_000  # of an episode
 OTHER_EPISODES = 32  # that are searched for a stream

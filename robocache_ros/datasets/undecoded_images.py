@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.episode_source import Stream, check_image_bytes
-from robocache_ros.datasets.image_decoding import image_size, is_files, label, write_images
+from robocache_ros.formats.images import image_size, is_files, label, write_images
+from robocache_ros.formats.read import Stream, check_image_bytes
 
 
 @dataclass(frozen=True)

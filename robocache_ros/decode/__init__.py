@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from robocache_ros.decode.camera import CameraDecoder
-from robocache_ros.decode.cdr.definitions import definitions_of, full_name, message_type
-from robocache_ros.decode.cdr.types import Struct
-from robocache_ros.decode.compressed import decode_compressed
 from robocache_ros.decode.decoder import Decoder
-from robocache_ros.decode.images import CompressedImageDecoder, ImageDecoder
+from robocache_ros.decode.definitions import Struct, definitions_of, full_name, message_type
+from robocache_ros.decode.images import CameraDecoder, CompressedImageDecoder, ImageDecoder, decode_compressed
 from robocache_ros.decode.numeric_fields import JointDecoder, VectorDecoder
 from robocache_ros.decode.payloads import (
     CameraPayload,
@@ -20,11 +17,11 @@ from robocache_ros.decode.payloads import (
     Sample,
 )
 from robocache_ros.decode.point_clouds import CloudDecoder, ScanDecoder
-from robocache_ros.decode.video_messages import VideoDecoder
+from robocache_ros.decode.video import VideoDecoder
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.voxel.cloud_layout import PointField
+from robocache_ros.ops.voxel.layouts import PointField
 from robocache_ros.spec import VIDEO_TYPES, StreamSpec
-from robocache_ros.spec.message_types import LASER_TYPE
+from robocache_ros.spec.stream import LASER_TYPE
 
 __all__ = [
     "CameraPayload",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from robocache_ros.decode.cdr.definitions import HEADER
-from robocache_ros.decode.cdr.field_reader import Program
-from robocache_ros.decode.cdr.types import Path, Struct, resolve
-from robocache_ros.decode.cdr.values import stamp, string, unchecked_stamp
-from robocache_ros.decode.cdr.wire import Reader
+from robocache_ros.decode.cdr import Program, Reader, stamp, string, unchecked_stamp
+from robocache_ros.decode.definitions import HEADER, Path, Struct, resolve
 from robocache_ros.decode.payloads import Buffer, Sample
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import StreamSpec

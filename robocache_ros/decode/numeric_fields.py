@@ -10,14 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from robocache_ros.decode.cdr.numbers import Numbers, numbers, to_float32
-from robocache_ros.decode.cdr.structure import Structure
-from robocache_ros.decode.cdr.types import Path, Sequence, Struct, describe, parse_path, resolve, runs
-from robocache_ros.decode.cdr.values import remembered
-from robocache_ros.decode.cdr.wire import PADDING, byte_order, read_text
+from robocache_ros.decode.cdr import PADDING, Numbers, Structure, byte_order, numbers, read_text, remembered, to_float32
 from robocache_ros.decode.decoder import Decoder, Wanted
-from robocache_ros.decode.limits import MAX_MEMORY
-from robocache_ros.decode.payloads import DecodeError, Sample, Vector
+from robocache_ros.decode.definitions import Path, Sequence, Struct, describe, parse_path, resolve, runs
+from robocache_ros.decode.payloads import MAX_CACHED_NAMES, DecodeError, Sample, Vector
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
@@ -220,7 +216,7 @@ class JointDecoder(VectorDecoder):
         take = slice(places[0], places[0] + len(places)) if in_a_row else np.array(places, np.intp)
         wanted = set(self._names)
         unmatched = tuple(name for name in names if name not in wanted)
-        if len(self._orders) >= MAX_MEMORY:  # names that keep changing must not fill the memory
+        if len(self._orders) >= MAX_CACHED_NAMES:  # names that keep changing must not fill the memory
             self._orders.clear()
         return self._orders.setdefault(names, JointOrder(frozenset(names), take, unmatched, error))
 

@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from robocache_ros.decode.cdr.numbers import numbers, octets
-from robocache_ros.decode.cdr.types import Struct
-from robocache_ros.decode.cdr.values import remembered, scalar
-from robocache_ros.decode.cdr.wire import read_count, read_text, truncated
+from robocache_ros.decode.cdr import numbers, octets, read_count, read_text, remembered, scalar, truncated
 from robocache_ros.decode.decoder import Decoder
-from robocache_ros.decode.limits import MAX_POINTS
-from robocache_ros.decode.payloads import Buffer, CloudPayload, DecodeError, Sample
+from robocache_ros.decode.definitions import Struct
+from robocache_ros.decode.payloads import MAX_POINTS, Buffer, CloudPayload, DecodeError, Sample
 from robocache_ros.errors import printable
-from robocache_ros.ops.voxel.cloud_layout import PointField
+from robocache_ros.ops.voxel.layouts import PointField
 from robocache_ros.spec import StreamSpec
-from robocache_ros.spec.message_types import POINT_DATATYPES
+from robocache_ros.spec.stream import POINT_DATATYPES
 
 _FLOAT32 = POINT_DATATYPES.index("f4") + 1
 # Size of a value in bytes by PointField.datatype, which starts at 1.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from robocache_ros.decode.cdr.wire import PADDING, START, byte_order, read_count, read_text, truncated
-from robocache_ros.decode.limits import MAX_TRANSFORMS
-from robocache_ros.decode.payloads import Buffer, DecodeError
+from robocache_ros.decode.cdr import PADDING, START, byte_order, read_count, read_text, truncated
+from robocache_ros.decode.payloads import MAX_TRANSFORMS, Buffer, DecodeError
 from robocache_ros.units import NS_PER_S
 
 _STAMP = {order: struct.Struct(f"{order}iI") for order in "<>"}

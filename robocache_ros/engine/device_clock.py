@@ -21,11 +21,11 @@ JUMP_NS = NS_PER_S // 2  # a larger step of a clock is a jump; a smaller one is 
 SPAN_NS = 60 * NS_PER_S  # a translation uses one to two spans of samples: temperature changes the skew in minutes
 QUARTZ_PPM = 200  # the clocks of devices differ by less
 EVIDENCE_NS = 10 * NS_PER_MS  # a larger skew is used once it has moved the clock by this much: simulated time
-MOST_RATE = 8  # maximum ratio between the rates of the device's clock and the host's, in either direction
+MAX_RATE_RATIO = 8  # maximum ratio between the rates of the device's clock and the host's, in either direction
 SLOW_NS = 2 * NS_PER_S  # the translation restarts if every arrival is more than JUMP_NS behind it for this long
 OVERTAKEN_NS = 10 * NS_PER_S  # a stamp that is further behind the newest one is not a late message
-ODD = 3  # samples in a row beyond a jump that confirm it; one or two are damaged or out of order
-MOST_VERTICES = 512
+CONFIRMING_SAMPLES = 3  # samples in a row beyond a jump that confirm it; one or two are damaged or out of order
+MAX_VERTICES = 512
 
 Point = tuple[int, int]  # stamp and arrival in ns
 
@@ -71,7 +71,7 @@ class LowerHull:
                 break
             points.pop()
         points.append((stamp_ns, arrival_ns))
-        if len(points) > MOST_VERTICES:
+        if len(points) > MAX_VERTICES:
             del points[1:-2:2]
 
     def line(self) -> Line:
@@ -92,7 +92,7 @@ class LowerHull:
         dx, dy = x1 - x0, y1 - y0
         moved = abs(dy - dx) * self.span_ns // (2 * dx)
         if moved > EVIDENCE_NS:
-            flattest, steepest = (MOST_RATE, 1), (1, MOST_RATE)
+            flattest, steepest = (MAX_RATE_RATIO, 1), (1, MAX_RATE_RATIO)
         else:
             flattest, steepest = (10**6, 10**6 - QUARTZ_PPM), (10**6, 10**6 + QUARTZ_PPM)
         if dy * flattest[0] < flattest[1] * dx:
@@ -201,4 +201,4 @@ class DeviceClock:
         elif self._slow_ns is None:
             self._slow_ns = arrival_ns
         slow = self._slow_ns is not None and arrival_ns - self._slow_ns > SLOW_NS
-        return self._odd == ODD or slow or arrival_ns < self._last[1] - JUMP_NS
+        return self._odd == CONFIRMING_SAMPLES or slow or arrival_ns < self._last[1] - JUMP_NS

@@ -14,10 +14,9 @@ from robocache_ros.engine import tick_grid
 from robocache_ros.engine.backends.factory import make_backend
 from robocache_ros.engine.backends.interface import MemoryRow, Options, Selections
 from robocache_ros.engine.frames import Frames
-from robocache_ros.engine.stream_samples import slots_for
+from robocache_ros.engine.samples import slots_for
 from robocache_ros.engine.tick_grid import JUMP_BACK_NS
-from robocache_ros.engine.transforms.static_transforms import StaticTransforms
-from robocache_ros.engine.transforms.transform_samples import samples_of
+from robocache_ros.engine.transforms import StaticTransforms, samples_of
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 from robocache_ros.units import NS_PER_S

@@ -1,8 +1,10 @@
-"""The output of the engine: every stream at each of T ticks."""
+"""Frames: the rows and tensors of ticks, of the engine and for a policy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.units import NS_PER_MS
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.ops.image.convert import normalize_image
+from robocache_ros.spec.layout import Layout
+from robocache_ros.units import NS_PER_MS, NS_PER_S
+
+# The output of the engine: every stream at each of T ticks.
 
 
 @dataclass(frozen=True)
@@ -68,3 +75,180 @@ def status_columns(
 def age_ms(age_ns: NDArray[np.int64]) -> NDArray[np.float32]:
     """Ages in ms: divided once in float64 and rounded once, so that every writer gives float32(age_ns / 1e6)."""
     return (age_ns / NS_PER_MS).astype(np.float32)
+
+
+# A fused frame as a policy sees it.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FusedFrame(Mapping[str, Tensor]):
+    """A tick, and the window of H ticks that ends with this tick.
+
+    It is a mapping from streams to tensors. `frame[name]` and `in` find every stream of `tensors`. Iterating, `keys()`,
+    `items()` and `dict(frame)` give the observations: a policy computes the actions, and does not read them.
+
+    Attributes:
+        tick_ns: time of the tick, ns since the epoch.
+        ticks_ns: (H,) int64, times of the window's ticks.
+        tensors: by stream: vectors (H, D) and windows (H, n, D) float32; images (C, H, W) and voxels of the newest
+            tick, if requested.
+        valid: by stream (H,) uint8: 0 invalid, 1 aligned, 2 held.
+        age_ns: by stream (H,) int64; ages from a message have the precision of float32 in ms.
+        sample_age_ms: by window (H, n) float32, the age of each sample; -1 for padding.
+        layout: the columns and the spec of the node; None: not known, and every stream counts as an observation.
+        clock: the clock of the ticks, in ns: the wall clock, or sim time.
+    """
+
+    tick_ns: int
+    ticks_ns: Tensor
+    tensors: dict[str, Tensor]
+    valid: dict[str, Tensor]
+    age_ns: dict[str, Tensor]
+    sample_age_ms: dict[str, Tensor] = field(default_factory=dict)
+    layout: Layout | None = None
+    clock: Callable[[], int] = time.time_ns
+
+    @property
+    def tick_age_ns(self) -> int:
+        """How long ago the tick was, now, by the clock of the node; at least `delay_ms`, which a tick waits for."""
+        return self.clock() - self.tick_ns
+
+    @property
+    def all_valid(self) -> bool:
+        """Whether every stream of the mapping has a value at the newest tick: `valid` is 1 or 2."""
+        return all(bool(self.valid[name][-1]) for name in self if name in self.valid)
+
+    def mask(self, window: str) -> Tensor:
+        """(H, n) bool: True for rows of a window that are samples, False for padding."""
+        return self.sample_age_ms[window] >= 0
+
+    def lerobot(self, task: str = "") -> dict[str, Tensor | str]:
+        """The newest tick with the names, shapes and values of a row of `LeRobotDataset`, of an export with this spec.
+
+        Args:
+            task: the instruction, as `task`.
+
+        Returns:
+            `observation.state` (N,) float32, the observation vectors in the order of the spec;
+            `observation.window.<stream>` (n, D) float32; `observation.images.<stream>` (3, H, W) float32, in 0..1
+            unless the subscriber normalises; `task`. There is no dimension for a batch.
+
+        Raises:
+            RoboCacheError: the layout is not known, or an image of unknown size has not arrived yet.
+        """
+        if self.layout is None:
+            raise RoboCacheError("frame.lerobot: the layout is not known; use a frame of FusedSubscriber")
+        row: dict[str, Tensor | str] = {}
+        state = self.layout.vectors_of("observation")
+        if state:
+            row["observation.state"] = torch.cat([self.tensors[stream.name][-1] for stream in state])
+        for stream in self.layout.spec.streams:
+            if stream.role != "observation" or stream.name not in self.tensors:
+                continue
+            value = self.tensors[stream.name]
+            if stream.rows:
+                row[f"observation.window.{stream.name}"] = value[-1]
+            elif stream.kind == "image":
+                if not value.numel():
+                    raise RoboCacheError(f"{stream.name}: no image has arrived yet; wait until frame.all_valid")
+                if len(value) == 3:  # not depth, which is an array of the dataset and not a feature
+                    row[f"observation.images.{stream.name}"] = _unit_range(value)
+        row["task"] = task
+        return row
+
+    def __getitem__(self, stream: str) -> Tensor:
+        try:
+            return self.tensors[stream]
+        except KeyError:
+            known = ", ".join(self.tensors) or "no streams"
+            raise KeyError(f"{stream}: the frame has {known}; name image and voxel streams in images=") from None
+
+    def __contains__(self, stream: object) -> bool:
+        return stream in self.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        roles = {s.name: s.role for s in self.layout.spec.streams} if self.layout else {}
+        return (name for name in self.tensors if roles.get(name, "observation") == "observation")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return True  # also without tensors
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        seconds, nanoseconds = divmod(self.tick_ns, NS_PER_S)
+        shapes = [f"{name} {'x'.join(map(str, value.shape))}" for name, value in self.tensors.items()]
+        invalid = [name for name, valid in self.valid.items() if not valid[-1]]
+        parts = [f"tick {seconds}.{nanoseconds:09d}", _joined(shapes, 40)]
+        if invalid:
+            parts.append(f"invalid: {_joined(invalid, 12)}")
+        return f"<FusedFrame {'; '.join(parts)}>"
+
+    def to(self, device: torch.device) -> FusedFrame:
+        """The frame with its tensors on a device."""
+        if all(value.device == device for value in self.tensors.values()):
+            return self
+
+        def moved(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value.to(device, non_blocking=device.type == "cuda") for name, value in values.items()}
+
+        return replace(self, tensors=moved(self.tensors), sample_age_ms=moved(self.sample_age_ms))
+
+
+def split_window(layout: Layout, tick_ns: int, window: Tensor) -> FusedFrame:
+    """Split an (H, D + 2 N + W) float32 window that ends with a tick into a frame; columns as in Layout."""
+    rate_hz = layout.spec.rate_hz
+    newest = -(-tick_ns * rate_hz // NS_PER_S)
+    horizon = len(window)
+    ticks = [(newest - back) * NS_PER_S // rate_hz for back in range(horizon - 1, -1, -1)]
+    count = len(layout.names)
+    valid = window[:, layout.width : layout.width + count].to(torch.uint8)
+    ages = window[:, layout.width + count : layout.width + 2 * count]
+    age_ns = (ages.double() * NS_PER_MS).round().to(torch.int64)
+    return FusedFrame(
+        tick_ns,
+        torch.tensor(ticks),
+        stream_values(layout, window),
+        {name: valid[:, index] for index, name in enumerate(layout.names)},
+        {name: age_ns[:, index] for index, name in enumerate(layout.names)},
+        sample_ages(layout, window),
+        layout,
+    )
+
+
+def _unit_range(image: Tensor) -> Tensor:
+    """An image as float32, 8-bit values in 0..1."""
+    if image.dtype != torch.uint8:
+        return image.to(torch.float32)
+    return normalize_image(image)
+
+
+def _joined(words: list[str], length: int) -> str:
+    """Words with commas, up to a length in characters, and how many more there are."""
+    shown = 1
+    while shown < len(words) and len(", ".join(words[: shown + 1])) <= length:
+        shown += 1
+    rest = f" and {len(words) - shown} more" if len(words) > shown else ""
+    return (", ".join(words[:shown])[:length] or "no tensors") + rest
+
+
+def sample_ages(layout: Layout, window: Tensor) -> dict[str, Tensor]:
+    """The (H, n) sample ages of every window stream in the rows of a window, as views."""
+    ages = window[:, window.shape[1] - layout.ages :]
+    return {name: ages[:, slot] for name, slot in layout.sample_ages.items()}
+
+
+def stream_values(layout: Layout, window: Tensor) -> dict[str, Tensor]:
+    """The values of every vector stream in the rows of a window, as views: (H, D), or (H, n, D) for a window stream."""
+    # One split is faster than several slices.
+    values = torch.split(window, [*layout.widths, window.shape[1] - layout.width], dim=1)
+    return {
+        stream.name: value.view(len(window), stream.rows, stream.dim) if stream.rows else value
+        for stream, value in zip(layout.spec.vectors, values, strict=False)
+    }

@@ -1,30 +1,448 @@
-"""The export job: converts recordings to pieces with the engine, and merges the pieces into datasets."""
+"""The export job: converts recordings to pieces, and merges the pieces into datasets."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from robocache_ros.errors import RoboCacheError, SeveralErrors, printable
-from robocache_ros.export.engines.local_processes import LocalProcesses
-from robocache_ros.export.engines.task_engine import Engine
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.bags.reader import Bag, check_recordings
+from robocache_ros.engine.backends.factory import resolve_device
+from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
+from robocache_ros.export.boundaries import check_motion
+from robocache_ros.export.convert import convert, masks_all
+from robocache_ros.export.episodes import Labels
+from robocache_ros.export.executors.base import Executor
+from robocache_ros.export.executors.local import LocalProcesses
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.outputs.any_target import check_any_target, check_buckets, open_target, target_path
-from robocache_ros.export.outputs.dataset_plan import DatasetPlan, check_recording
-from robocache_ros.export.outputs.export_result import ExportResult
-from robocache_ros.export.outputs.output import Output, check_outputs
-from robocache_ros.export.pieces.convert_recording import convert
-from robocache_ros.export.pieces.make_pieces import make_pieces
-from robocache_ros.export.pieces.progress import Ended, Failed, Merging, Progress
-from robocache_ros.export.publish import list_entries
-from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
-from robocache_ros.remote.any_path import any_path
+from robocache_ros.export.merge import merge_pieces, needed_encodings
+from robocache_ros.export.piece_store import remove_copies
+from robocache_ros.export.piece_writer import has_points
+from robocache_ros.export.pieces import Outcome, Plan, code_version, make_pieces
+from robocache_ros.export.planned_recording import PlannedRecording, planned
+from robocache_ros.export.progress import Ended, Failed, Merging, Progress
+from robocache_ros.export.target import (
+    BucketTarget,
+    NewDataset,
+    TargetPlans,
+    check_target,
+    digest_of,
+    new_bucket_dataset,
+    new_dataset,
+)
+from robocache_ros.formats.checksums import FILE as CHECKSUMS
+from robocache_ros.formats.dataset_folder import list_entries
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.pictures import check_copy
+from robocache_ros.formats.recording import ExportedRecording, FailedRecording
+from robocache_ros.formats.registry import DatasetFormat, load_format
+from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.spec import FusionSpec
+from robocache_ros.storage.errors import StoreError
+from robocache_ros.storage.object_store import ObjectStore
+from robocache_ros.storage.paths import any_path, is_url
 
 __all__ = ["ExportResult", "export", "export_together", "summarize"]
+
+# One of several datasets that an export makes from the same recordings.
+
+
+MAX_OUTPUTS = 32  # each has an engine and encoders of its own while a recording is converted
+
+
+@dataclass(frozen=True)
+class Output:
+    """A dataset of an export with several.
+
+    Attributes:
+        name: of its folder.
+        spec: the streams.
+        options: of the export.
+    """
+
+    name: str
+    spec: FusionSpec
+    options: ExportOptions = field(default_factory=ExportOptions)
+
+    def __post_init__(self) -> None:
+        if Path(self.name).name != self.name or self.name.startswith("."):
+            raise RoboCacheError(f"outputs: {printable(self.name, 60)!r} cannot be the name of a folder; rename it")
+
+
+def check_outputs(outputs: Sequence[Output]) -> None:
+    """Refuse outputs that would be in one folder, or too many of them."""
+    names = [output.name for output in outputs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RoboCacheError(
+            f"outputs: {printable(twice[0], 60)} is the name of two datasets; name each spec and rate once, and "
+            "specs of one name differently"
+        )
+    if not 1 <= len(outputs) <= MAX_OUTPUTS:
+        raise RoboCacheError(f"outputs: {len(outputs)} datasets; use 1 to {MAX_OUTPUTS}")
+
+
+def outputs_of(
+    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: ExportOptions
+) -> list[Output]:
+    """Return the datasets of specs and rates: each spec at each rate, named `<spec>-<rate>hz` if there are several.
+
+    Args:
+        specs: name and streams of each.
+        rates_hz: ticks per second; empty: those of the specs.
+        options: of the export; their rate is not used.
+
+    Errors:
+        RoboCacheError: two datasets have the same name.
+    """
+    outputs = [
+        Output(f"{name}-{rate_hz or spec.rate_hz}hz", spec, replace(options, rate_hz=rate_hz))
+        for name, spec in specs
+        for rate_hz in rates_hz or (None,)
+    ]
+    check_outputs(outputs)
+    return outputs if len(outputs) > 1 else [replace(outputs[0], name="")]
+
+
+# The result of an export.
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """The result of an export."""
+
+    out: Path
+    recordings: tuple[ExportedRecording, ...]
+    seconds: float  # from the first access to a recording until the dataset is complete, without library imports
+    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
+    notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
+    by_another: bool = False  # another export of the same plan has completed the dataset; there are no recordings
+
+    @property
+    def frames(self) -> int:
+        """Number of ticks in the dataset."""
+        return sum(recording.frames for recording in self.recordings)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes in the dataset."""
+        return sum(len(recording.episodes) for recording in self.recordings)
+
+    @property
+    def times_real_time(self) -> float:
+        """Seconds of recording per second of conversion."""
+        return sum(recording.duration_s for recording in self.recordings) / self.seconds
+
+
+# Resolves the arguments of an export: the spec with the options applied, the formats, the device.
+
+
+def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
+    """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
+    if options.rate_hz:
+        spec = replace(spec, rate_hz=options.rate_hz)
+    # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
+    if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
+        spec = spec.without_cameras()
+    if options.on_invalid != "spec":
+        streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
+        spec = replace(spec, streams=tuple(streams))
+    if options.points and not any(has_points(stream) for stream in spec.streams):
+        raise RoboCacheError("points: no stream has voxels with the features x, y, z; add them, with reduce mean")
+    if not options.trim and not masks_all(spec):
+        raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
+    if options.trim_idle_s:
+        check_motion(spec)
+    if spec.actions == "required" and not any(s.role == "action" for s in Labels(spec, options).spec.vectors):
+        raise RoboCacheError(
+            "streams: none has role: action, which policies are trained on; give it to the stream of the commands, use "
+            "--action next-observation, or state actions: none"
+        )
+    return spec
+
+
+def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
+    """Load the formats; refuse what they cannot store."""
+    check_copy(spec, options)
+    formats = [load_format(name) for name in options.formats]
+    for format_ in formats:
+        format_.check(spec, options)
+    return formats
+
+
+def device_of(device: str, options: ExportOptions) -> str:
+    """Return the device that converts images and clouds: `cpu` or `cuda:<index>`; refuse one that is not available."""
+    selected = str(resolve_device(device))
+    if options.jpeg == "gpu":
+        if selected == "cpu":
+            raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device {printable(device, 20)!r} is the CPU; use cuda")
+        require_jpeg()
+    return selected
+
+
+# How one dataset of an export is made: its plan, its formats, and the recordings that are not in it.
+
+
+THREADS = 8  # recordings at URLs that are opened at the same time
+MAX_FAILURE_LINES = 20  # maximum number of failed recordings listed in an error
+
+
+class DatasetPlan:
+    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
+
+    Args:
+        output: the dataset.
+        recordings: of the export, in the order of the episodes.
+        device: as for an export.
+
+    Attributes:
+        name: of its folder; empty if it is the only dataset.
+        recordings: of the export.
+        plan: without the recordings that do not match.
+        formats: that it is written in.
+        failed: the recordings that are not in it, and why.
+
+    Errors:
+        RoboCacheError: the spec and the options cannot be used.
+    """
+
+    def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
+        self.name, self.recordings = output.name, tuple(recordings)
+        with self._named():
+            spec = resolved_spec(output.spec, output.options)
+            selected = device_of(device, output.options)
+            self.formats = load_formats(Labels(spec, output.options).spec, output.options)
+        encodings = needed_encodings(self.formats, spec, output.options)
+        self.plan = Plan(tuple(recordings), spec, output.options, encodings, selected)
+        self._total = len(self.plan.distinct)
+        self.failed: dict[PlannedRecording, str] = {}
+        self.made: tuple[Outcome, ...] = ()
+        self.losses: tuple[FailedRecording, ...] = ()
+        self._earlier = 0  # recordings that failed in an earlier export, and were not tried again
+
+    def check(self, on_error: str) -> None:
+        """Check the recordings; leave out those that do not match, or with `on_error` fail raise an error."""
+        with self._named():
+            self.failed = _check(self.plan, on_error)
+        kept = tuple(recording for recording in self.plan.recordings if recording.frames_of not in self.failed)
+        self.plan = replace(self.plan, recordings=kept)
+
+    def complete(
+        self, outcomes: Mapping[PlannedRecording, Outcome], on_error: str, out: Path, pieces: str | Path | None
+    ) -> None:
+        """Take the outcomes of the recordings; raise an error that names those that failed, unless they are skipped.
+
+        Args:
+            outcomes: of the recordings of the plan.
+            on_error: `fail` or `skip`.
+            out: the folder of the export, for the error.
+            pieces: the folder of the pieces, for the error; None: in `out`.
+        """
+        self.failed |= {each: outcomes[each].error for each in self.plan.distinct if outcomes[each].error}
+        self.losses = tuple(
+            FailedRecording(each.path, reason, dropped=each in outcomes and outcomes[each].dropped)
+            for each, reason in self.failed.items()
+        )
+        self._earlier = sum(bool(outcome.error and outcome.reused) for outcome in outcomes.values())
+        with self._named():
+            self._check_failed(on_error, out, pieces)
+        self.made = tuple(
+            replace(outcomes[each.frames_of], recording=each)
+            for each in self.plan.recordings
+            if each.frames_of not in self.failed
+        )
+
+    def write(
+        self, new: NewDataset, title: str | None, engine: Executor, tell: Progress
+    ) -> tuple[ExportedRecording, ...]:
+        """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
+        with self._named():
+            made, losses = self.made, self.losses
+            try:
+                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, engine, tell)
+            finally:
+                remove_copies(outcome.piece for outcome in made if outcome.piece)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The files and folders in the target by which readers recognize the dataset, of each format."""
+        several = len(self.formats) > 1
+        parts = [(self.name, format_.name if several else "", format_.entry) for format_ in self.formats]
+        return tuple("/".join(filter(None, part)) for part in parts)
+
+    @property
+    def reused(self) -> list[str]:
+        """Notes on the recordings that an earlier export converted."""
+        distinct = {outcome.piece: outcome for outcome in self.made}.values()
+        notes = []
+        if reused := sum(outcome.reused for outcome in distinct):
+            were = f"{'was' if len(distinct) == 1 else 'were'} converted by an earlier export and reused"
+            notes.append(f"{reused} of {number_of(len(distinct), 'recording')} {were}")
+        if replaced := [outcome.recording.path.name for outcome in distinct if outcome.replaced]:
+            pieces = "the piece that an earlier export made was" if len(replaced) == 1 else "their pieces were"
+            notes.append(f"{printable(', '.join(replaced), 80)}: {pieces} damaged and made again")
+        return [*notes, *self._not_tried]
+
+    @property
+    def _not_tried(self) -> list[str]:
+        """A note on the recordings that failed in an earlier export."""
+        if not self._earlier:
+            return []
+        failed, them = number_of(self._earlier, "recording"), "it" if self._earlier == 1 else "them"
+        return [f"{failed} failed in an earlier export; robocache fleet retry lets the next one try {them}"]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the dataset in the lines of errors, if there are several datasets."""
+        try:
+            yield
+        except RoboCacheError as error:
+            if not self.name:
+                raise
+            where = printable(self.name, 40)
+            raise SeveralErrors("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
+
+    def _check_failed(self, on_error: str, out: Path, pieces: str | Path | None) -> None:
+        if len(self.losses) == self._total:
+            raise SeveralErrors("\n".join([failure_lines([loss.reason for loss in self.losses]), *self._not_tried]))
+        failed = [loss.reason for loss in self.losses if not loss.dropped]
+        if failed and on_error == "fail":
+            raise SeveralErrors(
+                f"{failure_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
+                f"{number_of(self._total, 'recording')} failed; the others are kept in "
+                f"{printable(pieces, 40) if pieces else 'it'}: run the same command again after fixing these, or with "
+                "--on-error skip" + "".join(f"\n{n}" for n in self._not_tried)
+            )
+
+
+def check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
+    """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
+    check_recordings([recording.path], spec)
+    if recording.is_part and not is_url(recording.path):  # which may have to be downloaded
+        with Bag(recording.path) as bag:
+            recording.log_range(bag.start_ns, bag.stop_ns)
+
+
+def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
+    """Check all recordings; return the error of each invalid one, or raise an error that names them."""
+
+    def checked(recording: PlannedRecording) -> str:
+        try:
+            with file_errors(recording.path):
+                check_recording(recording, plan.spec)
+        except StoreError:  # which all would have
+            raise
+        except RoboCacheError as error:
+            return str(error)
+        return ""
+
+    if any(is_url(recording.path) for recording in plan.distinct):  # these are waited for
+        with ThreadPoolExecutor(THREADS, "check") as pool:
+            errors = list(pool.map(checked, plan.distinct))
+    else:
+        errors = [checked(recording) for recording in plan.distinct]
+    failed = {recording: error for recording, error in zip(plan.distinct, errors, strict=True) if error}
+    if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
+        others = number_of(len(plan.distinct) - len(failed), "other recording")
+        can = f"\n{others} can be used; leave these out, or use --on-error skip"
+        hint = can if len(failed) < len(plan.distinct) else ""
+        raise SeveralErrors(failure_lines(failed.values()) + hint)
+    return failed
+
+
+def failure_lines(failed: Collection[str]) -> str:
+    """Format one line for each failed recording, given the reasons."""
+    failure_lines = list(failed)[:MAX_FAILURE_LINES]
+    more = (
+        [f"and {number_of(len(failed) - MAX_FAILURE_LINES, 'more recording')}"]
+        if len(failed) > MAX_FAILURE_LINES
+        else []
+    )
+    return "\n".join([*failure_lines, *more])
+
+
+# The target of an export: a local folder, or a bucket.
+
+
+def open_target(
+    out: Path, datasets: Sequence[DatasetPlan], overwrite: bool, pieces: str | Path | None, report: bool
+) -> AbstractContextManager[NewDataset]:
+    """Return the target of an export, as a context; see `new_dataset` and `new_bucket_dataset`.
+
+    Args:
+        out: a folder or a URL.
+        datasets: that are written to it.
+        overwrite: replace the datasets in it.
+        pieces: a folder or a URL of pieces that are kept; None: in the target.
+        report: whether reports are written.
+    """
+    if not is_url(out):
+        last = datasets[-1].name or datasets[-1].formats[-1].entry
+        return new_dataset(out, last, overwrite=overwrite, pieces=pieces)
+    digest = digest_of({"engine": code_version(), "report": report, "datasets": [_content(each) for each in datasets]})
+    entries = [entry for dataset in datasets for entry in dataset.entries]
+    count = sum(len(dataset.plan.distinct) for dataset in datasets)
+    return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
+
+
+def target_path(out: str | Path) -> tuple[Path, Path]:
+    """Return a target as it is shown, and as it is used: an absolute path, or the URL as it is."""
+    shown = any_path(out, "datasets")
+    return shown, shown if is_url(shown) else Path(os.path.abspath(shown))
+
+
+def check_buckets(*places: str | Path | None) -> None:
+    """Refuse buckets among places that an export could not write to, before it reads a recording."""
+    for place in places:
+        if place is not None and is_url(place):
+            ObjectStore(str(place)).check()
+
+
+def check_any_target(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
+    if is_url(out):
+        BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
+    else:
+        check_target(Path(os.path.abspath(out)), overwrite=overwrite)
+
+
+def identity_of(out: Path, datasets: Sequence[DatasetPlan]) -> str:
+    """Return a text that is another one after the next export to the target; empty if a dataset is not there."""
+    if is_url(out):
+        told = TargetPlans(ObjectStore(str(out)))
+        return "" if told.current() else str(told.completed().get("token", ""))
+    digest = hashlib.sha256()
+    for dataset in datasets:
+        for format_ in dataset.formats:
+            folder = out / dataset.name / (format_.name if len(dataset.formats) > 1 else "")
+            try:
+                digest.update((folder / CHECKSUMS).read_bytes())
+            except OSError:
+                return ""
+    return digest.hexdigest()
+
+
+def _content(dataset: DatasetPlan) -> dict[str, Any]:
+    """Return what determines a dataset, except the contents of its recordings."""
+    plan = dataset.plan
+    return {
+        "name": dataset.name,
+        "spec": plan.spec.to_dict(),
+        "options": asdict(plan.options),
+        "encodings": plan.encodings,
+        "jpeg": plan.jpeg_decoder,
+        "recordings": [[str(r.path), r.start, r.stop, r.task, r.success] for r in dataset.recordings],
+    }
+
+
+# The export job: converts recordings to pieces with the engine, and merges the pieces into datasets.
+
 
 ON_ERROR = ("fail", "skip")
 MAX_CHECKED = 1000  # recordings that are all opened before the first conversion; those of more are opened by it alone
@@ -44,7 +462,7 @@ def export(
     progress: Progress | None = None,
     pieces: str | Path | None = None,
     device: str = "cpu",
-    engine: Engine | None = None,
+    engine: Executor | None = None,
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
@@ -69,7 +487,7 @@ def export(
             reuse them, also at the same time. None: they are removed when the dataset is complete.
         device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
             dataset has the same data, unless the option `jpeg` is `gpu`.
-        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.export.engines.ray_tasks`;
+        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.export.executors.ray`;
             None: `jobs` processes of this machine. The dataset has the same bytes.
 
     Errors:
@@ -105,7 +523,7 @@ def export_together(
     progress: Progress | None = None,
     pieces: str | Path | None = None,
     device: str = "cpu",
-    engine: Engine | None = None,
+    engine: Executor | None = None,
 ) -> tuple[ExportResult, ...]:
     """Write recordings as several datasets, with one pass over each recording.
 
@@ -114,7 +532,7 @@ def export_together(
 
     Args:
         bags: the recordings, as for `export`.
-        outputs: the datasets; `outputs_of` of `robocache_ros.export.outputs.output` returns those of several specs and
+        outputs: the datasets; `outputs_of` of `robocache_ros.export.job` returns those of several specs and
             rates.
         out: the folder of the datasets, new or empty.
         overwrite: replace the datasets in `out`.

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.engine import Frames, tick_grid
-from robocache_ros.engine.fused_frame import FusedFrame, sample_ages, stream_values
-from robocache_ros.ipc.ring_reader import Reader, SlotLease
-from robocache_ros.ipc.ring_writer import Writer
+from robocache_ros.engine.frames import FusedFrame, sample_ages, stream_values
+from robocache_ros.ipc.ring import Reader, SlotLease, Writer
 from robocache_ros.ipc.shared_memory import IpcUnavailableError
-from robocache_ros.ipc.slot_layout import Field
+from robocache_ros.ipc.slots import Field
 from robocache_ros.spec.layout import Layout
 
 log = logging.getLogger(__name__)

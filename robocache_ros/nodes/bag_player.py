@@ -17,21 +17,19 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from rosgraph_msgs.msg import Clock
 
-from robocache_ros.bags.clocks.choose import CLOCK
-from robocache_ros.bags.clocks.read import read_timeline
-from robocache_ros.bags.clocks.timeline import Timeline
-from robocache_ros.bags.player import SteadyClock, play
+from robocache_ros.bags.clocks import CLOCK, Timeline
+from robocache_ros.bags.player import Options, SteadyClock, parse, play
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.replay_options import Options, parse
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.stats import read_timeline
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.nodes.middleware import compat, process, qos, transport
+from robocache_ros.nodes import middleware, process, transport
 from robocache_ros.spec import TF_STATIC, load_spec
 from robocache_ros.units import NS_PER_S
 
 MATCH_S = 0.5  # longest wait until a reliable subscriber has matched a publisher that has matched it
 PAUSE_S = 0.2  # pause of sim time at the start and at the end, for best effort subscribers, which do not acknowledge
-DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
+QUEUE_DEPTH = 5000  # messages kept for a slow subscriber; acknowledged messages are freed
 
 
 @dataclass
@@ -70,12 +68,12 @@ class BagPlayer:
             there = printable(", ".join(bag.topics), 100)
             raise RoboCacheError(f"{bag.path}: has no topic {printable(', '.join(missing), 60)}; choose from {there}")
         self._first_ns, self._stop_ns = self._span()
-        classes = {name: compat.load_message_class(bag.topics[name].type) for name in published}
+        classes = {name: middleware.load_message_class(bag.topics[name].type) for name in published}
         self.skipped = tuple(name for name, found in classes.items() if found is None)  # their types are not installed
         if self.skipped and (options.topics or options.spec or len(self.skipped) == len(classes)):
             raise _not_installed(bag, self.skipped[0])
         # Topics that were recorded as transient local are published as transient local.
-        reliable, latched = qos.reliable(DEPTH), qos.latched(DEPTH)
+        reliable, latched = middleware.reliable(QUEUE_DEPTH), middleware.latched(QUEUE_DEPTH)
         self._publishers: dict[str, Any] = {
             name: node.create_publisher(
                 found, published[name], latched if name == TF_STATIC or bag.topics[name].latched else reliable

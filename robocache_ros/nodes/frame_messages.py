@@ -18,8 +18,8 @@ from std_msgs.msg import Header
 from torch import Tensor
 
 from robocache_ros.decode import ImagePayload
-from robocache_ros.decode.compressed import decode_compressed
-from robocache_ros.ops.voxel.voxel_points import value_names, voxel_points
+from robocache_ros.decode.images import decode_compressed
+from robocache_ros.ops.voxel.grid import value_names, voxel_points
 from robocache_ros.spec import StreamSpec, VoxelSpec
 from robocache_ros.units import NS_PER_S
 

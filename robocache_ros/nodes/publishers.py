@@ -13,8 +13,7 @@ from sensor_msgs.msg import CompressedImage, Image, PointCloud2
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.engine import Frames, tick_grid
-from robocache_ros.nodes import frame_messages
-from robocache_ros.nodes.middleware import qos
+from robocache_ros.nodes import frame_messages, middleware
 from robocache_ros.nodes.shared_frames import RingOutput
 from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
@@ -86,16 +85,16 @@ class Outputs:
         spec = layout.spec
         self._window = Window(spec.horizon, layout.row_width, spec.rate_hz)
         create = node.create_lifecycle_publisher
-        self._fused = create(Float32MultiArray, "~/fused", qos.reliable(FUSED_DEPTH))
-        self._described = create(String, "~/layout", qos.latched())
+        self._fused = create(Float32MultiArray, "~/fused", middleware.reliable(FUSED_DEPTH))
+        self._described = create(String, "~/layout", middleware.latched())
         self._media: dict[str, Any] = {
             stream.name: create(
-                Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", qos.reliable(5)
+                Image if stream.kind == "image" else PointCloud2, f"~/{stream.name}/aligned", middleware.reliable(5)
             )
             for stream in spec.media
         }
         self._compressed: dict[str, Any] = {
-            stream.name: create(CompressedImage, f"~/{stream.name}/aligned/compressed", qos.reliable(5))
+            stream.name: create(CompressedImage, f"~/{stream.name}/aligned/compressed", middleware.reliable(5))
             for stream in spec.media
             if stream.kind == "image"
         }

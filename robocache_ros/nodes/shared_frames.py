@@ -13,7 +13,7 @@ from rclpy.node import Node
 
 from robocache_ros import ipc
 from robocache_ros.engine import Frames
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ipc.frame_ring import FrameReader, FrameWriter
 from robocache_ros.spec import load_spec

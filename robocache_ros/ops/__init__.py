@@ -10,25 +10,31 @@ from typing import TYPE_CHECKING
 from robocache_ros.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from robocache_ros.ops.cuda.cache import enable_jit_cache
+    from robocache_ros.ops.cuda.kernels import enable_jit_cache
     from robocache_ros.ops.image.convert import convert_image, normalize_image
-    from robocache_ros.ops.installation import print_installation_info, set_device
-    from robocache_ros.ops.resample.blend import blend
-    from robocache_ros.ops.resample.from_host import resample_from_host
-    from robocache_ros.ops.resample.fuse import fuse, fuse_multimodal_alignment
+    from robocache_ros.ops.installation import print_installation_info, self_test, set_device
     from robocache_ros.ops.resample.inputs import Fused, Stream
-    from robocache_ros.ops.resample.trajectories import resample_trajectories
-    from robocache_ros.ops.selftest import self_test
-    from robocache_ros.ops.voxel.depth import voxelize_depth
-    from robocache_ros.ops.voxel.fixed_size import FixedSizeCloud, fixed_size_cloud
+    from robocache_ros.ops.resample.resample import (
+        blend,
+        fuse,
+        fuse_multimodal_alignment,
+        resample_from_host,
+        resample_trajectories,
+    )
     from robocache_ros.ops.voxel.grid import Voxels
-    from robocache_ros.ops.voxel.voxelize import voxelize_cloud_bytes, voxelize_pointcloud
+    from robocache_ros.ops.voxel.voxelize import (
+        FixedSizeCloud,
+        fixed_size_cloud,
+        voxelize_cloud_bytes,
+        voxelize_depth,
+        voxelize_pointcloud,
+    )
 
 _HOMES = {
-    "cuda.cache": ("enable_jit_cache",),
+    "cuda.kernels": ("enable_jit_cache",),
     "image.convert": ("convert_image", "normalize_image"),
     "installation": ("print_installation_info", "self_test", "set_device"),
-    "resample.fuse": ("blend", "fuse", "fuse_multimodal_alignment", "resample_from_host", "resample_trajectories"),
+    "resample.resample": ("blend", "fuse", "fuse_multimodal_alignment", "resample_from_host", "resample_trajectories"),
     "resample.inputs": ("Fused", "Stream"),
     "voxel.grid": ("Voxels",),
     "voxel.voxelize": (

@@ -2,19 +2,25 @@
 
 from robocache_ros.spec.fusion import FusionSpec, json_schema, load_spec
 from robocache_ros.spec.layout import Column, Layout
-from robocache_ros.spec.media import IMAGENET, Extrinsic, ImageSpec, Normalize, VoxelSpec
-from robocache_ros.spec.message_types import (
+from robocache_ros.spec.stream import (
     CAMERA_INFO_TYPE,
     CLOUD_TYPE,
     IMAGE_TYPES,
+    IMAGENET,
     JOINT_TYPE,
     TF,
     TF_STATIC,
     TF_TYPE,
     VIDEO_TYPES,
+    Extrinsic,
+    ImageSpec,
+    Normalize,
+    QosSpec,
+    SpecQuality,
+    StreamQuality,
+    StreamSpec,
+    VoxelSpec,
 )
-from robocache_ros.spec.quality import SpecQuality, StreamQuality
-from robocache_ros.spec.stream import QosSpec, StreamSpec
 from robocache_ros.units import NS_PER_MS, NS_PER_S
 
 __all__ = [

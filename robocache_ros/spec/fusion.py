@@ -9,18 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.remote.any_path import any_path
 from robocache_ros.spec import keys, strict_yaml
-from robocache_ros.spec.keys import choice, integer, key, nested, number, pattern
-from robocache_ros.spec.message_types import (
-    TF,
-    TF_TYPE,
+from robocache_ros.spec.keys import (
+    KeyPath,
+    Problem,
+    SpecError,
+    below,
+    choice,
+    integer,
+    key,
+    nested,
+    number,
+    pattern,
+    refusal,
+    show_value,
 )
-from robocache_ros.spec.problems import KeyPath, Problem, SpecError, below, refusal, show_value
-from robocache_ros.spec.quality import SpecQuality
-from robocache_ros.spec.stream import OUTCOMES, StreamSpec
-from robocache_ros.text_file import read_text
+from robocache_ros.spec.stream import OUTCOMES, TF, TF_TYPE, SpecQuality, StreamSpec
+from robocache_ros.storage.paths import any_path
 from robocache_ros.units import NS_PER_MS
+from robocache_ros.untrusted_files import read_text
 
 _NAME = r"^[a-z][a-z0-9_]*$"
 _stream_name = pattern("a stream name of lower-case letters, digits and _", _NAME)

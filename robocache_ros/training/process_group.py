@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.graphed_step import release_graphs
+from robocache_ros.training.trainer import release_graphs
 
 
 @dataclass(frozen=True)

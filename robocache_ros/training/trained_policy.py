@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ops import normalize_image
 from robocache_ros.training.checkpoints import check_fit, read_checkpoint
-from robocache_ros.training.policies.make_policy import make_policy
-from robocache_ros.training.policies.policy import Policy
+from robocache_ros.training.policies.make_policy import Policy, make_policy
 from robocache_ros.training.training_data import DataInfo
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.alignments import NAMES, alignment, default_alignment
-from robocache_ros.ops.cuda.compiler import load_source
+from robocache_ros.ops.cuda.kernels import load_source
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 BLENDING = [name for name in NAMES if alignment(name).blends]

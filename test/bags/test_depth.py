@@ -11,8 +11,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-
-from .conftest import MS, START_NS
+from test.bags.conftest import MS, START_NS
 
 store = get_typestore(Stores.LATEST)
 TYPES = {"/depth": "sensor_msgs/msg/Image", "/camera_info": "sensor_msgs/msg/CameraInfo"}

@@ -11,12 +11,11 @@ from robocache_ros.bags import fuse
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.bench.hostile.node_inputs import raw_image
 from robocache_ros.engine import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import MS, START_NS, TYPES, numbers, pose
+from test.bags.conftest import MS, START_NS, TYPES, numbers, pose
+from test.fuzz.node_inputs import raw_image
 
 ARRAY = "std_msgs/msg/Float64MultiArray"
 CONFIG = Path(__file__).parents[2] / "config" / "panda_lift.yaml"

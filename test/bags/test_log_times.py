@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.bags.log_times import Group, groups_of, window_of
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bench.hostile.mcap_writer import McapLayout, write_mcap
+from robocache_ros.bags.source import Group, groups_of, window_of
 from robocache_ros.errors import RoboCacheError
-
-from .conftest import MS, START_NS, numbers
+from test.bags.conftest import MS, START_NS, numbers
+from test.fuzz.mcap_writer import McapLayout, write_mcap
 
 S = 1000 * MS
 HOUR = 3600 * S

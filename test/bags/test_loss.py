@@ -13,11 +13,10 @@ from rosbags.rosbag2.writer import zstd
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.storage import mcap_records as mcap
-from robocache_ros.bench.hostile.mcap_writer import McapLayout, write_mcap
+from robocache_ros.bags.storage import mcap
 from robocache_ros.errors import RoboCacheError
-
-from .conftest import MS, START_NS, numbers
+from test.bags.conftest import MS, START_NS, numbers
+from test.fuzz.mcap_writer import McapLayout, write_mcap
 
 TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
 MESSAGES = [("/a" if k % 3 else "/b", START_NS + 10 * k * MS, numbers(k, k)) for k in range(200)]
@@ -33,7 +32,7 @@ def read(path: Path, data: bytes | bytearray | None = None) -> tuple[list[RawMes
 
 def places(data: bytes | bytearray, op: int) -> list[tuple[int, int]]:
     """Start and stop of the content of each record of a kind."""
-    return [(start, stop) for kind, start, stop in mcap.records(bytes(data), len(mcap.MAGIC)) if kind == op]
+    return [(start, stop) for kind, start, stop in mcap.records(bytes(data), len(mcap.MCAP_MAGIC)) if kind == op]
 
 
 LAYOUTS = {
@@ -221,14 +220,14 @@ def bomb(declared: int, content: bytes, compression: str = "zstd") -> bytes:
     """A file with one chunk whose head declares a size."""
     head = struct.pack("<QQQI", START_NS, START_NS, declared, zlib.crc32(b"")) + struct.pack("<I", len(compression))
     chunk = head + compression.encode() + struct.pack("<Q", len(content)) + content
-    body = mcap.MAGIC + mcap.RECORD.pack(mcap.CHUNK, len(chunk)) + chunk
+    body = mcap.MCAP_MAGIC + mcap.RECORD.pack(mcap.CHUNK, len(chunk)) + chunk
     return (
         body
         + mcap.RECORD.pack(mcap.DATA_END, 4)
         + bytes(4)
         + mcap.RECORD.pack(mcap.FOOTER, 20)
         + bytes(20)
-        + mcap.MAGIC
+        + mcap.MCAP_MAGIC
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robocache_ros.bags.prefetch import BATCH_BYTES, read_ahead
+from robocache_ros.bags.shared_reading import BATCH_BYTES, read_ahead
 from robocache_ros.bags.source import RawMessage
 
 

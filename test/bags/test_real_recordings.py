@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from robocache_ros.bags.clocks.read import read_timeline
-from robocache_ros.bags.clocks.timeline import Timeline
+from robocache_ros.bags.clocks import Timeline
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag, storage_files
+from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError

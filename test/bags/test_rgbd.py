@@ -18,8 +18,7 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
 from robocache_ros.spec import load_spec
-
-from .conftest import MS, START_NS
+from test.bags.conftest import MS, START_NS
 
 STORE = get_typestore(Stores.LATEST)
 HEIGHT, WIDTH, FRAMES = 12, 16, 15

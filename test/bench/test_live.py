@@ -13,10 +13,8 @@ pytest.importorskip("rclpy")
 from typer import Typer
 from typer.testing import CliRunner
 
-from robocache_ros.bench import command
-from robocache_ros.bench.live import processes
-from robocache_ros.bench.live import run as live
-from robocache_ros.bench.live.load import Load
+from robocache_ros.bench import command, live, processes
+from robocache_ros.bench.load import Load
 from robocache_ros.errors import RoboCacheError
 
 pytestmark = pytest.mark.ros

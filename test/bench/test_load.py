@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robocache_ros.bench.live.load import Load
-from robocache_ros.bench.live.record import Columns, percentiles, slope_per_minute
+from robocache_ros.bench.load import Load
+from robocache_ros.bench.processes import Columns, percentiles, slope_per_minute
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.bench.live.load import Load
-from robocache_ros.bench.live.options import WARM_UP_S, Options
-from robocache_ros.bench.live.report import print_report, summarize, write_plot
+from robocache_ros.bench.load import WARM_UP_S, Load, Options
+from robocache_ros.bench.report import print_report, summarize, write_plot
 
 MS = 1_000_000
 START_NS = 1_760_000_000_000_000_000

@@ -12,8 +12,7 @@ import pytest
 
 from robocache_ros import __version__
 from robocache_ros.spec import load_spec
-
-from .conftest import BAG, ROOT, SPEC, Finished
+from test.cli.conftest import BAG, ROOT, SPEC, Finished
 
 
 def test_version(robocache: Callable[..., Finished]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BAG, SPEC, Finished
+from test.cli.conftest import BAG, SPEC, Finished
 
 
 def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[..., Finished], tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import Finished
+from test.cli.conftest import Finished
 
 Robocache = Callable[..., Finished]
 START_NS, MS = 1_700_000_000_000_000_000, 1_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BAG, ROOT, SPEC
+from test.cli.conftest import BAG, ROOT, SPEC
 
 PROGRAM = ROOT / "test" / "export" / "pieces" / "interrupted_export.py"
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.report.plain_values import plain
-
-from .conftest import BAG, SPEC, Finished
+from robocache_ros.json_values import plain
+from test.cli.conftest import BAG, SPEC, Finished
 
 
 def document(result: Finished, code: int = 0) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
-
-from .conftest import Finished
+from test.cli.conftest import Finished
 
 STATE = "std_msgs/Header header\narm_msgs/Joint[2] joints  # of the arm\n"
 JOINT = "float64 MAX=3.0\nfloat64 angle\n"

@@ -15,8 +15,7 @@ import yaml
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import open_dataset
 from robocache_ros.engine import Ingest
-
-from .conftest import Finished
+from test.cli.conftest import Finished
 
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000

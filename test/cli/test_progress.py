@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.cli.output.export_tally import Tally, duration
-from robocache_ros.cli.output.progress_display import EVERY_S, JsonLog, Lines
-from robocache_ros.export.pieces.progress import Advanced, Converted, Ended, Event, Failed, Merging, Started
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.cli.progress import EVERY_S, JsonLog, Lines, Tally, duration
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.export.progress import Advanced, Converted, Ended, Event, Failed, Merging, Started
 
 A, B, C = (PlannedRecording(Path(name)) for name in "abc")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BAG, SPEC, Finished
+from test.cli.conftest import BAG, SPEC, Finished
 
 Run = Callable[..., Finished]
 

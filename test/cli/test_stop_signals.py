@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robocache_ros.cli.stop_signals import StopSignals
+from robocache_ros.cli.program import StopSignals
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,10 @@ from PIL import Image
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import FusionSpec, load_spec
-from robocache_ros.tfrecord.example import BytesList, encode_example
-from robocache_ros.tfrecord.framing import RecordWriter
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tensorflow_datasets.core.features."

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.bench.hostile.datasets.small_datasets import write_lerobot, write_robomimic
+from test.fuzz.datasets import write_lerobot, write_robomimic
 
 ROOT = Path(__file__).parents[2]
 LIMIT_KIB = 300 << 10  # by which a process may grow
@@ -27,7 +27,7 @@ import json, re, sys
 from pathlib import Path
 from robocache_ros.datasets import Hdf5Trajectories, RoboMimicDataset, TimelineDataset, open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.validate import validate
 def status(name):
     return int(re.search(name + r":\\s*(\\d+) kB", open("/proc/self/status").read())[1])
 def read(kind, path):

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.bench.hostile.datasets.small_datasets import FORMATS, STEPS
 from robocache_ros.datasets import DatasetError, RTXDataset, TimelineLoader, Window
 from robocache_ros.errors import RoboCacheError
 from test.datasets.conftest import STEPS as FEATURES
 from test.datasets.conftest import episode, picture, write_tfds
+from test.fuzz.datasets import FORMATS, STEPS
 
 Fault = Callable[[Path], None]
 V3 = "data/chunk-000/file-000.parquet"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from robocache_ros.bench.hostile.datasets.small_datasets import write_rlds
 from robocache_ros.datasets import TimelineDataset, open_dataset
+from test.fuzz.datasets import write_rlds
 
 SECONDS = 60  # after which a worker that hangs is an error
 

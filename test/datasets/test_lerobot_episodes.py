@@ -13,9 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from robocache_ros.bench.hostile.datasets.small_datasets import write_lerobot
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, Window
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.validate import validate
+from test.fuzz.datasets import write_lerobot
 
 SO101 = "lerobot_v30_so101"
 

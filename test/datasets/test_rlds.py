@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from robocache_ros.datasets import DatasetError, RTXDataset, Window
-from robocache_ros.decode.compressed import decode_compressed
+from robocache_ros.decode.images import decode_compressed
 from robocache_ros.decode.payloads import ImagePayload
-from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
+from robocache_ros.formats.rlds.tfds import TfdsDataset
 from test.datasets.conftest import STEPS, episode, features_dict, picture, tensor, write_tfds
 
 

@@ -19,8 +19,8 @@ from robocache_ros.datasets import (
     Window,
     open_dataset,
 )
-from robocache_ros.datasets.sources.chained import ChainedEpisodes
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.read import ChainedEpisodes
 from test.datasets.conftest import STEPS, episode, write_tfds
 
 

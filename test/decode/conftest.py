@@ -12,9 +12,8 @@ import pytest
 
 from robocache_ros.decode import ImagePayload, Sample
 from robocache_ros.spec import StreamSpec
-
-from .cdr.message_builders import Case, assert_same, make_stream, serialize
-from .cdr.message_cases import CASES
+from test.decode.cdr.message_builders import Case, assert_same, make_stream, serialize
+from test.decode.cdr.message_cases import CASES
 
 
 @pytest.fixture(scope="session", params=CASES.values(), ids=CASES)

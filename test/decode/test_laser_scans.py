@@ -10,7 +10,7 @@ import pytest
 
 from robocache_ros.decode import DecodeError, make_decoder
 from robocache_ros.decode.payloads import CloudPayload
-from robocache_ros.engine.backends.media_tensors import voxel_tensor
+from robocache_ros.engine.backends.media import voxel_tensor
 from robocache_ros.errors import RoboCacheError
 
 SCAN = "sensor_msgs/msg/LaserScan"

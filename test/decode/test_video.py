@@ -12,8 +12,7 @@ from robocache_ros.engine.engine import FusionEngine
 from robocache_ros.engine.ingest import Ingest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec, load_spec
-
-from .video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
+from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 
 PACKET = """std_msgs/Header header
 int32 width

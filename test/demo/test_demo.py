@@ -10,10 +10,17 @@ pytest.importorskip("rclpy")
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib", reason="needs the `export` extra")
 from robocache_ros.bags.reader import Bag
-from robocache_ros.demo.compare import Comparison, compare, recorded, ticks
-from robocache_ros.demo.live import Live
-from robocache_ros.demo.picture import draw
-from robocache_ros.demo.show import advice, checks_of, with_reliable_qos
+from robocache_ros.cli.demo import (
+    Comparison,
+    Live,
+    advice,
+    checks_of,
+    compare,
+    draw,
+    recorded,
+    ticks,
+    with_reliable_qos,
+)
 from robocache_ros.engine import Frames
 from robocache_ros.export.job import ExportResult
 from robocache_ros.spec import load_spec

@@ -10,8 +10,7 @@ import pytest
 from robocache_ros.decode import CloudPayload, DepthPayload, ImagePayload, PointField
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
-
-from .backends.gpu_fixtures import delay_uploads, emulated, host_tick  # noqa: F401 - fixtures
+from test.engine.backends.gpu_fixtures import delay_uploads, emulated, host_tick  # noqa: F401 - fixtures
 
 MS = 1_000_000
 T0 = 1_760_000_000 * 10**9  # a tick: full seconds are on every grid

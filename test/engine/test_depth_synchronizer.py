@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from robocache_ros.decode import CameraPayload, DecodeError, ImagePayload, Sample, decode_compressed
-from robocache_ros.engine import depth_synchronizer
-from robocache_ros.engine.backends import decode_thread
-from robocache_ros.engine.depth_synchronizer import WAITING, DepthSynchronizer
+from robocache_ros.engine import ingest
+from robocache_ros.engine.backends import media
+from robocache_ros.engine.ingest import WAITING, DepthSynchronizer
 from robocache_ros.spec import load_spec
 
 US, MS = 1_000, 1_000_000
@@ -160,11 +160,11 @@ def test_a_live_depth_image_past_the_limit_is_dropped_and_the_next_one_is_used(m
             assert release.wait(30)
         return decode_compressed(image)
 
-    monkeypatch.setattr(depth_synchronizer, "decode_compressed", decode)
+    monkeypatch.setattr(ingest, "decode_compressed", decode)
     made, recorded = (synchronizer(live=live, keys=COMPRESSED) for live in (True, False))
     with monkeypatch.context() as patched:
         for name in ("WAIT_S", "PROCESSOR_S"):
-            patched.setattr(decode_thread, name, 0.0)
+            patched.setattr(media, name, 0.0)
         with pytest.raises(DecodeError, match="publish smaller images") as caught:
             list(made.add("rgbd", slow))
     assert caught.value.cause == "too_slow"

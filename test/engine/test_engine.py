@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from robocache_ros.alignments import spec_alignments
 from robocache_ros.engine import FusionEngine, Outcome, tick_grid
-from robocache_ros.engine.stream_samples import slots_for
+from robocache_ros.engine.samples import slots_for
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from robocache_ros.engine.fused_frame import FusedFrame, split_window
+from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.engine.sample_index import SampleIndex
+from robocache_ros.engine.samples import SampleIndex
 
 operations = st.lists(
     st.tuples(st.sampled_from(["insert", "insert", "insert", "extend", "prune", "drop"]), st.integers(0, 30)),

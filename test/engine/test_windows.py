@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from robocache_ros.engine import FusionEngine, tick_grid
-from robocache_ros.engine.backends.cpu import stores
-from robocache_ros.engine.fused_frame import split_window
+from robocache_ros.engine.backends import cpu
+from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
@@ -105,7 +105,7 @@ def test_the_tick_before_a_tick_is_that_of_the_grid(rate_hz):
 
 @pytest.mark.parametrize("gathered", [1, 1 << 22])
 def test_many_ticks_give_the_rows_of_one_tick_at_a_time(gathered, monkeypatch):
-    monkeypatch.setattr(stores, "WINDOW_VALUES", gathered)
+    monkeypatch.setattr(cpu, "WINDOW_VALUES", gathered)
     engine = engine_of()
     push(engine, *np.sort(np.random.default_rng(0).uniform(0, 400, 60)))
     ticks = tick_grid.ticks_ns(tick_grid.first_at_or_after(T0, 50), 20, 50)

@@ -14,9 +14,9 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.pieces.progress import Advanced, Event, Progress
+from robocache_ros.export.progress import Advanced, Event, Progress
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
 ROBOCACHE = (
     sys.executable, "-c", """if True:
         import math, sys
-        from robocache_ros.cli.output import progress_display
+        from robocache_ros.cli import progress as progress_display
         from robocache_ros.programs import robocache
         progress_display.EVERY_S = math.inf
         sys.exit(robocache())""",

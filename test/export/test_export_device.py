@@ -10,15 +10,13 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.job import export
-from robocache_ros.export.pieces.convert_recording import Conversion
-from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-from robocache_ros.export.resolved_arguments import device_of
+from robocache_ros.export.convert import Conversion
+from robocache_ros.export.job import device_of, export
+from robocache_ros.export.pieces import Plan
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .conftest import ROOT, named
+from test.export.conftest import ROOT, named
 
 PANDA = ROOT / "test" / "data" / "panda_lift"
 PROVENANCE = ("meta/robocache.json", "SHA256SUMS")  # which name the device

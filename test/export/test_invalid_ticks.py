@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .test_lerobot import Made, columns, meta
+from test.export.test_lerobot import Made, columns, meta
 
 
 def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> None:

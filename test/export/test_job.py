@@ -13,14 +13,13 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.preview.dry_run import dry_run
-from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
+from robocache_ros.export.pieces import Checksums
+from robocache_ros.export.planned_recording import PlannedRecording, planned
+from robocache_ros.export.preview import dry_run
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .conftest import ROBOCACHE, by_share, named
+from test.export.conftest import ROBOCACHE, by_share, named
 
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.outputs.new_dataset import piece_store
-from robocache_ros.export.target import new_dataset
-
-from .test_target import NEW, WRITE, contents, dataset
+from robocache_ros.export.target import new_dataset, piece_store
+from test.export.test_target import NEW, WRITE, contents, dataset
 
 
 def process(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> subprocess.Popen[str]:

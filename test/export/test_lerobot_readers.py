@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.lerobot import lerobot_v3
 from robocache_ros.export.job import ExportResult, export
+from robocache_ros.formats.lerobot import write
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .readers.environments import ffmpeg, needs, probe, program
+from test.export.readers.environments import ffmpeg, needs, probe, program
 
 pytestmark = needs("lerobot", "lerobot-doctor")
 KINDS = ("video", "image", "none")
@@ -120,8 +119,8 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lerobot_v3, "DATA_FILE_MB", 0)  # every episode fills a file
-    monkeypatch.setattr(lerobot_v3, "VIDEO_FILE_MB", 0)
+    monkeypatch.setattr(write, "DATA_FILE_MB", 0)  # every episode fills a file
+    monkeypatch.setattr(write, "VIDEO_FILE_MB", 0)
     result = export(bags, spec, tmp_path / "set", ExportOptions(task="lift the cube", robot_type="panda"))
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == episodes

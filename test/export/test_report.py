@@ -13,10 +13,10 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.row_columns import runs
 from robocache_ros.export.job import ExportResult, summarize
-from robocache_ros.export.report import figures
+from robocache_ros.export.report import page
 from robocache_ros.export.report.page import write_report
+from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -108,17 +108,17 @@ def test_runs_are_found() -> None:
 def test_one_bad_tick_shows_in_a_long_recording() -> None:
     states = np.ones(1_000_000, np.uint8)
     states[123_456] = 0
-    assert '<rect class="invalid" x="123.00" width="1.00"' in figures.state_bar(states, 0, 0)
+    assert '<rect class="invalid" x="123.00" width="1.00"' in page.state_bar(states, 0, 0)
 
 
 def test_a_histogram_gathers_what_is_beyond_its_limit() -> None:
-    drawn = figures.histogram(np.array([1.0] * 50 + [2.0] * 50 + [500.0]), unit="ms", limit=3.0)
+    drawn = page.histogram(np.array([1.0] * 50 + [2.0] * 50 + [500.0]), unit="ms", limit=3.0)
     assert drawn.count('class="over"') == 1
     assert "1 beyond" in drawn
 
 
 def test_equal_values_make_a_histogram_of_one_bar() -> None:
-    assert figures.histogram(np.full(10, 20.0), unit="ms").count("<rect") == 1
+    assert page.histogram(np.full(10, 20.0), unit="ms").count("<rect") == 1
 
 
 def test_a_report_is_replaced_only_where_that_is_asked_for(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.episodes.quality_limits import QualityLimit
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.exported_recording import ExportedRecording
+from robocache_ros.export.boundaries import QualityLimit
 from robocache_ros.export.job import ExportResult, export, summarize
 from robocache_ros.export.report import page
 from robocache_ros.export.report.page import write_report
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.quality import SpecQuality
+from robocache_ros.spec.stream import SpecQuality
 
 
 @pytest.fixture(scope="module")

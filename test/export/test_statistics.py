@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.export.dataset import feature_columns
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.statistics import QUANTILES, Histogram, by_column, of_columns
+from robocache_ros.formats import pieces
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.statistics import QUANTILES, Histogram, by_column, of_columns
 from robocache_ros.spec import FusionSpec
 
 
@@ -86,7 +86,7 @@ def test_statistics_of_a_dataset_do_not_depend_on_how_many_columns_are_read_at_o
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feature_columns, "STATS_BYTES", 1)
+    monkeypatch.setattr(pieces, "STATS_BYTES", 1)
     result = export(bags, spec, tmp_path / "out", ExportOptions(media="none"))
     stats = [(out / "meta" / "stats.json").read_text() for out in (result.out, made("none").out)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.publish import LISTING
 from robocache_ros.export.target import new_dataset
+from robocache_ros.formats.dataset_folder import LISTING
 
 WRITE = """
 import os, signal, sys, time

@@ -29,8 +29,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from .fault_proxy import FaultProxy, Faults
-from .s3_server import Bucket, environment, running_server
+from test.fleet.fault_proxy import FaultProxy, Faults
+from test.fleet.s3_server import Bucket, environment, running_server
 
 
 @pytest.fixture(scope="session")

@@ -12,21 +12,19 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.bucket.bucket_pieces import BucketPieces
-from robocache_ros.export.engines.local_processes import LocalProcesses
-from robocache_ros.export.fleet.fleet_target import FleetTarget, State
-from robocache_ros.export.formats.delta.append_dataset import append_dataset
-from robocache_ros.export.formats.delta.dataset_place import DatasetPlace
+from robocache_ros.export.append import append_export
+from robocache_ros.export.executors.local import LocalProcesses
+from robocache_ros.export.fleet import FleetTarget, State
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.append_export import append_export
-from robocache_ros.export.pieces.make_pieces import RecordingTask
-from robocache_ros.export.pieces.progress import Converted, Event
-
-from ..export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
-from ..export.readers.sensor_recording import sensor_recording, sensor_spec
-from .bucket.conftest import hidden, objects
-from .fault_proxy import Faults
-from .s3_server import Bucket
+from robocache_ros.export.piece_store import BucketPieces
+from robocache_ros.export.pieces import RecordingTask
+from robocache_ros.export.progress import Converted, Event
+from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
+from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.fleet.bucket.conftest import hidden, objects
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.remote.object_store import ObjectStore
-from robocache_ros.remote.store_errors import StoreError, StoreProblem
-
-from .fault_proxy import Faults
-from .s3_server import Bucket
+from robocache_ros.storage.errors import StoreError, StoreProblem
+from robocache_ros.storage.object_store import ObjectStore
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ import yaml
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.cli.commands import main
-from robocache_ros.remote.cache_limit import VARIABLE
-from robocache_ros.remote.file_cache import cache_folder
-
-from .s3_server import Bucket
-from .test_remote_recordings import SPEC, TYPES, messages
+from robocache_ros.storage.cache import VARIABLE, cache_folder
+from test.fleet.s3_server import Bucket
+from test.fleet.test_remote_recordings import SPEC, TYPES, messages
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .fault_proxy import Faults
-from .s3_server import Bucket
-from .test_remote_recordings import SPEC, TYPES, contents, messages
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
+from test.fleet.test_remote_recordings import SPEC, TYPES, contents, messages
 
 
 @pytest.fixture
@@ -107,17 +106,17 @@ def test_credentials_that_expire_in_between_end_the_export_which_is_continued(
 def test_a_recording_that_is_replaced_meanwhile_is_not_used(
     recorded: list[Path], spec: FusionSpec, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from robocache_ros.remote import remote_path
+    from robocache_ros.storage import paths
 
     url = s3.put("a.mcap", recorded[0])
-    whole = remote_path.part_of
+    whole = paths.part_of
 
     def replaced(system: object, name: str, start: int, stop: int) -> bytes:
         data = whole(system, name, start, stop)
         s3.put("a.mcap", recorded[1])
         return data
 
-    monkeypatch.setattr(remote_path, "part_of", replaced)
+    monkeypatch.setattr(paths, "part_of", replaced)
 
     with pytest.raises(RoboCacheError, match=r"a\.mcap: changed while it was downloaded; try again"):
         export([url], spec, tmp_path / "out")

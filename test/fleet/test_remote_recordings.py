@@ -12,15 +12,14 @@ import pytest
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.storage import mcap_contents
+from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag, write_ros1_bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.remote import file_system
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .fault_proxy import Faults
-from .s3_server import Bucket
+from robocache_ros.storage import object_store
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 TYPES = {"/joints": "std_msgs/msg/Float64MultiArray", "/blob": "std_msgs/msg/UInt8MultiArray"}
 SPEC = {
@@ -121,7 +120,7 @@ def test_the_configuration_of_fsspec_names_the_server(
 def test_a_recording_that_was_replaced_is_read_again(
     recorded: Callable[[str], Path], spec: FusionSpec, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_system, "FRESH_S", 0.0)
+    monkeypatch.setattr(object_store, "FRESH_S", 0.0)
     url = s3.put("run.mcap", recorded("mcap") / "run.mcap")
     export([url], spec, tmp_path / "first", pieces=tmp_path / "pieces")
     longer = write_bag(tmp_path / "longer", TYPES, messages(2.0)) / "longer.mcap"
@@ -159,7 +158,7 @@ def test_an_export_of_a_recording_that_was_converted_downloads_nothing(
 def test_info_reads_the_index_and_a_few_chunks(
     faulty_s3: Bucket, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcap_contents, "MAX_SAMPLED", 400_000)
+    monkeypatch.setattr(mcap, "MAX_SAMPLED", 400_000)
     local = write_bag(tmp_path / "run", TYPES, messages(300, 5000)) / "run.mcap"
     url = faulty_s3.put("raw/run.mcap", local)
 

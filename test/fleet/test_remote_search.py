@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings.manifest import load_manifest
-from robocache_ros.export.recordings.search import find_recordings
-
-from .fault_proxy import Faults
-from .s3_server import Bucket
+from robocache_ros.export.recordings import find_recordings, load_manifest
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 FILES = (
     "day_1/lift_2/metadata.yaml",

@@ -8,8 +8,8 @@ from contextlib import suppress
 import fsspec
 import pytest
 
-from .fault_proxy import Faults
-from .s3_server import Bucket, client_of
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket, client_of
 
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request"}
 

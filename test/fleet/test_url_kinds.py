@@ -16,8 +16,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.job import export
 from robocache_ros.spec import load_spec
-
-from .test_remote_recordings import SPEC, TYPES, contents, messages
+from test.fleet.test_remote_recordings import SPEC, TYPES, contents, messages
 
 
 class _Quiet(SimpleHTTPRequestHandler):

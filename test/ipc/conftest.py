@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from robocache_ros import ipc
-from robocache_ros.ipc import handshake
+from robocache_ros.ipc import shared_memory
 
 MakeWriter = Callable[..., ipc.Writer]
 
@@ -72,7 +72,7 @@ class Peer:
 def patient() -> Iterator[None]:
     """A writer on a busy machine may take longer to answer than a consumer waits for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handshake, "CONNECT_S", 30.0)
+        patch.setattr(shared_memory, "CONNECT_S", 30.0)
         yield
 
 

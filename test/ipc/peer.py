@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from robocache_ros import ipc
-from robocache_ros.ipc import handshake
+from robocache_ros.ipc import shared_memory
 
 FIELDS = (
     ipc.Field("fused", "float32", (2, 3)),
@@ -103,7 +103,7 @@ def writer(path: str, device: str) -> None:
 
 
 if __name__ == "__main__":
-    handshake.CONNECT_S = 30.0  # for a writer on a busy machine
+    shared_memory.CONNECT_S = 30.0  # for a writer on a busy machine
     role, path, device, user = sys.argv[1:]
     if user != str(os.geteuid()):
         os.setgid(int(user))

@@ -13,7 +13,7 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.engine import Frames
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.ipc.frame_ring import FrameReader, FrameWriter, fused_frame
 from robocache_ros.ops.cuda import shared_ring as cuda_ipc
 from robocache_ros.spec import load_spec

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros import ipc
-from robocache_ros.ipc import handshake, ring_reader, shared_memory, slot_table
+from robocache_ros.ipc import ring, shared_memory, slots
 
 LAYOUT = ipc.RingLayout((ipc.Field("fused", "float32", (4,)),), 2, "cpu")
 
@@ -44,7 +44,7 @@ def serve(path: Path) -> Iterator[Callable[..., None]]:
 
 
 def fds(layout: str, ring_bytes: int = LAYOUT.ring_bytes, page_bytes: int = 4096) -> list[int]:
-    sizes = (slot_table.table_bytes(LAYOUT), ring_bytes, page_bytes)
+    sizes = (slots.table_bytes(LAYOUT), ring_bytes, page_bytes)
     rest = [shared_memory.create("test", size) for size in sizes]
     return [shared_memory.text_fd("test", layout), shared_memory.text_fd("test", "{}"), *rest]
 
@@ -109,7 +109,7 @@ def test_refused_reader_leaves_no_descriptors(
 
 def test_writers_table_cannot_be_written_by_a_reader(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = handshake.connect(os.fspath(path))
+    connection, received, _ = shared_memory.connect(os.fspath(path))
     connection.close()
 
     with pytest.raises(PermissionError):
@@ -120,7 +120,7 @@ def test_writers_table_cannot_be_written_by_a_reader(make_writer: Callable[..., 
 
 def test_memory_cannot_be_shrunk_under_the_writer(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = handshake.connect(os.fspath(path))
+    connection, received, _ = shared_memory.connect(os.fspath(path))
     connection.close()
 
     for fd in received[2:]:
@@ -135,23 +135,23 @@ def test_descriptions_cannot_be_changed_by_a_reader(
     make_writer: Callable[..., ipc.Writer], path: Path, number: int
 ) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = handshake.connect(os.fspath(path))
+    connection, received, _ = shared_memory.connect(os.fspath(path))
     connection.close()
 
     with pytest.raises(PermissionError):
         os.pwrite(received[number], b"{}", 0)
-    handshake.close_all(received)
+    shared_memory.close_all(received)
 
 
 def test_reader_cannot_seal_the_ring_against_others(make_writer: Callable[..., ipc.Writer], path: Path) -> None:
     make_writer(LAYOUT.fields)
-    connection, received, _ = handshake.connect(os.fspath(path))
+    connection, received, _ = shared_memory.connect(os.fspath(path))
     connection.close()
 
     for fd in received:
         with pytest.raises(PermissionError):
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, shared_memory.SEAL_READERS)
-    handshake.close_all(received)
+    shared_memory.close_all(received)
 
 
 def unsealed() -> int:
@@ -219,14 +219,14 @@ def test_description_out_of_bounds_is_refused_in_one_line(serve: Callable[..., N
 
 
 def test_description_beyond_the_limit_is_not_read(serve: Callable[..., None], path: Path) -> None:
-    serve(HELLO, fds(" " * (ring_reader.MAX_DESCRIPTION_BYTES + 1)))
+    serve(HELLO, fds(" " * (ring.MAX_DESCRIPTION_BYTES + 1)))
 
     with pytest.raises(ipc.IpcUnavailableError, match="at most 16777216 are read"):
         ipc.Reader(path)
 
 
 def test_node_that_does_not_answer_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "CONNECT_S", 0.1)
+    monkeypatch.setattr(shared_memory, "CONNECT_S", 0.1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(os.fspath(path))
         listener.listen()

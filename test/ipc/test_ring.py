@@ -11,8 +11,7 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.errors import RoboCacheError
-
-from .conftest import FIELDS, MakeWriter, frame
+from test.ipc.conftest import FIELDS, MakeWriter, frame
 
 
 def test_frame_arrives_complete(writer: ipc.Writer, reader: ipc.Reader) -> None:

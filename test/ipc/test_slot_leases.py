@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros import ipc
-
-from .conftest import frame
+from test.ipc.conftest import frame
 
 
 def test_leased_slot_is_not_used_again(writer: ipc.Writer, reader: ipc.Reader) -> None:

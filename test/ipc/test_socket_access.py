@@ -86,7 +86,7 @@ def raw_hello(path: Path, user: int) -> str:
 def test_consumers_beyond_the_limit_are_refused(
     writer: ipc.Writer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robocache_ros.ipc.server.MAX_READERS", 1)
+    monkeypatch.setattr("robocache_ros.ipc.shared_memory.MAX_READERS", 1)
     first = ipc.Reader(path)
 
     with pytest.raises(ipc.IpcUnavailableError, match="1 consumers are connected already"):

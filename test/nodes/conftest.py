@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .rig import Rig, until
+from test.nodes.rig import Rig, until
 
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "config" / "panda_lift.yaml"

@@ -17,10 +17,9 @@ pytest.importorskip("rclpy")
 from std_msgs.msg import Float32MultiArray, String
 
 from robocache_ros.nodes import frame_messages
-from robocache_ros.nodes.clock_sources import SimClockSource, WallClockSource
 from robocache_ros.nodes.publishers import Outputs
-from robocache_ros.nodes.subscriptions.topics import TopicSubscriptions
-from robocache_ros.nodes.tick_loop import TickLoop
+from robocache_ros.nodes.subscriptions import TopicSubscriptions
+from robocache_ros.nodes.tick_loop import SimClockSource, TickLoop, WallClockSource
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.layout import Layout
 

@@ -12,7 +12,7 @@ pytest.importorskip("rclpy")
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.parameter import Parameter
 
-from robocache_ros.nodes import pipeline
+from robocache_ros.nodes import fusion_node
 from robocache_ros.nodes.parameters import PARAMETERS
 
 
@@ -127,12 +127,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    class Noted(pipeline.FusionEngine):
+    class Noted(fusion_node.FusionEngine):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             given.update(options)
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr(pipeline, "FusionEngine", Noted)
+    monkeypatch.setattr(fusion_node, "FusionEngine", Noted)
     rig.fusion(panda_spec, normalized=True, payload_bytes="wrist=57600, voxels=800000")
 
     assert rig.change_state("configure")

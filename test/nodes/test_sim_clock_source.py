@@ -18,14 +18,12 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray
 
 from robocache_ros.engine import FusionEngine
-from robocache_ros.nodes import clock_sources, frame_messages
-from robocache_ros.nodes.clock_sources import SimClockSource
-from robocache_ros.nodes.middleware import compat
+from robocache_ros.nodes import frame_messages, middleware, tick_loop
 from robocache_ros.nodes.sim_timeline import CLOCK_HISTORY, SimTimeline, read_clock
-from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
+from robocache_ros.nodes.subscriptions import ReceivedMessage
+from robocache_ros.nodes.tick_loop import SimClockSource
 from robocache_ros.spec import QosSpec, load_spec
-
-from .rig import repeating
+from test.nodes.rig import repeating
 
 S = 1_000_000_000
 
@@ -93,7 +91,7 @@ class EndlessTopics:
 
     def _topic(self, rig: Any, large: bool) -> Any:
         subscription = rig.node.create_subscription(
-            JointState, f"/{large}", lambda _: None, 5, raw=True, callback_group=compat.ManualCallbackGroup()
+            JointState, f"/{large}", lambda _: None, 5, raw=True, callback_group=middleware.ManualCallbackGroup()
         )
         return SimpleNamespace(large=large, subscription=subscription, qos=QosSpec(depth=50))
 
@@ -108,7 +106,7 @@ class EndlessTopics:
 
 
 def test_messages_that_wait_for_the_clock_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_sources, "MOST_WAITING", {"small": 120, "large": 60})
+    monkeypatch.setattr(tick_loop, "MOST_WAITING", {"small": 120, "large": 60})
     endless = EndlessTopics(rig)
     engine = FusionEngine(
         load_spec({"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64", "dim": 1}}})

@@ -14,13 +14,11 @@ pytest.importorskip("rclpy")
 from sensor_msgs.msg import Image
 
 from robocache_ros.engine import FusionEngine
-from robocache_ros.nodes import clock_sources
-from robocache_ros.nodes.clock_sources import WallClockSource
-from robocache_ros.nodes.middleware import compat
-from robocache_ros.nodes.subscriptions import flood, large_messages
-from robocache_ros.nodes.subscriptions.arrivals import BATCH
-from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
-from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
+from robocache_ros.nodes import middleware, tick_loop
+from robocache_ros.nodes import subscriptions as flood
+from robocache_ros.nodes import subscriptions as large_messages
+from robocache_ros.nodes.subscriptions import ARRIVALS_BATCH, LargeMessages, ReceivedMessage
+from robocache_ros.nodes.tick_loop import WallClockSource
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
@@ -44,7 +42,7 @@ class ReceivedMessages:
     """Stands for the thread that receives large messages: the test decides what it has received."""
 
     def __init__(self, node: Any, *_: Any) -> None:
-        self.news = compat.Signal(node)
+        self.news = middleware.Signal(node)
         self.received: deque[Any] = deque()
 
     def read(self, limit: int) -> list[Any]:
@@ -63,8 +61,8 @@ def wall_clock(rig: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         large.append(ReceivedMessages(*arguments))
         return large[0]
 
-    monkeypatch.setattr(clock_sources, "LargeMessages", receive)
-    monkeypatch.setattr(clock_sources, "PUSH_NS", 3600_000 * MS)  # a step has time for all messages
+    monkeypatch.setattr(tick_loop, "LargeMessages", receive)
+    monkeypatch.setattr(tick_loop, "PUSH_NS", 3600_000 * MS)  # a step has time for all messages
     engine = FusionEngine(load_spec(SPEC))
     pushed: list[int] = []
     subscriptions: Any = SimpleNamespace(
@@ -91,7 +89,7 @@ def test_message_received_after_a_tick_was_made_arrives_after_it(wall_clock: Any
 
 def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PUSH_NS", "FLOOD_NS"):
-        monkeypatch.setattr(clock_sources, name, -1)  # a step has time for one message
+        monkeypatch.setattr(tick_loop, name, -1)  # a step has time for one message
     while not list(wall_clock.source.step()):
         wall_clock.source.wait()
     made_ns = wall_clock.engine.newest_cut_ns
@@ -109,32 +107,32 @@ def test_flood_does_not_keep_a_tick_waiting(wall_clock: Any, monkeypatch: pytest
 
 def test_flood_with_pauses_is_one_flood(wall_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def flooded() -> int:
-        wall_clock.received.extend((None, ReceivedMessage(b"", 0, 1)) for _ in range(2 * BATCH))
+        wall_clock.received.extend((None, ReceivedMessage(b"", 0, 1)) for _ in range(2 * ARRIVALS_BATCH))
         before = len(wall_clock.pushed)
         list(wall_clock.source.step())
         pushed = len(wall_clock.pushed) - before
-        while len(wall_clock.pushed) - before < 2 * BATCH:
+        while len(wall_clock.pushed) - before < 2 * ARRIVALS_BATCH:
             list(wall_clock.source.step())
         list(wall_clock.source.step())  # a pause: everything is read
         return pushed
 
-    monkeypatch.setattr(clock_sources, "FLOOD_NS", -1)  # in a flood a step has time for one message
-    assert flooded() == 2 * BATCH
-    monkeypatch.setattr(clock_sources, "PUSH_NS", -1)
+    monkeypatch.setattr(tick_loop, "FLOOD_NS", -1)  # in a flood a step has time for one message
+    assert flooded() == 2 * ARRIVALS_BATCH
+    monkeypatch.setattr(tick_loop, "PUSH_NS", -1)
     assert flooded() == 1
-    monkeypatch.setattr(clock_sources, "PUSH_NS", 3600_000 * MS)
+    monkeypatch.setattr(tick_loop, "PUSH_NS", 3600_000 * MS)
 
     assert flooded() == 1
 
     monkeypatch.setattr(flood, "WINDOW_NS", 0)
     for _ in range(2):  # a window that begins in the flood, and a calm one
         list(wall_clock.source.step())
-    assert flooded() == 2 * BATCH
+    assert flooded() == 2 * ARRIVALS_BATCH
 
 
 def test_signal_ends_a_wait_for_messages(rig: Any) -> None:
-    signal = compat.Signal(rig.node)
-    waiter = compat.Waiter(rig.node, 0, signal)
+    signal = middleware.Signal(rig.node)
+    waiter = middleware.Waiter(rig.node, 0, signal)
     signal.send()
 
     waiter.wait(3600_000 * MS, [])  # it would outlast the test's time limit
@@ -173,7 +171,7 @@ class EndlessTopic:
 
     def __init__(self, rig: Any) -> None:
         self.subscription = rig.node.create_subscription(
-            Image, "/front", lambda _: None, 5, raw=True, callback_group=compat.ManualCallbackGroup()
+            Image, "/front", lambda _: None, 5, raw=True, callback_group=middleware.ManualCallbackGroup()
         )
         self.received = self.read = self.most = 0
 

@@ -6,14 +6,14 @@ import weakref
 import pytest
 import torch
 
-from robocache_ros.ops.cuda import tensor_guards
-from robocache_ros.ops.cuda.tensor_guards import like
+from robocache_ros.ops.cuda import kernels
+from robocache_ros.ops.cuda.kernels import like
 
 
 @pytest.fixture(params=["guards", "plain"], autouse=True)
 def implementation(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(tensor_guards, "_Guards", None)
+        monkeypatch.setattr(kernels, "_Guards", None)
 
 
 def tensors():
@@ -78,5 +78,5 @@ def test_a_torch_with_other_guards_is_served(monkeypatch):
         def TensorGuards(*tensors):
             raise AssertionError("called with names that it does not take")
 
-    monkeypatch.setattr(tensor_guards, "_Guards", Guards)
+    monkeypatch.setattr(kernels, "_Guards", Guards)
     assert like(tensors())(*tensors())

@@ -88,7 +88,7 @@ def test_the_header_and_numpy_blend_to_the_same_bits(host, name):
 
 
 def test_float_seconds_become_the_same_nanoseconds(host):
-    from robocache_ros.ops.resample.times import nanoseconds
+    from robocache_ros.ops.resample.inputs import nanoseconds
 
     random = np.random.default_rng(4)
     seconds = np.concatenate(

@@ -7,7 +7,7 @@ import torch
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import Stream
-from robocache_ros.ops.resample.cuda import resample
+from robocache_ros.ops.resample import cuda
 from robocache_ros.ops.resample.inputs import stream_label
 
 FOREVER = 2**63 - 1
@@ -19,14 +19,14 @@ def launches(monkeypatch):
     noted = []
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(resample, "kernel", lambda *parts: parts)
-    monkeypatch.setattr(resample, "launch_captured_dependent", lambda kernel, *call: noted.append(call))
-    monkeypatch.setattr(resample, "_ready", {})
+    monkeypatch.setattr(cuda, "kernel", lambda *parts: parts)
+    monkeypatch.setattr(cuda, "launch_captured_dependent", lambda kernel, *call: noted.append(call))
+    monkeypatch.setattr(cuda, "_ready", {})
     return noted
 
 
 def run(streams, targets, dtype=None, out=None, valid=True, age=True):
-    return resample.run_streams_cuda(streams, targets, dtype, out, stream_label, valid, age)
+    return cuda.run_streams_cuda(streams, targets, dtype, out, stream_label, valid, age)
 
 
 def inputs():
@@ -65,7 +65,7 @@ def test_what_is_not_wanted_is_not_made(launches):
 def test_a_call_like_an_earlier_one_is_neither_checked_nor_planned_again(launches, monkeypatch):
     streams, targets = inputs()
     run(streams, targets)
-    monkeypatch.setattr(resample, "_prepare", None)
+    monkeypatch.setattr(cuda, "_prepare", None)
     moved = [stream._replace(data=stream.data.clone(), times=stream.times.clone()) for stream in streams]
     run(moved, targets.clone())
     assert len(launches) == 2
@@ -92,14 +92,14 @@ def test_calls_in_turns_are_each_made_ready_once(launches, monkeypatch):
     longer = [stream._replace(lengths=stream.lengths.repeat(2)) for stream in longer]
     for given in (streams[1:], longer):
         run(given, targets)
-    monkeypatch.setattr(resample, "_prepare", None)
+    monkeypatch.setattr(cuda, "_prepare", None)
     for given in (streams[1:], longer) * 2:
         run(given, targets)
     assert len(launches) == 6
 
 
 def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
-    monkeypatch.setattr(resample, "_MOST_ALIKE", 3)
+    monkeypatch.setattr(cuda, "_MOST_ALIKE", 3)
     targets = torch.arange(20)
 
     def call(size):
@@ -107,7 +107,7 @@ def test_of_many_shapes_the_latest_are_kept(launches, monkeypatch):
 
     for size in (1, 2, 3, 4, 2, 5):
         call(size)
-    monkeypatch.setattr(resample, "_prepare", None)
+    monkeypatch.setattr(cuda, "_prepare", None)
     for size in (5, 2, 4):
         call(size)
     with pytest.raises(TypeError):
@@ -137,8 +137,8 @@ def test_a_call_that_differs_is_checked_anew(launches, monkeypatch, change):
     (first, second), targets = inputs()
     run([first, second], targets)
     prepared = []
-    prepare = resample._prepare
-    monkeypatch.setattr(resample, "_prepare", lambda *given: prepared.append(given) or prepare(*given))
+    prepare = cuda._prepare
+    monkeypatch.setattr(cuda, "_prepare", lambda *given: prepared.append(given) or prepare(*given))
     try:
         run([change(first), second], targets)
     except RoboCacheError as error:

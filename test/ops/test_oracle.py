@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robocache_ros.ops.resample import oracle
+from test.ops.resample import oracle
 
 LINE = np.array([[0.0, 100.0], [10.0, 80.0], [30.0, 0.0]])
 TIMES = np.array([0, 100, 300])

@@ -8,10 +8,8 @@ import torch
 
 from robocache_ros import ops
 from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.tick.image import image_defines
-from robocache_ros.ops.tick.tasks import RowTask
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source, packer
+from robocache_ros.ops.tick import RowTask, image_defines
 
 ARCHITECTURES = ("sm_75", "sm_90")
 

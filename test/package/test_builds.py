@@ -107,7 +107,7 @@ def test_pip_install_finds_the_files_in_the_environment(tree: Path, tmp_path: Pa
     assert found["files"] == sources(tree)
     assert Path(found["kernels"]) == tmp_path / "env" / "share" / "robocache_ros" / "kernels"
     assert Path(found["robocache_ros"]).is_relative_to(tmp_path / "env")
-    demo = "from robocache_ros.demo.show import parser; print(*parser().parse_args([]).bag.iterdir(), sep='\\n')"
+    demo = "from robocache_ros.cli.demo import parser; print(*parser().parse_args([]).bag.iterdir(), sep='\\n')"
     recording = run(bin_ / "python", "-c", demo, cwd=tmp_path).split()
     assert {Path(file).name for file in recording} >= {"metadata.yaml", "panda_lift.mcap"}
     assert all(Path(file).is_relative_to(tmp_path / "env") for file in recording)

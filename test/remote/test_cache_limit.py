@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from robocache_ros.remote.any_path import any_path
-from robocache_ros.remote.cache_limit import CACHE_BYTES, VARIABLE, cache_bytes_of
-from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.storage.cache import CACHE_BYTES, VARIABLE, cache_bytes_of
+from robocache_ros.storage.errors import RemoteError
+from robocache_ros.storage.paths import any_path
 
 pytest.importorskip("fsspec", reason="needs fsspec (the remote extra)")
 

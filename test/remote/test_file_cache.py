@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.remote.file_cache import FileCache
-from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.storage.cache import FileCache
+from robocache_ros.storage.errors import RemoteError
 
 SIZE = 1000
 
@@ -200,7 +200,7 @@ def test_a_file_that_another_reads_is_not_waited_for(tmp_path: Path) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from robocache_ros.remote.file_cache import FileCache
+from robocache_ros.storage.cache import FileCache
 
 folder, log, limit, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 cache = FileCache(folder, limit)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.remote.store_errors import StoreError, retried
+from robocache_ros.storage.errors import StoreError, retried
 
 botocore = pytest.importorskip("botocore.exceptions", reason="needs botocore (the fleet extra)")
 URL = "s3://raw/lift"

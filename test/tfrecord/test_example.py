@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.tfrecord.example import BytesList, Feature, encode_example, parse_example
-from robocache_ros.tfrecord.framing import read_records
-from robocache_ros.tfrecord.varints import packed, unpacked
+from robocache_ros.formats.rlds.tfrecord import (
+    BytesList,
+    Feature,
+    encode_example,
+    packed,
+    parse_example,
+    read_records,
+    unpacked,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 # features { feature { key: "a" value { int64_list { value: 1 value: 300 } } } }

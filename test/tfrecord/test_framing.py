@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.tfrecord.framing import FRAME_BYTES, RecordWriter, read_records
+from robocache_ros.formats.rlds.tfrecord import FRAME_BYTES, RecordWriter, read_records
 
 RECORDS = [b"first", b"", b"third" * 300_000]
 

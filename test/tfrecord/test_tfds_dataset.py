@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.tfrecord.example import BytesList, Feature, encode_example
-from robocache_ros.tfrecord.framing import RecordWriter
-from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
+from robocache_ros.formats.rlds.tfds import TfdsDataset
+from robocache_ros.formats.rlds.tfrecord import BytesList, Feature, RecordWriter, encode_example
 
 STEPS = 3
 GRIDS = np.arange(STEPS * 4, dtype="<u2").reshape(STEPS, 2, 2)

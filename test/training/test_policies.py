@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.policies.action_diffusion import ActionDiffusion, kept_shares
-from robocache_ros.training.policies.make_policy import make_policy, parameters
-from robocache_ros.training.policies.policy import _Quarters
+from robocache_ros.training.policies.make_policy import ActionDiffusion, _Quarters, kept_shares, make_policy, parameters
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 
 SMALL = PolicyConfig("transformer", 5, 3, n_obs=2, horizon=4, layers=1, heads=2, width=16)

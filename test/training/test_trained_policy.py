@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robocache_ros.engine.fused_frame import FusedFrame, split_window
+from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes.client.assembly import Assembly
-from robocache_ros.nodes.client.image_values import ImageConverter
+from robocache_ros.nodes.client.subscriber import ImageConverter
+from robocache_ros.nodes.client.topics import Assembly
 from robocache_ros.spec import Layout, load_spec
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.training.graphed_step import fill
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
-from robocache_ros.training.trainer import Trainer
+from robocache_ros.training.trainer import Trainer, fill
 from robocache_ros.training.training_options import TrainingOptions
 from test.training.conftest import line_loader
 

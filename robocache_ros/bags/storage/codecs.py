@@ -1,18 +1,21 @@
-"""Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module."""
+"""Decompress chunks, files and messages within limits."""
 
 from __future__ import annotations
 
 import bz2
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.bags.source import Data
+from robocache_ros.bags.source import Data, RawMessage, Source
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+
+# Decompression with size limits. The table of codecs is fixed, so text in a file cannot select a Python module.
+
 
 MAX_BYTES = 192 << 20  # of one chunk or one message after decompression; five together are less than 1 GB
 MAX_FILE_RATIO = 200  # a file that exceeds both this ratio and MAX_FILE_BYTES after decompression is refused
@@ -158,3 +161,33 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return the exception types that the libraries raise for damaged data."""
     zstd_error: type[Exception] = need(_ZSTD, "bags").ZstdError
     return (zstd_error, OSError, RuntimeError, EOFError, ValueError, MemoryError)
+
+
+# Storage files with individually compressed messages.
+
+
+class CompressedMessages:
+    """A storage file with zstd messages; messages that cannot be decompressed are omitted and noted."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lost: dict[tuple[str, int], None] = {}
+        self.topics = source.topics
+        self.start_ns = source.start_ns
+        self.log_times = source.log_times
+        self.has_checksums = source.has_checksums
+        self.close = source.close
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes of the file reader, and notes on lost messages."""
+        lost = [f"{len(self._lost):,} messages cannot be decompressed and were not read"] if self._lost else []
+        return [*self._source.notes, *lost]
+
+    def messages(self, topics: Collection[str], start_ns: int, stop_ns: int) -> Iterator[RawMessage]:
+        """Yield the decompressed messages of a range of log times."""
+        for message in self._source.messages(topics, start_ns, stop_ns):
+            try:
+                yield message._replace(data=decompress("zstd", message.data))
+            except RoboCacheError:
+                self._lost[message.topic, message.log_ns] = None

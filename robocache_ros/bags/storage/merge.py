@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Protocol, TypeAlias, TypeVar
 
 from robocache_ros.bags.source import RawMessage, Source, Topic
-from robocache_ros.decode.cdr.definitions import full_name
+from robocache_ros.decode.definitions import full_name
 from robocache_ros.errors import RoboCacheError, printable
 
 MESSAGE_BYTES = 160  # memory per message in addition to its data

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from robocache_ros.remote.remote_error import RemoteError
+from robocache_ros.storage.errors import RemoteError
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 32

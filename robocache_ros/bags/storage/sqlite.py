@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from robocache_ros.bags.log_times import PAUSE_NS, Group, groups_of
-from robocache_ros.bags.source import RawMessage, Topic, is_latched
-from robocache_ros.decode.cdr.idl import msg_of_idl
+from robocache_ros.bags.source import PAUSE_NS, Group, RawMessage, Topic, groups_of, is_latched
+from robocache_ros.decode.definitions import msg_of_idl
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.remote.held_files import StoredFile
+from robocache_ros.storage.downloads import StoredFile
 
 CHECK_BYTES = 1 << 30  # maximum file size for a comparison with the index, which reads all pages a second time
 HEADER = b"SQLite format 3\0"

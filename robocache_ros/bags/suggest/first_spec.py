@@ -15,28 +15,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from robocache_ros.bags.clocks.stamp_clock import LIMIT_NS
+from robocache_ros.bags.clocks import LIMIT_NS
 from robocache_ros.bags.describe import BagInfo, TopicInfo, cloud_points, image_size
-from robocache_ros.bags.suggest.columns import (
+from robocache_ros.bags.suggest.fields import (
+    NO_STREAMS,
+    UNITS,
+    VECTORS,
     Column,
     angle_unit,
     in_each_message,
     is_rounded,
+    numeric_fields,
     offset_of,
     read_columns,
     readable,
     shown,
     usable_columns,
 )
-from robocache_ros.bags.suggest.common_size import is_depth, with_common_size
-from robocache_ros.bags.suggest.known_types import UNITS, VECTORS
-from robocache_ros.bags.suggest.spec_text import MAX_NAME, SuggestedStream, as_name, lines_of, unique_names
-from robocache_ros.bags.suggest.suggested_fields import NO_STREAMS, numeric_fields
-from robocache_ros.bags.suggest.suggested_poses import suggested_poses
-from robocache_ros.bags.suggest.timing import delay_ms, limits, short_episodes, tens, with_times
-from robocache_ros.decode.cdr.definitions import message_type
-from robocache_ros.decode.cdr.types import parse_path
+from robocache_ros.bags.suggest.spec_text import (
+    MAX_NAME,
+    SuggestedStream,
+    as_name,
+    is_depth,
+    lines_of,
+    unique_names,
+    with_common_size,
+)
+from robocache_ros.bags.suggest.timing import delay_ms, limits, short_episodes, suggested_poses, tens, with_times
 from robocache_ros.decode.decoder import nearest_header
+from robocache_ros.decode.definitions import message_type, parse_path
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, VIDEO_TYPES, load_spec
 

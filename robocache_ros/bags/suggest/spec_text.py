@@ -1,10 +1,10 @@
-"""Formats a suggested fusion spec as text."""
+"""The text of a suggested spec, and one size for all of its cameras."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,15 +12,18 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from robocache_ros.bags.describe import BagInfo
+from robocache_ros.bags.describe import BagInfo, image_size
 from robocache_ros.errors import printable
+
+# Formats a suggested fusion spec as text.
+
 
 _CLOCKS = {
     "device": "# `stamp: device` translates stamps of another clock, by comparing stamps and arrivals.",
     "receive": "# Where stamps are not usable, `stamp: receive` uses the arrival, which is late by the delay.",
     "header_or_receive": "# `stamp: header_or_receive` uses the arrival of a sample if its stamp is not set.",
 }
-LINE = 118  # characters of a comment
+LINE_CHARACTERS = 118  # characters of a comment
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def lines_of(
 
 def _comment(text: str, indent: str) -> Iterator[str]:
     """Yield the lines of a comment."""
-    lines = textwrap.wrap(printable(text, 8000), LINE, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(printable(text, 8000), LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         yield f"{indent}{'  ' if number else ''}{line}"
 
@@ -130,3 +133,51 @@ def _flow(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# Gives the cameras of a suggested spec one size, which some policies need.
+
+
+_DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "mono16")
+_WHY = "one size for all cameras, which Diffusion Policy needs"
+
+
+def with_common_size(info: BagInfo, streams: Iterable[SuggestedStream]) -> list[SuggestedStream]:
+    """Return the streams with colour cameras of one size: the smallest one, so that no image is enlarged.
+
+    Images of another aspect ratio are cropped around their centre, and not distorted.
+    """
+    given = list(streams)
+    cameras = {index: size for index, stream in enumerate(given) if (size := _recorded_size(info, stream))}
+    sizes = {index: tuple(given[index].keys["image"]["size"]) for index in cameras}
+    if len(set(sizes.values())) < 2:
+        return given
+    height, width = min(sizes.values(), key=lambda size: size[0] * size[1])
+    for index, recorded in cameras.items():
+        if sizes[index] != (height, width):
+            given[index] = _resized(given[index], recorded, height, width)
+    return given
+
+
+def _recorded_size(info: BagInfo, stream: SuggestedStream) -> tuple[int, int] | None:
+    """Return the height and width of the images of a colour camera; None for other streams, and if unknown."""
+    if "image" not in stream.keys:
+        return None
+    message = info.topics[stream.keys["topic"]].messages[0]
+    return None if is_depth(message) else image_size(message)
+
+
+def is_depth(message: Any) -> bool:
+    """Whether an image has distances rather than colours."""
+    return getattr(message, "encoding", "") in _DEPTH_ENCODINGS or "compressedDepth" in getattr(message, "format", "")
+
+
+def _resized(stream: SuggestedStream, recorded: tuple[int, int], height: int, width: int) -> SuggestedStream:
+    rows = min(recorded[0], max(1, round(recorded[1] * height / width)))
+    columns = min(recorded[1], max(1, round(recorded[0] * width / height)))
+    image: dict[str, Any] = {"size": [height, width]}
+    remark = f"{stream.remarks[0]}; {_WHY}"
+    if (rows, columns) != recorded:
+        image["crop"] = [(recorded[0] - rows) // 2, (recorded[1] - columns) // 2, rows, columns]
+        remark += "; cropped to its aspect ratio"
+    return replace(stream, keys={**stream.keys, "image": image}, remarks=(remark,))

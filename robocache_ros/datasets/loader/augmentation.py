@@ -1,6 +1,7 @@
-"""Normalisation and augmentation of a batch.
+"""The last steps of a batch, on its device: normalisation, augmentation and the conversion of images.
 
 Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
+
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robocache_ros.datasets.episode_source import known_names
-from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.batch import Batch, convert_images
 from robocache_ros.datasets.loader.order import COLOUR, CROP, DROPOUT, NOISE, philox
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.read import known_names
+
+# Normalisation and augmentation of a batch.
+#
+# Random numbers are drawn on the host, for each sample: the CPU and a GPU apply the same.
+
 
 _GREY = (0.299, 0.587, 0.114)  # share of red, green and blue in the brightness of a pixel (ITU-R BT.601)
 
@@ -157,3 +163,26 @@ class Normalisation:
             there = batch.columns_valid(key)
             scaled = (values - mean) / std
             batch.tensors[key] = scaled if there is None else scaled.masked_fill_(~there, 0)
+
+
+# The last steps of a batch, on its device.
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """Normalises and augments batches and converts their images."""
+
+    normalisation: Normalisation
+    augmentation: Augmentation | None
+    seed: int
+    image_dtype: torch.dtype | None
+    image_normalize: Any
+
+    def apply(self, batch: Batch, epoch: int) -> Batch:
+        """Change a batch of an epoch in place, and return it."""
+        self.normalisation.apply(batch)
+        if self.augmentation is not None:
+            self.augmentation.apply(batch, self.seed, epoch)
+        if self.image_dtype is not None:
+            convert_images(batch, self.image_dtype, self.image_normalize)
+        return batch

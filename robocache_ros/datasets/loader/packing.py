@@ -6,18 +6,48 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.loader.device.raw_layout import RawLayout
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+# What the samples of a batch that is aligned on the device have in common.
+
+
+class RawStream(NamedTuple):
+    """What a stream is in all samples of a batch."""
+
+    name: str
+    role: str
+    method: str
+    max_gap_ns: int | None
+    max_age_ns: int | None
+    width: int  # columns; 0: images
+    marked: bool  # its samples were aligned by an export, and have `valid` and `age`
+    size: tuple[int, int] | None  # height and width of its jpeg files, if the device decodes them
+
+
+class RawLayout(NamedTuple):
+    """What the samples of a batch have in common."""
+
+    streams: tuple[RawStream, ...]
+    own_ticks: bool  # actions and rewards have ticks of their own
+
+
+def key_of(index: int, part: str) -> str:
+    """The key of a part of a stream in the block."""
+    return f"{index}/{part}"
+
+
+# The arrays of a batch side by side in one block of memory, so that one copy moves all of them to the device.
+
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
 MUCH = 2**20  # bytes that joined arrays save: less is not worth the time in which the device pads them

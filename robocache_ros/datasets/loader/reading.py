@@ -9,12 +9,60 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.datasets.episode_source import all_finite
-from robocache_ros.datasets.loader.device.raw_layout import RawLayout, key_of
-from robocache_ros.datasets.loader.packing import Arrays, Description, Entry, is_file, place_arrays, plan, view, write
-from robocache_ros.datasets.loader.runs.window_runs import read_windows
+from robocache_ros.datasets.loader.packing import (
+    Arrays,
+    Description,
+    Entry,
+    RawLayout,
+    is_file,
+    key_of,
+    place_arrays,
+    plan,
+    view,
+    write,
+)
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.read import all_finite
+
+# Windows of one episode that are read together, which takes a fraction of the time of reading them one by one.
+
+
+class WindowRun(NamedTuple):
+    """B windows of an episode."""
+
+    arrays: dict[str, NDArray[Any]]  # (B, ...)
+    texts: dict[str, str]  # of the episode
+    ticks: int  # of each
+
+
+def read_windows(dataset: Any, items: Sequence[int]) -> WindowRun | None:
+    """Read windows at once.
+
+    Args:
+        dataset: a `TimelineDataset` with windows.
+        items: their indices.
+
+    Returns:
+        None if they are of several episodes, or have images of files, which are decoded into the batch one by one.
+
+    Errors:
+        DatasetError: a file, a record or an image is missing or damaged.
+    """
+    places = [dataset.place(item) for item in items]
+    if len({episode for episode, _ in places}) > 1:
+        return None
+    episode, count = dataset.aligned_episode(places[0][0])
+    if episode.has_files:
+        return None
+    ticks = np.array([tick for _, tick in places], np.int64)
+    rows, flags = dataset.window.rows(ticks[:, None], count)
+    arrays, texts = episode.windows(*rows)
+    return WindowRun({**arrays, **flags}, texts, dataset.window.n_obs)
+
+
+# Reads the samples of a batch from a dataset; runs in the workers, or in the loader's own process.
+
 
 MAX_REASON = 200  # characters kept of the reason why a sample was skipped
 NOT_PER_TICK = frozenset({"measured"})  # a flag per stream, also where there are as many streams as ticks
@@ -138,7 +186,7 @@ class BatchReader:
 
     def _read_raw(self, sample: Sample) -> SampleRead:
         """Read the streams of a sample."""
-        from robocache_ros.datasets.loader.device.raw_samples import raw_sample  # needs torch, unlike other datasets
+        from robocache_ros.datasets.loader.raw_samples import raw_sample  # needs torch, unlike other datasets
 
         unaligned = self._dataset_of(sample).unaligned(sample.item)
         _check_window(sample, len(unaligned.ticks_ns))

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.datasets.files.dataset_path import dataset_path
-from robocache_ros.datasets.loader.runs.run_order import ShuffledRuns
+from robocache_ros.datasets.loader.runs import ShuffledRuns
 from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
-from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset
-from robocache_ros.datasets.sample_window import Window
+from robocache_ros.datasets.public_datasets import ALL_MODALITIES, RTXDataset, dataset_path
+from robocache_ros.datasets.window import Window
 
 
 def create_rtx_dataloader(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from robocache_ros.engine.backends.cpu.backend import CpuBackend
+from robocache_ros.engine.backends.cpu import CpuBackend
 from robocache_ros.engine.backends.interface import Backend, Options
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.image.nvjpeg import require_jpeg
@@ -38,7 +38,7 @@ def make_backend(
         if options.jpeg == "gpu":
             require_jpeg()
         return CpuBackend(layout, capacities, replace(options, converts=selected), live=False)
-    from robocache_ros.engine.backends.gpu.backend import GpuBackend
+    from robocache_ros.engine.backends.gpu import GpuBackend
 
     return GpuBackend(layout, capacities, selected, options)
 

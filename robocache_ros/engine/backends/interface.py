@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.ops.resample.selection import ALIGNED, NONE, Selection, TickSelection
-from robocache_ros.ops.window.window_selection import WindowSelection
+from robocache_ros.ops.window import WindowSelection
 from robocache_ros.units import NS_PER_MS
 
 Int64 = NDArray[np.int64]

@@ -1,23 +1,370 @@
-"""The quality report of recordings: one self-contained HTML file, and a JSON file for machines beside it."""
+"""The report of an export: an HTML page with an overview and a section for each recording."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import robocache_ros
+from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.exported_recording import ExportedRecording, FailedRecording
 from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.report.exported_facts import report_document
-from robocache_ros.export.report.overview import overview
-from robocache_ros.export.report.recording_page import recording_page
-from robocache_ros.export.report.summary import Summary, summaries, worst_first
+from robocache_ros.export.report.facts import Break, Summary, report_document, summaries, worst_first, worst_moments
 from robocache_ros.extras import need
+from robocache_ros.formats.pieces import runs
+from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, FailedRecording, drop_causes
+from robocache_ros.spec import StreamSpec
+
+# Figures of the report, as self-contained SVG.
+
+
+STATES = {0: "invalid", 1: "aligned", 2: "held"}
+TRIMMED = 3
+_WORST_FIRST = np.array(
+    [3, 0, 2, 0]
+)  # severity by state: invalid, then held, then aligned; trimmed ticks are drawn separately
+COLUMNS = 1000  # columns of the timeline; a column shows the worst state of its ticks
+BINS = 40
+WIDTH, HEIGHT = 232, 84  # size of a histogram, including labels
+
+
+def state_bar(states: NDArray[np.uint8], leading: int, trailing: int) -> str:
+    """Draw the (T,) states of a stream over time as colored runs; trimmed ticks are pale."""
+    total = len(states)
+    drawn = states.astype(np.int64)
+    drawn[:leading] = TRIMMED
+    drawn[total - trailing :] = TRIMMED
+    if total > COLUMNS:
+        edges = np.linspace(0, total, COLUMNS + 1).astype(int)
+        worst = [part[np.argmax(_WORST_FIRST[part])] for part in np.split(drawn, edges[1:-1])]
+        drawn = np.array(worst)
+    names = {**STATES, TRIMMED: "trimmed"}
+    scale = 1000 / max(len(drawn), 1)
+    rects = [
+        f'<rect class="{names[state]}" x="{start * scale:.2f}" width="{(stop - start) * scale:.2f}" height="10"/>'
+        for start, stop, state in runs(drawn)
+        if state != 1
+    ]
+    ground = '<rect class="aligned" width="1000" height="10"/>'
+    return f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none">{ground}{"".join(rects)}</svg>'
+
+
+def histogram(values: NDArray[np.float64], *, unit: str, mark: float | None = None, limit: float | None = None) -> str:
+    """Draw a histogram with logarithmic height, so that a single outlier among thousands of samples is visible.
+
+    mark: a value to mark, such as the median. limit: values above it are counted in the last bar.
+    """
+    if not len(values):
+        return ""
+    low, high = float(values.min()), float(values.max())
+    if limit is not None:
+        high = min(high, limit)
+    if high - low < 1e-6 * max(abs(high), 1e-3):
+        low, high = low - 0.5, high + 0.5
+    inside = values[values <= high]
+    counts, edges = np.histogram(inside, BINS, (low, high))
+    beyond = int((values > high).sum())
+    ground, top = HEIGHT - 16, 4
+    bars = [*counts.tolist(), *([0, beyond] if beyond else [])]
+    step = WIDTH / len(bars)
+    tallest = np.log1p(max(bars))
+    parts = []
+    for index, count in enumerate(bars):
+        if count:
+            height = max(2.0, (ground - top) * float(np.log1p(count)) / float(tallest))
+            last = beyond and index == len(bars) - 1
+            label = f"over {high:.4g} {unit}" if last else f"{edges[index]:.4g} to {edges[index + 1]:.4g} {unit}"
+            parts.append(
+                f'<rect class="{"over" if last else "count"}" x="{index * step + 0.4:.2f}" y="{ground - height:.2f}" '
+                f'width="{step - 0.8:.2f}" height="{height:.2f}"><title>{label}: {count}</title></rect>'
+            )
+    end = len(counts) * step
+    if mark is not None and low <= mark <= high:
+        at = (mark - low) / (high - low) * end
+        parts.append(f'<line class="mark" x1="{at:.2f}" x2="{at:.2f}" y1="0" y2="{ground}"/>')
+    parts.append(f'<line class="ground" x1="0" x2="{WIDTH}" y1="{ground}" y2="{ground}"/>')
+    parts.append(f'<text x="0" y="{HEIGHT - 3}">{low:.4g} {unit}</text>')
+    anchor = f"{high:.4g} {unit}" + (f"  ·  {beyond} beyond" if beyond else "")
+    parts.append(f'<text x="{WIDTH}" y="{HEIGHT - 3}" text-anchor="end">{anchor}</text>')
+    return f'<svg class="histogram" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(parts)}</svg>'
+
+
+def axis_marks(duration_s: float) -> list[tuple[float, str]]:
+    """Return (position in percent, label) of about eight round times."""
+    step = next((s for s in _round_steps() if duration_s / s <= 10), duration_s)
+    count = int(duration_s / step + 1e-9)
+    return [(100 * i * step / duration_s, f"{i * step:g} s") for i in range(count + 1)]
+
+
+def _round_steps() -> list[float]:
+    return [m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)]
+
+
+def jpeg_url(file: bytes) -> str:
+    """Return a JPEG file as a data URL."""
+    return "data:image/jpeg;base64," + base64.b64encode(file).decode()
+
+
+# The section of a recording in the report.
+
+
+BREAKS_SHOWN = 12
+EPISODES_SHOWN = 50
+COUNTERS = ("late", "duplicate", "dropped", "filled", "skewed", "unstamped", "unmatched", "corrupt", "window_overflow")
+
+
+def anchor(index: int, moment: Break | None = None) -> str:
+    """Return the id of the section of a recording, or of an interruption in it."""
+    return f"recording-{index}" + (f"-{moment.stream}-{moment.tick_ns}" if moment else "")
+
+
+def recording_page(one: Summary) -> dict[str, Any]:
+    """Return what the template shows of a recording."""
+    recording, shown = one.recording, one.breaks[:BREAKS_SHOWN]
+    return {
+        "index": one.index,
+        "anchor": anchor(one.index),
+        "name": printable(recording.bag.name, 200),
+        "duration": f"{recording.duration_s:.1f} s",
+        "ticks": recording.frames,
+        "left_out": len(recording.valid) - recording.frames,
+        "episodes": _episodes(one),
+        "more_episodes": max(0, len(recording.episodes) - EPISODES_SHOWN),
+        "share": {"all": one.complete, "aligned": one.all_aligned},
+        "interruptions": one.interruptions,
+        "breaks": [(anchor(one.index, moment), moment) for moment in shown],
+        "more_breaks": one.interruptions - len(shown),
+        "findings": _findings(one),
+        "axis": axis_marks(_span_s(recording)),
+        "streams": [_stream(row, stream, recording) for row, stream in enumerate(recording.spec.streams)],
+        "topics": [_topic(stats, recording) for stats in recording.topics.values()],
+        "thumbnails": [
+            (name, [(f"{recording.elapsed_s(tick):.1f} s", jpeg_url(file)) for tick, file in images])
+            for name, images in recording.thumbnails.images.items()
+            if images
+        ],
+        "integrity": recording.integrity,
+    }
+
+
+def _episodes(one: Summary) -> list[dict[str, Any]]:
+    recording = one.recording
+    return [
+        {
+            "number": one.first_episode + index,
+            "from_s": recording.elapsed_s(int(recording.ticks_ns[episode.start])),
+            "to_s": recording.elapsed_s(int(recording.ticks_ns[episode.stop - 1])),
+            "frames": episode.stop - episode.start,
+            "task": printable(episode.task or recording.task, 120),
+            "success": {None: "", True: "yes", False: "no"}[
+                recording.success if episode.success is None else episode.success
+            ],
+        }
+        for index, episode in enumerate(recording.episodes[:EPISODES_SHOWN])
+    ]
+
+
+def _span_s(recording: ExportedRecording) -> float:
+    return max((len(recording.ticks_ns) - 1) / recording.spec.rate_hz, 1e-3)
+
+
+def _stream(row: int, stream: StreamSpec, recording: ExportedRecording) -> dict[str, Any]:
+    states = recording.valid[:, row]
+    kept = states[recording.kept]
+    counts = recording.counters[stream.name]
+    shares = {word: float((kept == state).mean()) if len(kept) else 0.0 for state, word in STATES.items()}
+    return {
+        "name": stream.name,
+        "topic": stream.topic,
+        "what": f"{' x '.join(map(str, stream.shape))} values" if stream.width else stream.kind,
+        "align": stream.align,
+        "role": stream.role,
+        "bar": state_bar(states, recording.leading, recording.trailing),
+        "shares": shares,
+        "received": counts["received"],
+        "counters": [(name, counts[name]) for name in COUNTERS if counts[name]],
+    }
+
+
+def _topic(stats: TopicStats, recording: ExportedRecording) -> dict[str, Any]:
+    declared = next((s.rate_hz for s in recording.spec.streams if s.topic == stats.topic and s.rate_hz), 0.0)
+    delays = stats.delays_ms
+    return {
+        "name": stats.topic,
+        "type": stats.type.replace("/msg/", "/"),
+        "rate": f"{stats.rate_hz:.1f} Hz",
+        "declared": f"{declared:g} Hz" if declared else "",
+        "off_rate": bool(declared) and abs(stats.rate_hz - declared) > 0.1 * declared,
+        "facts": [
+            ("messages", f"{stats.count}", False),
+            ("size", _size(stats.size), False),
+            ("period", f"{stats.period_ms:.2f} ms", False),
+            ("jitter", f"± {stats.jitter_ms:.2f} ms", False),
+            ("missing", str(stats.missing), stats.missing > 0),
+            ("gaps", str(len(stats.gaps)), bool(stats.gaps)),
+            ("longest gap", f"{stats.longest_gap_ms:.0f} ms" if stats.gaps else "-", bool(stats.gaps)),
+            ("duplicates", str(stats.duplicates), stats.duplicates > 0),
+            ("out of order", str(stats.out_of_order), stats.out_of_order > 0),
+            *(
+                (f"delay {word}", f"{stats.delay_ms(share):.1f} ms", False)
+                for word, share in (("median", 0.5), ("p95", 0.95), ("max", 1.0))
+                if stats.stamped
+            ),
+        ],
+        "intervals": histogram(
+            stats.intervals_ms, unit="ms", mark=stats.period_ms, limit=GAP_PERIODS * stats.period_ms
+        ),
+        "delays": histogram(delays, unit="ms", mark=float(np.median(delays)) if len(delays) else None),
+    }
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
+
+
+def _findings(one: Summary) -> list[tuple[str, str]]:
+    """Return (weight, sentence) findings for the user, the most severe first."""
+    recording = one.recording
+    found: list[tuple[str, str]] = [("bad", f"{limit.text}.") for limit in one.limits if limit.exceeded]
+    found += [("warn", note) for note in recording.notes]
+    for stats in recording.topics.values():
+        if stats.gaps:
+            worst = max(stats.gaps, key=lambda gap: gap.length_ns)
+            at = recording.elapsed_s(worst.start_ns)
+            more = f", and {len(stats.gaps) - 1} shorter times" if len(stats.gaps) > 1 else ""
+            found.append(("bad", f"{stats.topic} was silent for {worst.length_ns / 1e6:.0f} ms at {at:.2f} s{more}."))
+        scattered = stats.missing - sum(round(g.length_ns / 1e6 / stats.period_ms) - 1 for g in stats.gaps)
+        if scattered > 0:
+            share = 100 * scattered / (stats.count + scattered)
+            found.append(("warn", f"{stats.topic} misses {scattered} single samples ({share:.1f} %)."))
+        if stats.duplicates:
+            found.append(("note", f"{stats.topic} has {stats.duplicates} duplicate stamps; the first of each is used."))
+        if stats.out_of_order:
+            found.append(("note", f"{stats.topic} has {stats.out_of_order} messages out of order; they were sorted."))
+    for stream in recording.spec.streams:
+        counts = recording.counters[stream.name]
+        for name in ("dropped", "skewed", "unstamped", "corrupt"):
+            if counts[name]:
+                causes = drop_causes(counts) if name == "dropped" else ""
+                found.append(
+                    ("bad", f"{stream.name}: {counts[name]} messages {name}{f' ({causes})' if causes else ''}.")
+                )
+        if counts["filled"]:
+            found.append(("note", f"{stream.name}: {counts['filled']} messages had NaN or infinite values filled."))
+        if counts["late"]:
+            delay = f"{recording.spec.delay_ms:g}"
+            found.append(("warn", f"{stream.name}: {counts['late']} samples arrive too late for delay_ms {delay}."))
+    order = {"bad": 0, "warn": 1, "note": 2}
+    return sorted(found, key=lambda finding: order[finding[0]])
+
+
+# The top of the report: the index of the recordings, the worst moments, limits, and ideal against deployed.
+
+
+LIMITS_SHOWN = 100  # near or exceeded limits listed
+
+
+def overview(found: Sequence[Summary], detailed: Collection[int], compared: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the template shows above the recordings.
+
+    Args:
+        found: the recordings.
+        detailed: the numbers of those with a section in the report.
+        compared: the coverage of each stream by visibility, None if it was not computed.
+    """
+    near = [(one, limit) for one in found for limit in one.limits if limit.near or limit.exceeded]
+    near.sort(key=lambda pair: pair[1].near)  # exceeded ones first
+    return {
+        "index": [_row(one, detailed) for one in found],
+        "detailed": len(detailed),
+        "moments": [_moment(one, moment, detailed) for one, moment in worst_moments(found)],
+        "interruptions": sum(one.interruptions for one in found),
+        "limits_given": any(one.limits for one in found),
+        "limits": [
+            {
+                "recording": _name(one),
+                "link": anchor(one.index) if one.index in detailed else "",
+                "stream": limit.stream,
+                "name": limit.name,
+                "value": _amount(limit.name, limit.value),
+                "limit": _amount(limit.name, limit.limit),
+                "exceeded": limit.exceeded,
+            }
+            for one, limit in near[:LIMITS_SHOWN]
+        ],
+        "more_limits": max(0, len(near) - LIMITS_SHOWN),
+        "compared": list(_compared(compared)) if compared else [],
+    }
+
+
+def _name(one: Summary) -> str:
+    return f"{one.index} · {printable(one.recording.bag.name, 200)}"
+
+
+def _row(one: Summary, detailed: Collection[int]) -> dict[str, Any]:
+    recording = one.recording
+    first, count = one.first_episode, len(recording.episodes)
+    return {
+        "link": anchor(one.index) if one.index in detailed else "",
+        "name": _name(one),
+        "task": printable(recording.task, 80),
+        "success": {None: "", True: "yes", False: "no"}[recording.success],
+        "episodes": f"{first}" if count == 1 else f"{first} to {first + count - 1}" if count else "none",
+        "frames": recording.frames,
+        "duration": f"{recording.duration_s:.1f} s",
+        "aligned": one.aligned,
+        "held": one.held,
+        "invalid": one.invalid,
+        "worst": f"{one.worst_stream} ({_percent(one.worst_aligned)})" if one.worst_stream else "",
+        "longest": f"{one.longest_ms:.0f} ms" if one.breaks else "",
+    }
+
+
+def _moment(one: Summary, moment: Break, detailed: Collection[int]) -> dict[str, Any]:
+    has_row = moment in one.breaks[:BREAKS_SHOWN]
+    link = anchor(one.index, moment if has_row else None) if one.index in detailed else ""
+    return {"recording": _name(one), "link": link, "of": moment}
+
+
+def _compared(compared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    ideal, deployed = (compared[visibility] for visibility in VISIBILITIES)
+    for name in ideal:
+        pair = (ideal[name], deployed[name])
+        cells = {key: [_percent(one[key]) for one in pair] for key in ("aligned", "held", "invalid")}
+        ages = [one["mean_age_ms"] for one in pair]
+        yield {
+            "stream": name,
+            **cells,
+            "age": ["-" if age is None else f"{age:.1f} ms" for age in ages],
+            "lost": pair[1]["invalid"] > pair[0]["invalid"] + 0.001,
+        }
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent, that is 0 or 100 only where it is exact."""
+    shown = f"{100 * share:.1f}"
+    if (shown == "100.0" and share < 1) or (shown == "0.0" and share > 0):
+        return f"{100 * share:.3f} %"
+    return f"{shown} %"
+
+
+def _amount(limit: str, value: float) -> str:
+    if limit in ("max_invalid", "max_held"):
+        return f"{100 * value:.2f} %"
+    unit = {"max_gap_ms": "ms", "min_rate_hz": "Hz", "min_frames": "frames"}[limit]
+    return f"{value:.4g} {unit}"
+
+
+# The quality report of recordings: one self-contained HTML file, and a JSON file for machines beside it.
+
 
 TEMPLATE = "report.html.j2"
 SHOWN = 20  # recordings shown in full, the worst ones; the index lists all

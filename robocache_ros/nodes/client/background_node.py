@@ -1,14 +1,19 @@
-"""A node that is spun by a thread."""
+"""A node of its own in a thread, and the diagnostics that it can watch."""
 
 from __future__ import annotations
 
 import threading
+from types import TracebackType
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from robocache_ros.nodes.middleware.shutdown import until_shutdown
+from robocache_ros.nodes import middleware
+from robocache_ros.nodes.process import until_shutdown
+
+# A node that is spun by a thread.
 
 
 class BackgroundNode:
@@ -42,3 +47,41 @@ class BackgroundNode:
     def _spin(self) -> None:
         with until_shutdown(self._context):
             self._executor.spin()
+
+
+# The newest values in /diagnostics of each part of a node.
+
+
+class DiagnosticsWatch:
+    """Keeps the newest values that one node reports.
+
+    Args:
+        node: name of the node that reports.
+
+    Attributes:
+        values: name of a part, such as a stream -> key -> newest value.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.values: dict[str, dict[str, str]] = {}
+        self._prefix = f"{node}: "
+        self._background = BackgroundNode("diagnostics_watch")
+        self._background.node.create_subscription(
+            DiagnosticArray, "/diagnostics", self._on_diagnostics, middleware.reliable(10)
+        )
+        self._background.start()
+
+    def __enter__(self) -> DiagnosticsWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._background.close()
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            if status.name.startswith(self._prefix):
+                part = status.name[len(self._prefix) :]
+                reported = {pair.key: pair.value for pair in status.values if pair.value}
+                self.values[part] = self.values.get(part, {}) | reported

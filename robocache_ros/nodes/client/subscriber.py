@@ -1,11 +1,13 @@
-"""`FusedSubscriber`: reads the ticks of a fusion node in a policy."""
+"""`FusedSubscriber`: the ticks of a fusion node as tensors."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -14,18 +16,265 @@ import torch
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock
+from torch import Tensor
 
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros import ops
+from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.nodes import middleware
 from robocache_ros.nodes.client.background_node import BackgroundNode
-from robocache_ros.nodes.client.image_values import ImageConverter
-from robocache_ros.nodes.client.mailbox import Mailbox
-from robocache_ros.nodes.client.topic_follower import TopicFollower
-from robocache_ros.nodes.middleware import qos
+from robocache_ros.nodes.client.topics import TopicFollower
+from robocache_ros.nodes.process import ended_by_signals
 from robocache_ros.nodes.shared_frames import RingFollower
 from robocache_ros.nodes.sim_timeline import read_clock
+from robocache_ros.ops.image.conversion import mean_std
+from robocache_ros.spec import StreamSpec
 from robocache_ros.spec.layout import Layout
-from robocache_ros.units import NS_PER_S
+from robocache_ros.units import NS_PER_MS, NS_PER_S
+
+# The newest frame, and the threads and event loops that wait for it.
+
+
+POLL_S = 0.1  # period at which a waiting thread checks `ended`; a shutdown by a signal sends no notification
+REPORT_S = 5.0  # period at which a thread that waits for frames logs what it waits for
+
+
+class Mailbox:
+    """Keeps the newest frame; threads and event loops wait for it.
+
+    Args:
+        ended: whether no more frames are delivered; `close` has the same effect.
+        report: called every `REPORT_S` while a thread waits without an end or in a loop.
+        late: the error for a loop, given its `timeout_s`.
+
+    Attributes:
+        overtaken: frames that were replaced by a newer frame before they were read.
+    """
+
+    def __init__(
+        self,
+        ended: Callable[[], bool],
+        report: Callable[[], object] = lambda: None,
+        late: Callable[[float], RoboCacheError] = lambda timeout_s: RoboCacheError(f"no tick within {timeout_s:g} s"),
+    ) -> None:
+        self.overtaken = 0
+        self._ended = ended
+        self._report = report
+        self._late = late
+        self._closed = False
+        self._changed = threading.Condition()
+        self._newest: FusedFrame | None = None
+        self._error = ""
+        self._count = 0  # frames put so far: ticks do not order them, because a clock may jump back
+        self._seen = 0  # the count at the last read
+        self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more frames are delivered."""
+        return self._closed or self._ended()
+
+    def put(self, frame: FusedFrame, *, seen: bool = False) -> None:
+        """Replace the newest frame; `seen` if it is also delivered in another way, such as a callback."""
+        with self._changed:
+            self.overtaken += self._seen < self._count
+            self._newest = frame
+            self._count += 1
+            if seen:
+                self._seen = self._count
+            self.notify()
+
+    def set_error(self, error: str) -> None:
+        """Set the RoboCacheError that everyone who waits for a frame gets; empty: none."""
+        with self._changed:
+            self._error = error
+            self.notify()
+
+    def notify(self) -> None:
+        """Wake all waiting threads and event loops, which then check their conditions."""
+        with self._changed:
+            self._changed.notify_all()
+            for loop, event in self._loops:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        """Deliver no more frames; waiting calls return."""
+        with self._changed:
+            self._closed = True
+            self.notify()
+
+    def wait_for(self, condition: Callable[[], object], timeout_s: float | None, *, loop: bool = False) -> bool:
+        """Wait for a condition that `notify` signals; returns whether it is met. None: no timeout, until `closed`.
+
+        Args:
+            condition: checked after every notification.
+            timeout_s: seconds to wait at most.
+            loop: whether the wait is one of a loop, and therefore reported.
+        """
+        begun = time.monotonic()
+        reports = 0
+        while True:
+            waited = time.monotonic() - begun
+            with self._changed:
+                if self._error:
+                    raise RoboCacheError(self._error)
+                if condition() or self.closed or (timeout_s is not None and waited >= timeout_s):
+                    return bool(condition())
+                if waited < (reports + 1) * REPORT_S or not (loop or timeout_s is None):
+                    self._changed.wait(POLL_S if timeout_s is None else min(POLL_S, timeout_s - waited))
+                    continue
+            reports += 1
+            self._report()
+
+    def latest(
+        self, timeout_s: float | None, other_than_ns: int | None, max_age_ms: float | None = None
+    ) -> FusedFrame | None:
+        """The newest frame, if it is of another tick and not older; None at the timeout."""
+
+        def there() -> bool:
+            frame = self._newest
+            return frame is not None and frame.tick_ns != other_than_ns and _is_fresh(frame, max_age_ms)
+
+        with self._changed:
+            if not self.wait_for(there, timeout_s):
+                return None
+            self._seen = self._count
+            return self._newest
+
+    def frames(self, timeout_s: float | None, max_age_ms: float | None) -> Iterator[FusedFrame]:
+        """Each newest frame once, until there are no more or a signal ends the loop.
+
+        Raises:
+            RoboCacheError: `timeout_s` has passed without a frame that is at most `max_age_ms` old.
+        """
+        given = 0
+        with ended_by_signals() as signalled:
+            while True:
+                with self._changed:
+                    there = self.wait_for(
+                        lambda: signalled() or self._is_new(given, max_age_ms),  # noqa: B023  (called before it changes)
+                        timeout_s,
+                        loop=True,
+                    )
+                    if self.closed or signalled():
+                        return
+                    if not there and timeout_s is not None:
+                        raise self._late(timeout_s)
+                    given = self._seen = self._count
+                    frame = self._newest
+                assert frame
+                yield frame
+
+    async def frames_async(self, timeout_s: float | None, max_age_ms: float | None) -> AsyncIterator[FusedFrame]:
+        """The same for an event loop."""
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        with self._changed:
+            self._loops.append(entry)
+        given = 0
+        begun = reported = time.monotonic()
+        try:
+            with ended_by_signals() as signalled:
+                while not self.closed and not signalled():
+                    with self._changed:
+                        if self._error:
+                            raise RoboCacheError(self._error)
+                        frame = self._newest if self._is_new(given, max_age_ms) else None
+                        if frame:
+                            given = self._seen = self._count
+                    now = time.monotonic()
+                    if frame:
+                        yield frame
+                        begun = reported = time.monotonic()
+                        continue
+                    if timeout_s is not None and now - begun >= timeout_s:
+                        raise self._late(timeout_s)
+                    if now - reported >= REPORT_S:
+                        reported = now
+                        self._report()
+                    with suppress(asyncio.TimeoutError):
+                        left_s = POLL_S if timeout_s is None else begun + timeout_s - now
+                        await asyncio.wait_for(event.wait(), min(POLL_S, left_s))
+                    event.clear()
+        finally:
+            with self._changed:
+                self._loops.remove(entry)
+
+    def _is_new(self, given: int, max_age_ms: float | None) -> bool:
+        frame = self._newest
+        return self._count > given and frame is not None and _is_fresh(frame, max_age_ms)
+
+
+def _is_fresh(frame: FusedFrame, max_age_ms: float | None) -> bool:
+    """Whether a tick is at most this far from the clock; after a jump back of the clock it may be in the future."""
+    return max_age_ms is None or abs(frame.tick_age_ns) <= max_age_ms * NS_PER_MS
+
+
+# Images for a policy: 8-bit pixels, values in 0..1 as in datasets, or normalised values.
+
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+
+
+class ImageConverter:
+    """Converts the images of a fusion node to the values that a policy requests.
+
+    Args:
+        dtype: float32, float16 or bfloat16 for x / 255 of each 8-bit value x, computed in float32 and rounded once;
+            uint8 for the 8-bit values themselves.
+        normalize: return (x / 255 - mean) / std instead, if the stream's spec has `normalize`.
+
+    Raises:
+        RoboCacheError: another dtype, or uint8 with `normalize`.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32, *, normalize: bool = False) -> None:
+        if dtype not in DTYPES:
+            raise RoboCacheError(f"dtype: {dtype} is not one of {', '.join(str(known) for known in DTYPES)}")
+        if normalize and dtype == torch.uint8:
+            raise RoboCacheError("normalize: normalised images are not uint8; give a floating dtype")
+        self._dtype = dtype
+        self._normalize = normalize
+
+    def __call__(self, stream: StreamSpec, tensor: Tensor | None) -> Tensor:
+        """Convert an image; the tensor of a voxel stream is returned unchanged.
+
+        Args:
+            stream: the stream of the tensor.
+            tensor: (C, H, W) as the node provides it: uint8; float32 for depth, or from a node that normalises. None if
+                no image has arrived yet and the size is not declared.
+
+        Returns:
+            (C, H, W) on the same device; (0,) for None. Depth keeps its unit: float32 in metres or millimetres.
+        """
+        if stream.voxels:
+            return torch.zeros(0) if tensor is None else tensor
+        if tensor is None:
+            return torch.zeros(0, dtype=self._dtype)
+        normalization = stream.image.normalize if stream.image else None
+        if tensor.dtype != torch.uint8:
+            if len(tensor) != 3:  # depth
+                return tensor if self._dtype == torch.uint8 else tensor.to(self._dtype)
+            if self._normalize or (normalization is None and self._dtype != torch.uint8):
+                return tensor.to(self._dtype)
+            tensor = _pixels(tensor, normalization)
+        if self._dtype == torch.uint8:
+            return tensor
+        return ops.normalize_image(tensor, normalization if self._normalize else None, self._dtype)
+
+
+def _pixels(image: Tensor, normalization: object) -> Tensor:
+    """The (3, H, W) uint8 pixels that a node normalised to float32; exact, because rounding errors are below 1e-3."""
+    affine = mean_std(normalization, len(image))
+    if affine:
+        mean, std = (torch.tensor(values, dtype=torch.float32, device=image.device)[:, None, None] for values in affine)
+        image = image * std + mean
+    return (image * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+# `FusedSubscriber`: reads the ticks of a fusion node in a policy.
+
 
 TRANSPORTS = ("auto", "message", "compressed")
 UNSPUN_S = 1.0  # time after which a node that has run no callback counts as not spun
@@ -315,7 +564,7 @@ class _TickClock:
             self._use_sim_time = use_sim_time
             if use_sim_time and self._subscription is None:
                 self._subscription = self._node.create_subscription(
-                    Clock, "/clock", self._on_clock, qos.clock(depth=1), callback_group=self._group, raw=True
+                    Clock, "/clock", self._on_clock, middleware.clock(depth=1), callback_group=self._group, raw=True
                 )
 
     def add_tick(self, due_ns: int) -> None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.cuda.gpu_memory import copy_async
-from robocache_ros.ops.cuda.loader import import_cupy_cuda, raw_stream
+from robocache_ros.ops.cuda.kernels import copy_async, import_cupy_cuda, raw_stream
 
 # cudaEventInterprocess needs cudaEventDisableTiming too.
 _INTERPROCESS = 0x02 | 0x04

@@ -17,7 +17,7 @@ from robocache_ros.ops.image.formats import MAX_PIXELS, RESIZE, Format, ImageLay
 from robocache_ros.ops.tensor_checks import check_dtype
 from robocache_ros.spec import IMAGENET
 
-Affine = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
+MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -39,7 +39,7 @@ class Conversion(NamedTuple):
     format: Format
     crop: tuple[int, int, int, int]  # top, left, height, width
     resize: str
-    affine: Affine | None
+    affine: MeanStd | None
     shape: tuple[int, int, int]  # of the result: C, H, W
     dtype: torch.dtype  # of the result
 
@@ -56,7 +56,7 @@ def checked_conversion(nbytes: int, layout: ImageLayout, options: ImageOptions) 
     return Conversion(layout, fmt, box, options.resize, affine, (fmt.channels, *shape), dtype)
 
 
-def mean_std(normalize: Any, channels: int) -> Affine | None:
+def mean_std(normalize: Any, channels: int) -> MeanStd | None:
     """Mean and standard deviation of each channel, from any form that `convert_image` accepts."""
     if normalize is None:
         return None

@@ -11,9 +11,17 @@ from torch import Tensor
 
 from robocache_ros.alignments import alignment
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.resample.inputs import NO_GRADIENT, Label, Stream, check_marks, check_streams, stream_label
+from robocache_ros.ops.resample.inputs import (
+    NO_GRADIENT,
+    Label,
+    Stream,
+    check_marks,
+    check_streams,
+    limit_ns,
+    nanoseconds,
+    stream_label,
+)
 from robocache_ros.ops.resample.selection import BatchSelection, select_batch
-from robocache_ros.ops.resample.times import limit_ns, nanoseconds
 
 
 def run_streams_cpu(

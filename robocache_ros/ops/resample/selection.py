@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.ops.resample.times import NEVER
+from robocache_ros.ops.resample.inputs import ABSENT_NS
 
 Int64 = NDArray[np.int64]
 
@@ -122,11 +122,11 @@ def select_batch(
     absent = torch.arange(size, device=times.device) >= counts
     ordered, order = times.masked_fill(absent, torch.iinfo(torch.int64).max).sort(dim=1, stable=True)
     above = torch.searchsorted(ordered, targets, right=True).minimum(counts)
-    has_upper = (above < counts) & (targets != NEVER)
+    has_upper = (above < counts) & (targets != ABSENT_NS)
     after = ordered.gather(1, above.clamp(max=size - 1))
     last = (above - 1).clamp(min=0)
     before = ordered.gather(1, last)
-    has_lower = (above > 0) & (before != NEVER)
+    has_lower = (above > 0) & (before != ABSENT_NS)
     first = torch.searchsorted(ordered, before)  # of those with the stamp of the last one at or before the target
     lower, upper = order.gather(1, first), order.gather(1, above.clamp(max=size - 1))
     neighbours = _Neighbours(lower, upper, before, after, has_lower, has_upper)

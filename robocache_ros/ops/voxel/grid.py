@@ -1,4 +1,4 @@
-"""A voxel grid, the reduction of its points, and the result, with the checks that every backend relies on."""
+"""Voxel grids: their arguments, memory and points."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops.checks import check_choice, check_names, checked_floats, checked_integer, checked_integers
 from robocache_ros.ops.tensor_checks import check_tensor, checked_out
 from robocache_ros.reductions import REDUCTIONS, ReductionKind
-from robocache_ros.reductions.kind import FIXED_BITS
+from robocache_ros.reductions.kind import FIXED_BITS, PlacedPoints, PointReduction
+from robocache_ros.spec import VoxelSpec
+
+# A voxel grid, the reduction of its points, and the result, with the checks that every backend relies on.
+
 
 AXES = ("x", "y", "z")
 FRACTION_BITS = 20
@@ -201,3 +206,89 @@ def checked_transform(transform: Tensor | None) -> Any:
     if len(transform) == 4 and transform[3].tolist() != [0, 0, 0, 1]:
         raise RoboCacheError(f"transform: last row {transform[3].tolist()} is not 0, 0, 0, 1; give a rigid transform")
     return transform[:3].detach().numpy()
+
+
+# Points grouped by voxel through a stable sort: the sparse forms, on any device, in torch.
+
+
+@dataclass(frozen=True)
+class Segments:
+    """M placed points in V voxels."""
+
+    point: Tensor  # (M,) int64 row of the point; sorted by voxel, then by row
+    voxel: Tensor  # (M,) int64 which of the V voxels it is in
+    cell: Tensor  # (V,) int64, ascending: the voxel's number in the (batched) grid
+    count: Tensor  # (V,) int64
+
+
+def group(cell: Tensor) -> Segments:
+    """Group points by their cell; -1 marks a point that is not placed."""
+    placed = torch.nonzero(cell >= 0).squeeze(1)
+    ordered, order = torch.sort(cell[placed], stable=True)
+    cells, voxel, count = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    return Segments(placed[order], voxel, cells, count)
+
+
+def reduce(segments: Segments, rows: Tensor, reduction: Reduction) -> Tensor:
+    """(V, ...) what each voxel holds, of a reduction that reads the points; `rows` is (N, 3 + F) float32."""
+    kind = reduction.kind
+    assert isinstance(kind, PointReduction)
+    sizes = (reduction.fraction_bits, reduction.max_points)
+    return kind.reduce(PlacedPoints(rows[segments.point], segments.voxel, segments.count, *sizes))
+
+
+def fill(out: Tensor, cell: Tensor, rows: Tensor, grid: Grid, reduction: Reduction) -> None:
+    """Write the dense grids `out` (B, ...) of a reduction that reads the points."""
+    kind = reduction.kind
+    assert isinstance(kind, PointReduction)
+    segments = group(cell)
+    kind.scatter(out.zero_(), segments.cell, reduce(segments, rows, reduction), grid.cells)
+
+
+def coordinates(cell: Tensor, grid: Grid, batched: bool) -> Tensor:
+    """(V, 3) int32 x, y, z; or (V, 4), with the batch before them."""
+    _, size_y, size_z = grid.shape
+    within = cell % grid.cells
+    parts = [within // (size_y * size_z), within // size_z % size_y, within % size_z]
+    return torch.stack([cell // grid.cells, *parts] if batched else parts, dim=1).to(torch.int32)
+
+
+def sparse_voxels(
+    cell: Tensor, rows: Tensor, grid: Grid, reduction: Reduction, output: Output, tally: Tensor
+) -> Voxels:
+    """The sparse form, of the cell of each point (-1: not placed) and its (N, 3 + F) row, on any device."""
+    if output.out is not None:
+        raise RoboCacheError("out: a sparse result has no dense grid to write; use out=None or sparse=False")
+    segments = group(cell)
+    return Voxels(
+        None,
+        tally if output.batched else tally[0],
+        coordinates(segments.cell, grid, output.batched),
+        segments.count.to(torch.int32),
+        reduce(segments, rows, reduction) if reduction.kind.reads_features else None,
+    )
+
+
+# The occupied voxels of a grid as points, as in the messages of the node and in exported recordings.
+
+
+CENTRE = ("x", "y", "z")
+
+
+def value_names(grid: VoxelSpec) -> tuple[str, ...]:
+    """The fields of a voxel cloud after x, y, z, which are the voxels' centres; the feature `z` is thus `mean_z`."""
+    if not grid.features:
+        return () if grid.reduction.is_flag else (grid.reduce,)
+    return tuple([f"{grid.reduce}_{name}" if name in CENTRE else name for name in grid.features])
+
+
+def voxel_points(voxels: NDArray[Any], grid: VoxelSpec) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """The names of the fields, and the (N, F) occupied voxels of an (X, Y, Z) or (F, X, Y, Z) grid at their centres."""
+    values = voxels if voxels.ndim == 4 else voxels[None]
+    cells = np.argwhere(values.any(axis=0))
+    names = (*CENTRE, *value_names(grid))
+    points = np.empty((len(cells), len(names)), np.float32)
+    points[:, :3] = np.array(grid.origin_m) + (cells + 0.5) * np.array(grid.size_m)
+    if len(names) > 3:
+        points[:, 3:] = values[:, cells[:, 0], cells[:, 1], cells[:, 2]].T
+    return names, points

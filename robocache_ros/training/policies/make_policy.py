@@ -1,11 +1,193 @@
-"""The policy of a configuration."""
+"""Policies: what is observed, and two ways to predict a chunk of actions from it."""
 
 from __future__ import annotations
 
-from robocache_ros.training.policies.action_diffusion import ActionDiffusion
-from robocache_ros.training.policies.action_transformer import ActionTransformer
-from robocache_ros.training.policies.policy import Policy
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
 from robocache_ros.training.policies.policy_config import PolicyConfig
+
+# What all policies share: tokens of the observation, a transformer, and actions read at its last tokens.
+
+
+class Policy(nn.Module):
+    """A transformer over the observed ticks and images, and one token per predicted action.
+
+    All values are normalised. `forward` is the loss of a batch, so that DistributedDataParallel and torch.compile apply
+    to it; `predict` returns actions.
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.of_proprio = nn.Linear(config.proprio, width)
+        self.of_image = _ImageEncoder(width) if config.cameras else None
+        self.positions = nn.Parameter(torch.randn(config.tokens, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(
+            width, config.heads, 4 * width, config.dropout, "gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, config.actions)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the loss of a batch with the keys `config.keys`, a scalar."""
+        raise NotImplementedError
+
+    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+        """Return (B, horizon, A) actions.
+
+        Args:
+            observation: proprio (B, n_obs, P), and the images of `config.cameras`.
+            generator: of random numbers, on the device of the policy; None: torch's own.
+        """
+        raise NotImplementedError
+
+    def observed(self, batch: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the tokens of the observation: (B, n_obs, width), then (B, C, width) for each key of cameras."""
+        tokens = [self.of_proprio(batch["proprio"])]
+        if self.of_image is not None:
+            for key, cameras in self.config.cameras.items():
+                newest = batch[key][:, -1]  # (B, 3, H, W), or (B, C, 3, H, W)
+                images = newest.reshape(-1, *newest.shape[-3:])
+                tokens.append(self.of_image(images).view(len(newest), cameras, -1))
+        return tokens
+
+    def read_out(self, tokens: list[Tensor]) -> Tensor:
+        """Return (B, horizon, A), read at the last `horizon` of the tokens."""
+        hidden = self.layers(torch.cat(tokens, dim=1) + self.positions)
+        actions: Tensor = self.head(hidden[:, -self.config.horizon :])
+        return actions
+
+
+class _ImageEncoder(nn.Sequential):
+    """(N, 3, H, W) images to (N, width), a few convolutions with stride 2."""
+
+    def __init__(self, width: int) -> None:
+        sizes = (3, 32, 64, 128, 256)
+        stages: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
+        super().__init__(*stages, _Quarters(), nn.Linear(4 * sizes[-1], width))
+
+
+class _Quarters(nn.Module):
+    """(N, C, H, W) to (N, 4 C): AdaptiveAvgPool2d(2), whose own gradient is not deterministic on a GPU."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows, columns = images.shape[2:]
+        halves = images[:, :, : -(-rows // 2)], images[:, :, rows // 2 :]
+        parts = [part for half in halves for part in (half[..., : -(-columns // 2)], half[..., columns // 2 :])]
+        return torch.cat([part.mean(dim=(2, 3)) for part in parts], dim=1)
+
+
+def masked_mean(values: Tensor, is_pad: Tensor) -> Tensor:
+    """The mean of (B, T, A) values over the ticks that (B, T) `is_pad` does not mark, a scalar."""
+    keep = (~is_pad).to(values.dtype).unsqueeze(-1)
+    return (values * keep).sum() / (keep.sum() * values.shape[-1]).clamp(min=1)
+
+
+# A chunk of actions from one pass of a transformer, as in ACT (Zhao et al., 2023), without its latent variable.
+
+
+class ActionTransformer(Policy):
+    """Reads each action at a learned query; the loss is the absolute error, as in ACT."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.queries = nn.Parameter(torch.randn(config.horizon, config.width) * 0.02)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean absolute error of the actions in the episode."""
+        error = (self._actions(batch).float() - batch["actions"]).abs()
+        return masked_mean(error, batch["action_is_pad"])
+
+    @torch.no_grad()
+    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+        """See `Policy`; it draws no random numbers."""
+        return self._actions(observation)
+
+    def _actions(self, batch: Mapping[str, Tensor]) -> Tensor:
+        tokens = self.observed(batch)
+        return self.read_out([*tokens, self.queries.to(tokens[0].dtype).expand(len(tokens[0]), -1, -1)])
+
+
+# A chunk of actions by denoising: DDPM in training (Ho et al., 2020), DDIM for actions (Song et al., 2021).
+
+
+LARGEST = 5.0  # of a normalised action while it is denoised, in standard deviations
+
+
+class ActionDiffusion(Policy):
+    """A transformer denoiser: predicts the noise in a chunk of actions, given the observation and the step."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.of_action = nn.Linear(config.actions, config.width)
+        self.of_step = nn.Sequential(
+            nn.Linear(config.width, config.width), nn.GELU(), nn.Linear(config.width, config.width)
+        )
+        self.kept: Tensor
+        self.register_buffer("kept", kept_shares(config.noise_steps), persistent=False)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean squared error of the predicted noise at random steps."""
+        actions = batch["actions"]
+        step = torch.randint(self.config.noise_steps, (len(actions),), device=actions.device)
+        noise = torch.randn_like(actions)
+        kept = self.kept[step][:, None, None]
+        noisy = kept.sqrt() * actions + (1 - kept).sqrt() * noise
+        error = (self._noise(self.observed(batch), noisy, step).float() - noise).square()
+        return masked_mean(error, batch["action_is_pad"])
+
+    @torch.no_grad()
+    def predict(self, observation: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+        """See `Policy`."""
+        proprio = observation["proprio"]
+        observed = self.observed(observation)
+        shape = (len(proprio), self.config.horizon, self.config.actions)
+        actions = torch.randn(shape, generator=generator, device=proprio.device)
+        # Even steps down to 0, without the noisiest one: there an error of the noise is divided by almost no signal.
+        stride = self.config.noise_steps // self.config.sample_steps
+        steps = [number * stride for number in reversed(range(self.config.sample_steps))]
+        for step, following in zip(steps, [*steps[1:], -1], strict=True):
+            kept = self.kept[step]
+            noise = self._noise(observed, actions, torch.full((len(proprio),), step, device=proprio.device)).float()
+            clean = ((actions - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(-LARGEST, LARGEST)
+            noise = (actions - kept.sqrt() * clean) / (1 - kept).sqrt()  # that of the clamped action
+            after = self.kept[following] if following >= 0 else torch.ones_like(kept)
+            actions = after.sqrt() * clean + (1 - after).sqrt() * noise
+        return actions
+
+    def _noise(self, observed: list[Tensor], actions: Tensor, step: Tensor) -> Tensor:
+        """The noise in (B, horizon, A) actions at (B,) steps, of that shape."""
+        time = self.of_step(_sinusoids(step, self.config.width)).unsqueeze(1)
+        return self.read_out([*observed, time, self.of_action(actions)])
+
+
+def kept_shares(steps: int) -> Tensor:
+    """(steps,) float32: the share of the variance that is signal after each step, from almost 1 to almost 0.
+
+    The cosine schedule of Nichol and Dhariwal (2021).
+    """
+    times = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+    share = torch.cos((times + 0.008) / 1.008 * math.pi / 2).square()
+    betas = (1 - share[1:] / share[:-1]).clamp(max=0.999)
+    return (1 - betas).cumprod(0).float()
+
+
+def _sinusoids(step: Tensor, width: int) -> Tensor:
+    """(B, width) of (B,) steps, as in a transformer's positions."""
+    rates = torch.exp(torch.arange(width // 2, device=step.device) * (-math.log(10_000) / max(width // 2 - 1, 1)))
+    angles = step[:, None] * rates[None, :]
+    return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
+
+
+# The policy of a configuration.
 
 
 def make_policy(config: PolicyConfig) -> Policy:

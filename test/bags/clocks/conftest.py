@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..conftest import MS, START_NS
+from test.bags.conftest import MS, START_NS
 
 S = 1000 * MS
 TimeOf = Callable[[int], int]

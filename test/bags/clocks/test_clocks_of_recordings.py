@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 import yaml
 
-from robocache_ros.bags.clocks.read import read_timeline
-from robocache_ros.bags.clocks.timeline import Timeline
+from robocache_ros.bags.clocks import Timeline
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.export.job import export
 from robocache_ros.spec import FusionSpec, load_spec
-
-from ..conftest import MS, START_NS, numbers, pose
-from .conftest import S, TimeOf, looped, simulated, since_boot, wall
+from test.bags.clocks.conftest import S, TimeOf, looped, simulated, since_boot, wall
+from test.bags.conftest import MS, START_NS, numbers, pose
 
 POSE, ARRAY, CLOCK = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray", "rosgraph_msgs/msg/Clock"
 

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.bags.clocks.choose import timeline_of
-from robocache_ros.bags.clocks.stamp_clock import Times
-from robocache_ros.bags.clocks.timeline import Timeline
-
-from ..conftest import MS, START_NS
-from .conftest import S, TimeOf, looped, paused, simulated, since_boot, wall
+from robocache_ros.bags.clocks import Timeline, Times, timeline_of
+from test.bags.clocks.conftest import S, TimeOf, looped, paused, simulated, since_boot, wall
+from test.bags.conftest import MS, START_NS
 
 
 def times(

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-
-from ..conftest import MS, START_NS, TYPES, numbers, pose
+from test.bags.conftest import MS, START_NS, TYPES, numbers, pose
 
 KINDS = {"mcap": ("mcap", "none"), "mcap-zstd": ("mcap", "storage"), "sqlite3": ("sqlite3", "none")}
 thorough = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -13,9 +13,9 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.bench.hostile.damage import TYPES, messages
-from robocache_ros.bench.hostile.mcap_writer import McapLayout, write_mcap
 from robocache_ros.errors import RoboCacheError
+from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.recordings import TYPES, messages
 
 NO_DEFINITIONS = {topic: (kind, "") for topic, kind in TYPES.items()}
 

@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.bench.hostile.mcap_writer import write_mcap
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import load_spec
-
-from ..conftest import MS, START_NS, numbers
+from test.bags.conftest import MS, START_NS, numbers
+from test.fuzz.mcap_writer import write_mcap
 
 TYPES = {"/a": ("std_msgs/msg/Float64MultiArray", ""), "/b": ("std_msgs/msg/Float64MultiArray", "")}
 SPEC = {"robocache": 1, "streams": {"a": {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1}}}

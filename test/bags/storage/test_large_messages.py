@@ -11,12 +11,11 @@ import pytest
 from backports import zstd
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.storage import codecs, mcap_chunk
+from robocache_ros.bags.storage import codecs, mcap
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.remote.held_files import StoredFile
-
-from ..conftest import MS, START_NS
+from robocache_ros.storage.downloads import StoredFile
+from test.bags.conftest import MS, START_NS
 
 COUNT = 60  # more messages than there are blocks to read them into
 TYPE = "sensor_msgs/msg/Image"
@@ -91,8 +90,8 @@ def test_messages_are_found_with_and_without_indexes() -> None:
         pairs = b"".join(struct.pack("<QQ", head[2], at) for head, at in entries if head[0] == key)
         listed += bytes([7]) + struct.pack("<QHI", 6 + len(pairs), key, len(pairs)) + pairs
 
-    found, exactly = mcap_chunk.indexed_messages(content, listed)
-    walked, complete = mcap_chunk.walked_messages(content)
+    found, exactly = mcap.indexed_messages(content, listed)
+    walked, complete = mcap.walked_messages(content)
 
     assert exactly
     assert complete
@@ -100,7 +99,5 @@ def test_messages_are_found_with_and_without_indexes() -> None:
     for indexed, other in zip(found, walked, strict=True):
         assert indexed.tolist() == other.tolist()
     assert [content[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [bytes(k) for k in range(9)]
-    assert mcap_chunk.indexed_messages(content, listed[: len(listed) // 2])[0] is None
-    assert (
-        mcap_chunk.indexed_messages(content, listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99)))[1] is False
-    )
+    assert mcap.indexed_messages(content, listed[: len(listed) // 2])[0] is None
+    assert mcap.indexed_messages(content, listed.replace(struct.pack("<Q", 104), struct.pack("<Q", 99)))[1] is False

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.bags.mcap_checksums import add_checksums
 from robocache_ros.bags.reader import CHECKED, UNCHECKED, Bag
+from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
 
 TYPES = {"/text": "std_msgs/msg/String"}

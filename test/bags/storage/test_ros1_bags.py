@@ -12,10 +12,10 @@ pytest.importorskip("rosbags", reason="needs the `bags` extra")
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.storage.ros1.bag_records import MAGIC
+from robocache_ros.bags.storage.ros1 import ROS1_MAGIC
 from robocache_ros.bags.write import write_bag, write_ros1_bag
-from robocache_ros.bench.hostile.damage import TYPES, messages
 from robocache_ros.errors import RoboCacheError
+from test.fuzz.recordings import TYPES, messages
 
 
 def bag(path: Path, **options: Any) -> Path:
@@ -152,7 +152,7 @@ def test_a_damaged_chunk_of_a_bag_without_index_is_noted(tmp_path: Path) -> None
 def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robocache_ros.bags.storage.ros1.bag_chunks.MAX_MESSAGES", 20)
+    monkeypatch.setattr("robocache_ros.bags.storage.ros1.MAX_MESSAGES", 20)
     path = write_ros1_bag(tmp_path / "x.bag", TYPES, messages())
     found, notes = read(path)
     assert found == []
@@ -165,7 +165,7 @@ def test_a_chunk_of_more_messages_than_any_recorder_writes_is_not_read(
         (b"#ROSBAG V1.2\n" + bytes(100), "a ROS 1 bag of format 1.2, not 2.0; migrate it with 'rosbag reindex'"),
         (b"something else" * 10, "not a ROS 1 bag"),
         (b"", "empty; record it again"),
-        (MAGIC, "has no messages|its header is damaged"),
+        (ROS1_MAGIC, "has no messages|its header is damaged"),
     ],
 )
 def test_what_is_no_bag_of_format_2_0_is_refused_in_one_line(tmp_path: Path, data: bytes, why: str) -> None:

@@ -13,12 +13,11 @@ from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
-from robocache_ros.bags.storage.ros1.ros1_types import ros2_definition, ros2_type
-from robocache_ros.bags.storage.ros1.to_cdr import ToCdr
-from robocache_ros.bench.hostile.damage import TYPES, messages
-from robocache_ros.bench.hostile.mcap_writer import McapLayout, write_mcap
-from robocache_ros.decode.cdr.definitions import message_type
+from robocache_ros.bags.storage.ros1_messages import ToCdr, ros2_definition, ros2_type
+from robocache_ros.decode.definitions import message_type
 from robocache_ros.errors import RoboCacheError
+from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.recordings import TYPES, messages
 
 ROS1, ROS2 = get_typestore(Stores.ROS1_NOETIC), get_typestore(Stores.LATEST)
 TF = "geometry_msgs/TransformStamped[] transforms\n===\nMSG: geometry_msgs/TransformStamped\n{}"

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.bags.describe import BagInfo, describe
-from robocache_ros.bags.suggest.common_size import with_common_size
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.bags.suggest.spec_text import SuggestedStream
+from robocache_ros.bags.suggest.spec_text import SuggestedStream, with_common_size
 
 
 def cameras(*images: tuple[int, int, str]) -> list[dict[str, Any]]:

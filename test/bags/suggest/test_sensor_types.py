@@ -17,9 +17,9 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.bench.hostile.mcap_writer import write_mcap
-from robocache_ros.decode.cdr.common_types import COMMON
+from robocache_ros.decode.definitions import COMMON
 from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz.mcap_writer import write_mcap
 
 START_NS, STEP_NS, COUNT = 1_700_000_000_000_000_000, 20_000_000, 100
 STORE = get_typestore(Stores.ROS2_JAZZY)

@@ -14,8 +14,7 @@ from robocache_ros.bags.suggest.first_spec import _nominal_hz, suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.spec import FusionSpec, load_spec
-
-from ..conftest import MS, START_NS, numbers, pose
+from test.bags.conftest import MS, START_NS, numbers, pose
 
 POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 import yaml
 
-from robocache_ros.bags.describe import describe
-from robocache_ros.bags.frames.recorded_frames import FrameInfo, tree_of
+from robocache_ros.bags.describe import FrameInfo, describe, tree_of
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.bags.suggest.suggested_poses import suggested_poses
+from robocache_ros.bags.suggest.timing import suggested_poses
 from robocache_ros.bags.write import write_bag
 from robocache_ros.spec import load_spec
 

@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.datasets import DatasetError, open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.validate import validate
 
 SHARD = "webdataset/train-000000.tar"
 ZARR = "diffusion_policy/replay_buffer.zarr"

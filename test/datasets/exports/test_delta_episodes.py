@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import DatasetError, TimelineDataset, open_dataset
-from robocache_ros.export.formats.delta.append_dataset import append_dataset
-
-from ...export.delta.delta_rows import deltalake
-from ...export.delta.small_datasets import small_dataset
+from robocache_ros.formats.delta.append import append_dataset
+from test.export.delta.delta_rows import deltalake
+from test.export.delta.small_datasets import small_dataset
 
 EVERYTHING = ("vision", "proprio", "language", "depth")
 

@@ -14,9 +14,9 @@ import torch
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import TimelineDataset, open_dataset
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")

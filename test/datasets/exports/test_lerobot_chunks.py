@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from robocache_ros.datasets import LeRobotTimelineDataset
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.lerobot import lerobot_v3
 from robocache_ros.export.job import export
+from robocache_ros.formats.lerobot import write
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 
 EVERYTHING = ("vision", "proprio", "language", "voxels")
@@ -22,8 +22,8 @@ def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
     options = ExportOptions(("lerobot",), task="lift the cube", media="video")
     together = export([bag], spec, tmp_path / "together", options).out
     for name in ("DATA_FILE_MB", "VIDEO_FILE_MB"):
-        monkeypatch.setattr(lerobot_v3, name, 0)
-    monkeypatch.setattr(lerobot_v3, "CHUNK_FILES", 1)
+        monkeypatch.setattr(write, name, 0)
+    monkeypatch.setattr(write, "CHUNK_FILES", 1)
 
     apart = export([bag], spec, tmp_path / "apart", options).out
 

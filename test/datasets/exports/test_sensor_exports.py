@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import TimelineDataset, open_dataset
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from ...export.lerobot.test_depth_video import depth_spec
-from ...export.lerobot.test_depth_video import recording as depth_recording
-from ...export.readers.engine_rows import Rows, engine_episodes
-from ...export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.lerobot.test_depth_video import depth_spec
+from test.export.lerobot.test_depth_video import recording as depth_recording
+from test.export.readers.engine_rows import Rows, engine_episodes
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 EVERYTHING = ("vision", "proprio", "language", "depth", "voxels")

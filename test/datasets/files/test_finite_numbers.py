@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robocache_ros.datasets.episode_source import DatasetError, all_finite, numbers
+from robocache_ros.formats.read import DatasetError, all_finite, numbers
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.datasets import Hdf5Trajectories, SourceEpisode, Stream, TimelineDataset, TimelineLoader, Window
-from robocache_ros.datasets.files import kept_episodes
-from robocache_ros.datasets.files.kept_episodes import KeptEpisodes
+from robocache_ros.datasets import (
+    Hdf5Trajectories,
+    SourceEpisode,
+    Stream,
+    TimelineDataset,
+    TimelineLoader,
+    Window,
+    timeline_dataset,
+)
+from robocache_ros.datasets.timeline_dataset import KeptEpisodes
 from robocache_ros.errors import RoboCacheError
 
 h5py = pytest.importorskip("h5py")
@@ -53,7 +60,7 @@ def test_an_episode_that_takes_memory_is_kept_until_the_next_one_is_read(tmp_pat
 
 
 def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_episodes, "MAX_EPISODES", 2)
+    monkeypatch.setattr(timeline_dataset, "MAX_EPISODES", 2)
     source, kept = Hdf5Trajectories(write(tmp_path / "a.hdf5")), KeptEpisodes()
 
     for index in range(3):
@@ -63,7 +70,7 @@ def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_number_of_files_that_stay_open_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_episodes, "MAX_FILES", 2)
+    monkeypatch.setattr(timeline_dataset, "MAX_FILES", 2)
     kept = KeptEpisodes()
 
     for index in range(3):

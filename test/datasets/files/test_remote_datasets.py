@@ -29,11 +29,10 @@ from robocache_ros.datasets import (
     dataset_statistics,
     open_dataset,
 )
-from robocache_ros.datasets.files.dataset_path import dataset_path
-from robocache_ros.remote.remote_error import RemoteError
-from robocache_ros.remote.remote_path import RemotePath
-
-from ..conftest import STEPS, episode, write_calvin, write_tfds
+from robocache_ros.datasets.public_datasets import dataset_path
+from robocache_ros.storage.errors import RemoteError
+from robocache_ros.storage.paths import RemotePath
+from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
 
 fsspec = pytest.importorskip("fsspec", reason="needs the `remote` extra")
 
@@ -254,7 +253,7 @@ def test_a_url_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
 def test_local_datasets_do_not_import_fsspec(exported: Callable[[str], Path]) -> None:
     code = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from robocache_ros.datasets.sources.registry import open_source\n"
+        "from robocache_ros.formats.read import open_source\n"
         f"assert len(open_source('webdataset', {str(exported('none') / 'webdataset')!r})) == 2"
     )
 

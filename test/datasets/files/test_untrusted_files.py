@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.bench.hostile.datasets.damaged_datasets import read
-from robocache_ros.bench.hostile.datasets.small_datasets import FORMATS, write_rlds, write_robomimic
 from robocache_ros.datasets import DatasetError, LeRobotTimelineDataset, RoboMimicDataset, RTXDataset, open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.validate import validate
 from robocache_ros.untrusted_files import given_file, open_container
+from test.fuzz.datasets import FORMATS, read, write_rlds, write_robomimic
 
 DATA, VIDEO = "data/chunk-000/file-000.parquet", "videos/observation.images.front/chunk-000/file-000.mp4"
 EXPORTS = ("lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.datasets.loader.packing import Description
 from robocache_ros.datasets.loader.reading import BatchReader
-from robocache_ros.datasets.loader.workers.slots import Slot
+from robocache_ros.datasets.loader.worker_pool import Slot
 from robocache_ros.errors import RoboCacheError
 
 

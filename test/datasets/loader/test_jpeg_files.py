@@ -13,13 +13,13 @@ from moving_streams import MovingStreams
 from numpy.typing import NDArray
 
 from robocache_ros.datasets import TimelineDataset, TimelineLoader
-from robocache_ros.datasets.image_decoding import decode_image
+from robocache_ros.datasets.loader import device_alignment
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.device import jpeg_files
-from robocache_ros.datasets.loader.epochs import Request
+from robocache_ros.datasets.loader.order import Request
+from robocache_ros.datasets.loader.prefetch import OnDevice, Prefetcher
 from robocache_ros.datasets.loader.reading import BatchReader, Sample
-from robocache_ros.datasets.loader.workers.batch_prefetch import OnDevice, Prefetcher
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.images import decode_image
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ class Decoder:
 
 def decoded(decoder: Decoder, monkeypatch: pytest.MonkeyPatch, *, skip: bool = False) -> OnDevice:
     """A batch of four episodes whose files the decoder decodes."""
-    monkeypatch.setattr(jpeg_files, "_decoder", lambda device: decoder)
+    monkeypatch.setattr(device_alignment, "_decoder", lambda device: decoder)
     reader = BatchReader(TimelineDataset(MovingStreams(images="jpeg")), skip, raw=True, jpeg_files=True)
     requests = iter([Request([Sample(number, number) for number in range(4)])])
     return next(Prefetcher(reader, 0, 1, CPU, 2**30).batches(requests, 1, {}, lambda batch: batch))

@@ -174,7 +174,7 @@ def test_a_cache_states_where_it_is_and_why(counting: Counting, caplog: pytest.L
 def test_a_cache_that_does_not_fit_is_an_error_only_if_it_was_demanded(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robocache_ros.datasets.loader.cache.free_memory.free_bytes", lambda place: 1000)
+    monkeypatch.setattr("robocache_ros.datasets.loader.cache.free_bytes", lambda place: 1000)
 
     with pytest.raises(RoboCacheError, match="use cache='auto' or 'none'"):
         list(TimelineLoader(counting, 4, cache="host"))

@@ -19,10 +19,9 @@ from robocache_ros.datasets import (
     WeightedMixture,
     Window,
 )
-from robocache_ros.datasets.mapping.common_layout import load_layout
+from robocache_ros.datasets.mixture import load_layout
 from robocache_ros.errors import RoboCacheError
-
-from ..conftest import write_calvin
+from test.datasets.conftest import write_calvin
 
 LAYOUT = """
 streams:

@@ -12,11 +12,10 @@ import torch
 from robocache_ros import convert_image
 from robocache_ros.datasets import CALVINDataset, Window, open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from ..conftest import write_calvin
+from test.datasets.conftest import write_calvin
 
 
 def test_cameras_of_different_sizes_become_one_tensor(tmp_path: Path) -> None:

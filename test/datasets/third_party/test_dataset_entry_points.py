@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.datasets import DatasetError, open_dataset
-from robocache_ros.datasets.sources.registry import FORMATS, known_formats
+from robocache_ros.formats.read import READERS, known_readers
 
 ENTRY_POINTS = """[robocache_ros.datasets]
 one = one_episode_format:OneEpisode
@@ -40,7 +40,7 @@ def test_a_format_of_another_package_is_aligned_to_the_timeline(tmp_path: Path) 
 
 @pytest.mark.usefixtures("installed")
 def test_known_formats_has_those_of_other_packages_last() -> None:
-    assert known_formats() == (*FORMATS, "broken", "empty", "one")
+    assert known_readers() == (*READERS, "broken", "empty", "one")
 
 
 @pytest.mark.usefixtures("installed")

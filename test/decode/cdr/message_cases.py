@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robocache_ros.decode import CloudPayload, ImagePayload, PointField
-
-from .message_builders import HEADER, Case, floats
+from test.decode.cdr.message_builders import HEADER, Case, floats
 
 
 # More than 50 lines because it is a table: a message of each kind, one after the other.

@@ -4,9 +4,7 @@ import pytest
 from rosbags.typesys import Stores, get_typestore
 
 from robocache_ros.decode import definitions_of, make_decoder
-from robocache_ros.decode.cdr.common_types import COMMON
-from robocache_ros.decode.cdr.definitions import message_type
-from robocache_ros.decode.cdr.types import Array, Primitive, Sequence, Text, describe
+from robocache_ros.decode.definitions import COMMON, Array, Primitive, Sequence, Text, describe, message_type
 from robocache_ros.errors import RoboCacheError
 
 LINE = "=" * 80

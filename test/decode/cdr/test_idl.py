@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robocache_ros.decode.cdr.definitions import message_type
-from robocache_ros.decode.cdr.idl import msg_of_idl
+from robocache_ros.decode.definitions import message_type, msg_of_idl
 from robocache_ros.errors import RoboCacheError
 
 LINE = "=" * 80

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from robocache_ros.decode.cdr.release_types import RELEASES, find_release
+from robocache_ros.bags.reader import RELEASES, find_release
 
 STATE = "control_msgs/msg/JointTrajectoryControllerState"
 

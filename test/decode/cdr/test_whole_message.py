@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode import DecodeError
-from robocache_ros.decode.cdr.definitions import message_type
-from robocache_ros.decode.cdr.whole_message import read_message
-
-from .message_builders import STORE, Case
+from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.definitions import message_type
+from test.decode.cdr.message_builders import STORE, Case
 
 
 def plain(value: Any) -> Any:

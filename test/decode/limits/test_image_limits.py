@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from robocache_ros.decode import DecodeError, ImagePayload, decode_compressed
-from robocache_ros.decode.limits import IMAGE_LIMITS, ImageLimits
+from robocache_ros.decode.payloads import IMAGE_LIMITS, ImageLimits
 
 PNG = b"\x89PNG\r\n\x1a\n"
 BOMB = zlib.compress(bytes(10**7))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode import DecodeError, make_decoder
-from robocache_ros.decode.limits import MAX_ELEMENTS, MAX_NAMES, MAX_POINTS, MAX_TEXT_BYTES, MAX_TRANSFORMS
+from robocache_ros.decode.payloads import MAX_ELEMENTS, MAX_NAMES, MAX_POINTS, MAX_TEXT_BYTES, MAX_TRANSFORMS
 from robocache_ros.decode.transforms import read_transforms
 
 JOINTS, IMAGE, CLOUD = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/PointCloud2"

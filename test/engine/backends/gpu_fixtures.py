@@ -64,10 +64,9 @@ class EmulatedGraph:
 def emulated(monkeypatch, host_tick):
     """FusionEngine on the GPU backend, with memory, copies and launches of the host."""
     from robocache_ros.engine import engine
-    from robocache_ros.engine.backends.gpu import backend, media_ring, upload_queue
-    from robocache_ros.ops.cuda import gpu_memory as memory
-    from robocache_ros.ops.tick import cloud, image, row
-    from robocache_ros.ops.tick import tick_plan as tick
+    from robocache_ros.engine.backends import gpu
+    from robocache_ros.ops import tick
+    from robocache_ros.ops.cuda import kernels as memory
 
     def kernel(_file, name, _parameters, _device, defines=()):
         values = dict(define.split("=", 1) for define in defines)
@@ -102,13 +101,13 @@ def emulated(monkeypatch, host_tick):
     )
     processors = SimpleNamespace(multi_processor_count=8)
     pinned = lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8)  # noqa: E731
-    for module in (memory, tick, upload_queue, backend, media_ring):
+    for module in (memory, tick, gpu, gpu, gpu):
         monkeypatch.setattr(module, "pinned", pinned)
-    for module in (tick, upload_queue):
+    for module in (tick, gpu):
         monkeypatch.setattr(module, "copy_async", lambda to, source, size, _stream: ctypes.memmove(to, source, size))
     for name in ("_event", "_stream"):
         monkeypatch.setattr(memory, name, lambda *_: idle)
-    for module in (row, image, cloud):
+    for module in (tick, tick, tick):
         monkeypatch.setattr(module, "kernel", kernel)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", EmulatedGraph)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
@@ -118,7 +117,7 @@ def emulated(monkeypatch, host_tick):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: processors)
 
     def make(layout, capacities, _device, _unbounded, options):
-        return backend.GpuBackend(layout, capacities, torch.device("cpu"), options)
+        return gpu.GpuBackend(layout, capacities, torch.device("cpu"), options)
 
     def build(spec, **options):
         with monkeypatch.context() as patched:
@@ -131,7 +130,7 @@ def emulated(monkeypatch, host_tick):
 @pytest.fixture
 def delay_uploads(monkeypatch):
     """Keeps the copies of the newest engine, on a real GPU, waiting for a while, from when it is called."""
-    from robocache_ros.engine.backends.gpu import upload_queue
+    from robocache_ros.engine.backends import gpu
 
     streams = []
 
@@ -144,5 +143,5 @@ def delay_uploads(monkeypatch):
             with torch.cuda.stream(stream):
                 torch.cuda._sleep(100_000_000)
 
-    monkeypatch.setattr(upload_queue, "new_stream", new_stream)
+    monkeypatch.setattr(gpu, "new_stream", new_stream)
     return delay

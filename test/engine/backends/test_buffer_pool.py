@@ -8,8 +8,8 @@ import torch
 
 from robocache_ros.buffer_pool import BufferPool
 from robocache_ros.engine import FusionEngine
-from robocache_ros.engine.backends.gpu import upload_queue as upload_queue_module
-from robocache_ros.engine.backends.gpu.upload_queue import LARGE, UploadQueue
+from robocache_ros.engine.backends import gpu as upload_queue_module
+from robocache_ros.engine.backends.gpu import LARGE, UploadQueue
 
 
 @pytest.fixture

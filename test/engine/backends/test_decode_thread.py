@@ -10,8 +10,7 @@ import torch
 
 from robocache_ros.decode import ImagePayload, decode_compressed
 from robocache_ros.engine import FusionEngine
-from robocache_ros.engine.backends import decode_thread, media_tensors
-from robocache_ros.engine.backends.gpu import media_ring
+from robocache_ros.engine.backends import gpu, media
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
@@ -46,7 +45,7 @@ def slow(monkeypatch):
             assert state.release.wait(WAIT_S)
         return decode_compressed(image)
 
-    for module in (media_tensors, media_ring):
+    for module in (media, gpu):
         monkeypatch.setattr(module, "decode_compressed", decode)
     yield state
     state.release.set()
@@ -54,7 +53,7 @@ def slow(monkeypatch):
 
 def forbid_waiting(monkeypatch):
     for name in ("WAIT_S", "PROCESSOR_S"):
-        monkeypatch.setattr(decode_thread, name, 0.0)
+        monkeypatch.setattr(media, name, 0.0)
 
 
 def png(grey):
@@ -120,7 +119,7 @@ def test_images_are_used_again_after_one_past_the_limit(make, slow, monkeypatch)
 
 
 def test_an_image_that_is_not_decoded_ahead_is_decoded_when_a_tick_selects_it(make, monkeypatch):
-    monkeypatch.setattr(decode_thread, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(media, "AHEAD_BYTES", 0)
     engine = make()
     engine.advance(T0 - 1)
     push(engine, -10, png(6))

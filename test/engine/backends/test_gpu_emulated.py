@@ -8,10 +8,8 @@ import torch
 
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.engine import FusionEngine
-from robocache_ros.engine.backends import factory
-from robocache_ros.engine.backends.cpu import backend
-from robocache_ros.engine.backends.gpu import media_ring
-from robocache_ros.engine.backends.media_tensors import converter_on
+from robocache_ros.engine.backends import cpu, factory, gpu
+from robocache_ros.engine.backends.media import converter_on
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.reductions import SPEC_REDUCTIONS
 from robocache_ros.spec import load_spec
@@ -75,8 +73,8 @@ def test_an_image_that_is_held_is_converted_once(mixture, emulated):
 
 def test_a_compressed_image_that_several_ticks_use_is_decoded_once(mixture, emulated, monkeypatch):
     decoded = []
-    decode = media_ring.decode_compressed
-    monkeypatch.setattr(media_ring, "decode_compressed", lambda image: decoded.append(image) or decode(image))
+    decode = gpu.decode_compressed
+    monkeypatch.setattr(gpu, "decode_compressed", lambda image: decoded.append(image) or decode(image))
     engine, used = one_image(mixture, emulated, "jpeg")
     for tick in range(1, 4):
         assert engine.advance(mixture.t0 + tick * 20 * mixture.ms).valid[0, 7] == 1
@@ -87,7 +85,7 @@ def test_a_tensor_stays_as_it_is_while_the_next_ticks_are_made(mixture, emulated
     engine, _ = one_image(mixture, emulated)
     kept = engine.advance(mixture.t0 + 20 * mixture.ms)
     before = mixture.bits(kept)
-    for tick in range(8, 8 + media_ring.DECODED_SLOTS + 1):  # the image is too old by now: zeros
+    for tick in range(8, 8 + gpu.DECODED_SLOTS + 1):  # the image is too old by now: zeros
         engine.advance(mixture.t0 + tick * 20 * mixture.ms, limit=1)
     assert mixture.bits(kept) == before
 
@@ -163,7 +161,7 @@ def test_a_recording_converted_on_another_device_has_the_bits_of_the_cpu(mixture
     options = {"unbounded": True, "normalized": normalized, "channels_last": True}
     reference = FusionEngine(mixture.spec("mean", ("z",)), **options)
     monkeypatch.setattr(factory, "resolve_device", lambda _name: torch.device("cuda", 0))
-    monkeypatch.setattr(backend, "converter_on", lambda _device, *given: converter_on(torch.device("cpu"), *given))
+    monkeypatch.setattr(cpu, "converter_on", lambda _device, *given: converter_on(torch.device("cpu"), *given))
     engine = FusionEngine(mixture.spec("mean", ("z",)), "cuda", **options)
     assert engine.device.type == "cpu"
     assert mixture.compare(engine, reference, mixture.messages(rng), rng) > 30

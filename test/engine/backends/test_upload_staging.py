@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.engine.backends.gpu.upload_queue import ALIGNMENT, Staging
+from robocache_ros.engine.backends.gpu import ALIGNMENT, Staging
 
 SIZE = 16 * ALIGNMENT
 

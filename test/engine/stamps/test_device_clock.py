@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.engine.device_clock import MOST_VERTICES, DeviceClock, LowerHull
+from robocache_ros.engine.device_clock import MAX_VERTICES, DeviceClock, LowerHull
 
 MS, S = 1_000_000, 1_000_000_000
 HOST_NS, DEVICE_NS = 1_760_000_000 * S, 5 * S  # a device that has run for five seconds
@@ -206,6 +206,6 @@ def test_offset_and_skew_are_reported() -> None:
 
 def test_memory_is_bounded() -> None:
     hull = LowerHull()
-    for x in range(4 * MOST_VERTICES):
+    for x in range(4 * MAX_VERTICES):
         hull.add(x * MS, x * x)  # each point is a vertex
-    assert len(hull) <= MOST_VERTICES
+    assert len(hull) <= MAX_VERTICES

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode.transforms import Transform
-from robocache_ros.engine.transforms.frame_tree import MAX_CHAIN, FrameTree
-from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms import MAX_CHAIN, FrameTree, StaticTransforms
 from robocache_ros.ops.resample.selection import Rule
 
 LINEAR = Rule("linear", 100, 50)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robocache_ros.engine import FusionEngine, Ingest, Outcome, offline
-from robocache_ros.engine.transforms.cloud_placement import WAIT_NS, WAITING
+from robocache_ros.engine.transform_ingest import WAIT_NS, WAITING
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000

@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros.decode.transforms import Transform
-from robocache_ros.engine.transforms.frame_tree import FrameTree
-from robocache_ros.engine.transforms.static_transforms import StaticTransforms
-from robocache_ros.ops.resample.oracle import resample
+from robocache_ros.engine.transforms import FrameTree, StaticTransforms
 from robocache_ros.ops.resample.selection import Rule
+from test.ops.resample.oracle import resample
 
 LINEAR = Rule("linear", 100, 50)
 NONE = 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robocache_ros.decode.payloads import DecodeError
 from robocache_ros.decode.transforms import Transform, read_transforms
-from robocache_ros.engine.transforms.static_transforms import MAX_FRAMES, StaticTransforms
+from robocache_ros.engine.transforms import MAX_STATIC_FRAMES, StaticTransforms
 
 HALF = math.sqrt(0.5)
 UP = Transform("base", "mast", (0.0, 0.0, 1.5), (0.0, 0.0, 0.0, 1.0))
@@ -98,10 +98,10 @@ def test_clouds_with_ever_new_frame_ids_take_a_bounded_amount_of_memory():
     known = tree(UP)
     tracemalloc.start()
     try:
-        for i in range(2 * MAX_FRAMES):
+        for i in range(2 * MAX_STATIC_FRAMES):
             known.lookup("base", f"frame_{i}")
         expected = tracemalloc.get_traced_memory()[1]
-        for i in range(2 * MAX_FRAMES, 10 * MAX_FRAMES):
+        for i in range(2 * MAX_STATIC_FRAMES, 10 * MAX_STATIC_FRAMES):
             known.lookup("base", f"frame_{i}")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -112,9 +112,9 @@ def test_clouds_with_ever_new_frame_ids_take_a_bounded_amount_of_memory():
 
 def test_transforms_of_ever_new_frames_are_ignored_from_a_limit_on_and_logged_once(caplog):
     known = StaticTransforms()
-    accepted = [known.add(UP._replace(child=f"frame_{i}")) for i in range(MAX_FRAMES + 5)]
-    assert accepted == [True] * MAX_FRAMES + [False] * 5
-    assert caplog.text.count(f"more than {MAX_FRAMES} frames") == 1
+    accepted = [known.add(UP._replace(child=f"frame_{i}")) for i in range(MAX_STATIC_FRAMES + 5)]
+    assert accepted == [True] * MAX_STATIC_FRAMES + [False] * 5
+    assert caplog.text.count(f"more than {MAX_STATIC_FRAMES} frames") == 1
     assert known.add(UP._replace(child="frame_0", translation_m=(0.0, 0.0, 2.0)))  # a known frame may still change
     assert known.lookup("base", "frame_0")[2][3] == 2.0
 

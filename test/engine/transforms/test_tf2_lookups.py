@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.decode.transforms import Transform
-from robocache_ros.engine.transforms.frame_tree import FrameTree
-from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms import FrameTree, StaticTransforms
 from robocache_ros.ops.resample.selection import Rule
 
 MS = 1_000_000

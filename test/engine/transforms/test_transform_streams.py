@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.engine import FusionEngine, Ingest, Outcome
-from robocache_ros.engine.transforms import transform_ingest
-from robocache_ros.engine.transforms.frame_tree import MAX_FRAMES
+from robocache_ros.engine import FusionEngine, Ingest, Outcome, transform_ingest
+from robocache_ros.engine.transforms import MAX_MOVING_FRAMES
 from robocache_ros.spec import load_spec
 
 MS = 1_000_000
@@ -167,17 +166,17 @@ def test_a_missing_transform_is_logged_once_after_a_second_of_ticks(tf_message, 
 
 def test_ever_new_frames_are_refused_from_a_limit_on(tf_message, caplog):
     into = ingest()
-    for first in range(0, MAX_FRAMES + 100, 100):
+    for first in range(0, MAX_MOVING_FRAMES + 100, 100):
         push(into, tf_message(*((at(1), "base", f"f{first + k}", (0, 0, 0)) for k in range(100))), 1)
-    count = 100 * len(range(0, MAX_FRAMES + 100, 100)) - MAX_FRAMES
+    count = 100 * len(range(0, MAX_MOVING_FRAMES + 100, 100)) - MAX_MOVING_FRAMES
     assert into.counters["ee"]["dropped:frames"] == count
-    assert caplog.text.count(f"more than {MAX_FRAMES} frames") == 1
+    assert caplog.text.count(f"more than {MAX_MOVING_FRAMES} frames") == 1
 
 
 def test_frames_that_come_and_go_do_not_use_up_the_limit(tf_message):
     into = ingest()
     into.engine.advance(at(0))
-    for k in range(3 * MAX_FRAMES // 100):
+    for k in range(3 * MAX_MOVING_FRAMES // 100):
         ms = 200 * k
         new = [(at(ms), "base", f"tag_{100 * k + i}", (0, 0, 0)) for i in range(100)]
         push(into, tf_message((at(ms), "base", "tool", (1, 0, 0)), *new), ms)

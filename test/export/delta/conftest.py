@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 Exports = Callable[[str, str], Path]
 

@@ -11,11 +11,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.delta.append_dataset import append_dataset
 from robocache_ros.export.job import export
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
+from robocache_ros.formats.delta.append import append_dataset
+from robocache_ros.formats.options import ExportOptions
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 OPTIONS = ExportOptions(("delta",), media="image", task="lift")
 

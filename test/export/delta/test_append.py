@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.formats.delta import append_dataset as module
-from robocache_ros.export.formats.delta.append_dataset import append_dataset
-from robocache_ros.export.formats.delta.transaction_log import TransactionLog
+from robocache_ros.export.append import append_export
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.append_export import append_export
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
-from .delta_rows import deltalake, table
-from .small_datasets import OPTIONS, append_together, assert_complete, small_dataset
+from robocache_ros.formats.delta import append as module
+from robocache_ros.formats.delta.append import append_dataset
+from robocache_ros.formats.delta.log import TransactionLog
+from test.export.delta.delta_rows import deltalake, table
+from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 COUNT = 8
 

@@ -12,13 +12,12 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.delta import data_files
 from robocache_ros.export.job import export
+from robocache_ros.formats.delta import log
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import Exports
-from .delta_rows import deltalake, stacked, table
+from test.export.delta.conftest import Exports
+from test.export.delta.delta_rows import deltalake, stacked, table
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +101,8 @@ def test_a_file_is_named_by_its_contents(lift: Path) -> None:
 def test_a_range_of_episodes_is_a_partition(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "RANGE_EPISODES", 3)
-    monkeypatch.setattr(data_files, "FILE_MB", 0)  # a file for each episode
+    monkeypatch.setattr(log, "RANGE_EPISODES", 3)
+    monkeypatch.setattr(log, "FILE_MB", 0)  # a file for each episode
     export(bags, spec, tmp_path / "out", ExportOptions(("delta",), media="none"), report=False)
     found = deltalake.DeltaTable(tmp_path / "out" / "ticks")
 

@@ -10,12 +10,11 @@ import pyarrow
 import pytest
 from pyarrow import dataset
 
-from robocache_ros.export.formats.delta import data_files
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
-from .conftest import Exports
-from .delta_rows import deltalake, table
-from .small_datasets import OPTIONS, export
+from robocache_ros.formats.delta import log
+from test.export.delta.conftest import Exports
+from test.export.delta.delta_rows import deltalake, table
+from test.export.delta.small_datasets import OPTIONS, export
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
 TABLES = ("ticks", "episodes")
@@ -27,7 +26,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("several")
     recordings = [sensor_recording(folder / f"recording_{seed}", seed, 0.2 + 0.3 * seed) for seed in range(3)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(data_files, "FILE_MB", 0)
+        patched.setattr(log, "FILE_MB", 0)
         yield export(recordings, sensor_spec(outcomes=True), folder / "out", OPTIONS).out
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Exports
-from .delta_rows import table
+from test.export.delta.conftest import Exports
+from test.export.delta.delta_rows import table
 
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("polars")

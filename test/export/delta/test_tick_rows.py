@@ -11,14 +11,13 @@ import pytest
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import export
+from robocache_ros.formats.lerobot.arrays import read_arrays
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from ..readers.sensor_recording import sensor_spec
-from .conftest import Exports
-from .delta_rows import lerobot_rows, numbers, stacked, table
+from test.export.delta.conftest import Exports
+from test.export.delta.delta_rows import lerobot_rows, numbers, stacked, table
+from test.export.readers.sensor_recording import sensor_spec
 
 SOURCES = ("lift", "sensors")
 

@@ -11,14 +11,13 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.formats.delta.append_dataset import append_dataset
-from robocache_ros.export.formats.delta.transaction_log import TransactionLog
-from robocache_ros.export.validate.validators import validate
-
-from ..validate.conftest import found
-from .conftest import Exports
-from .delta_rows import deltalake
-from .small_datasets import small_dataset
+from robocache_ros.formats.delta.append import append_dataset
+from robocache_ros.formats.delta.log import TransactionLog
+from robocache_ros.formats.validate import validate
+from test.export.delta.conftest import Exports
+from test.export.delta.delta_rows import deltalake
+from test.export.delta.small_datasets import small_dataset
+from test.export.validate.conftest import found
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,11 @@ import h5py
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.dense.robomimic import validation_split
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.robomimic.write import validation_split
 from robocache_ros.spec import load_spec
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 OPTIONS = ExportOptions(formats=("robomimic", "diffusion_policy"))
 ROOT = Path(__file__).parents[3]
@@ -102,7 +101,7 @@ def test_an_hdf5_file_on_a_full_disk_is_closed_and_raises_the_error(tmp_path: Pa
     code = """
 import sys
 from pathlib import Path
-from robocache_ros.export.formats.dense.hdf5_file import new_hdf5
+from robocache_ros.formats.robomimic.write import new_hdf5
 try:
     with new_hdf5(Path(sys.argv[1])) as (file, check):
         for name in "abc":

@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 from numpy.typing import NDArray
 
-from robocache_ros.export.formats.dense import zarr_arrays
-from robocache_ros.export.formats.dense.zarr_arrays import ZarrArray, write_group
+from robocache_ros.formats.diffusion_policy import zarr
+from robocache_ros.formats.diffusion_policy.zarr import ZarrArray, write_group
 
 
 def read(folder: Path) -> NDArray:
@@ -45,7 +45,7 @@ def test_the_last_chunk_is_filled_up_with_zeros(tmp_path: Path) -> None:
 def test_chunks_of_numbers_have_two_megabytes_at_most(tmp_path: Path) -> None:
     ZarrArray(tmp_path / "a", 10_000_000, (100,), "float32")
     rows, width = json.loads((tmp_path / "a" / ".zarray").read_text())["chunks"]
-    assert (width, rows) == (100, zarr_arrays.CHUNK_BYTES // 400)
+    assert (width, rows) == (100, zarr.CHUNK_BYTES // 400)
 
 
 def test_repeated_rows_are_links_to_one_chunk_and_missing_ones_are_zero(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_without_hard_links_repeated_rows_are_copies(tmp_path: Path, monkeypatch
     def refused(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(zarr_arrays.os, "link", refused)
+    monkeypatch.setattr(zarr.os, "link", refused)
     with ZarrArray(tmp_path / "a", 2, (1,), "uint8", chunk_rows=1) as array:
         array.repeat(np.array([9], np.uint8), 2)
     assert read(tmp_path / "a").tolist() == [[9], [9]]

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes.episode_info import EpisodeInfo
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.exported_recording import ExportedRecording
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.pieces import EpisodeInfo
+from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import spec_of
+from test.export.episodes.conftest import spec_of
 
 Record = Callable[..., Path]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.row_columns import runs
-from robocache_ros.export.episodes.cutter import EpisodeCutter
+from robocache_ros.export.episodes import EpisodeCutter
+from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, load_spec
 
 

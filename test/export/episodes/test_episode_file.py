@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes.episode_info import EpisodeInfo
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-
-from .conftest import START_NS, spec_of
-from .test_boundaries import exported
+from robocache_ros.export.pieces import Plan
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.pieces import EpisodeInfo
+from test.export.episodes.conftest import START_NS, spec_of
+from test.export.episodes.test_boundaries import exported
 
 Record = Callable[..., Path]
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes.idle import covered, idle_ticks, range_of_windows
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.boundaries import covered, idle_ticks, range_of_windows
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import spec_of
+from test.export.episodes.conftest import spec_of
 
 
 @given(values=st.lists(st.floats(-100, 100, width=32), max_size=30), count=st.integers(1, 8))

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-
-from .conftest import START_NS, spec_of
+from robocache_ros.formats.options import ExportOptions
+from test.export.episodes.conftest import START_NS, spec_of
 
 pq = pytest.importorskip("pyarrow.parquet")
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.bench.hostile.node_inputs import raw_image
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.lerobot.arrays import read_arrays
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.media.depth_codes import depth_codes, depths_of_codes
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.depth import depth_codes, depths_of_codes
+from robocache_ros.formats.lerobot.arrays import read_arrays
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz.node_inputs import raw_image
 
 av = pytest.importorskip("av", reason="needs the `export` extra")
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.lerobot import lerobot_v21
 from robocache_ros.export.job import export
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.formats.lerobot import write
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
 
 CAMERAS = ("front", "wrist")
@@ -169,7 +169,7 @@ def test_its_bytes_are_the_same_again(v21: Path, bags: list[Path], spec: FusionS
 def test_a_thousand_episodes_fill_a_folder(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lerobot_v21, "CHUNK_EPISODES", 1)
+    monkeypatch.setattr(write, "CHUNK_EPISODES", 1)
     result = export(bags, spec, tmp_path / "out", ExportOptions(formats=("lerobot21",), media="none"))
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list(result.out.glob("data/chunk-*"))) == info(result.out)["total_chunks"] == episodes

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..readers.environments import ffmpeg, needs, probe
+from test.export.readers.environments import ffmpeg, needs, probe
 
 pytestmark = needs("lerobot21")
 ROWS = (0, 20, 70, 100)

@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-from robocache_ros.export.validate.validators import validate
-
-from ..readers.environments import ffmpeg, needs, probe
-from ..readers.sensor_recording import sensor_recording, sensor_spec
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.validate import validate
+from test.export.readers.environments import ffmpeg, needs, probe
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 OPTIONS = ExportOptions(formats=("lerobot", "lerobot21"), media="none", task="lift")
 COLUMNS = ("next.reward", "next.done", "next.success")

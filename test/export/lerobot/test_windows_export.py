@@ -11,8 +11,8 @@ import pytest
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 
 NAMES = ["panda_joint1", "panda_joint2"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robocache_ros.export.media.sparse_voxels import to_dense, to_sparse
+from robocache_ros.formats.lerobot.arrays import to_dense, to_sparse
 
 
 def test_the_voxels_that_are_not_empty_are_listed_in_the_order_of_the_grid():

@@ -15,9 +15,8 @@ pytest.importorskip("av", reason="needs the `export` extra")
 import av
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.media.joined_video import JoinedVideo
-from robocache_ros.export.media.video import VideoFile, VideoSettings, encoder_of
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.video import JoinedVideo, VideoFile, VideoSettings, encoder_of
 
 ROOT = Path(__file__).parents[3]
 SIZE = (64, 96)
@@ -87,7 +86,7 @@ ENCODE = """
 import sys
 from pathlib import Path
 import numpy as np
-from robocache_ros.export.media.video import VideoFile
+from robocache_ros.formats.video import VideoFile
 
 blocks = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
 scene = blocks.repeat(8, 0).repeat(8, 1)  # 10 macroblocks in a row

@@ -9,19 +9,18 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.local_processes import LocalProcesses
-from robocache_ros.export.engines.task_engine import Resources, Task
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats import FORMATS
-from robocache_ros.export.formats import file_tasks as shared
-from robocache_ros.export.formats.rlds import rlds_dataset as rlds
-from robocache_ros.export.formats.webdataset import webdataset_shards as webdataset
+from robocache_ros.export.executors.base import Resources, Task
+from robocache_ros.export.executors.local import LocalProcesses
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Progress
+from robocache_ros.export.progress import Progress
+from robocache_ros.formats import write as shared
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.rlds import write as rlds
+from robocache_ros.formats.webdataset import write as webdataset
 from robocache_ros.spec import FusionSpec
-
-from ..pieces.conftest import Contents, contents
-from .elsewhere import Elsewhere
+from test.export.merging.elsewhere import Elsewhere
+from test.export.pieces.conftest import Contents, contents
 
 ALL = tuple(name for name in FORMATS if name != "delta")  # which does not install everywhere
 OPTIONS = ExportOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")

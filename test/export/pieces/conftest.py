@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 
 Contents = dict[str, bytes]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines import local_processes
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.executors import local
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.new_dataset import piece_store
+from robocache_ros.export.target import piece_store
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 
 FORK = multiprocessing.get_context("fork")
@@ -47,7 +47,7 @@ def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) 
                         os.killpg(0, signal.SIGKILL)
 
         sys.addaudithook(count)
-        local_processes.multiprocessing.get_context = lambda _: FORK  # type: ignore[attr-defined,assignment,return-value]
+        local.multiprocessing.get_context = lambda _: FORK  # type: ignore[attr-defined,assignment,return-value]
         try:
             export(told["bags"], spec, out, ExportOptions(media=told["media"]), jobs=told["jobs"], report=False)
         except RoboCacheError as error:

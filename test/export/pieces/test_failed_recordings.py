@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
+from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..conftest import ROBOCACHE, by_share
-from .conftest import Contents, contents
+from test.export.conftest import ROBOCACHE, by_share
+from test.export.pieces.conftest import Contents, contents
 
 ROOT = Path(__file__).parents[3]
 SPEC = ROOT / "config" / "panda_lift.yaml"

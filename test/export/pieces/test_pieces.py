@@ -12,19 +12,16 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.engines import local_processes
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.executors import local
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces import recording_file
-from robocache_ros.export.pieces.plan import Plan
-from robocache_ros.export.pieces.recording_to_piece import make_pieces_of
-from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
+from robocache_ros.export.piece_store import PieceStore
+from robocache_ros.export.pieces import Checksums, Plan, make_pieces_of
+from robocache_ros.export.planned_recording import PlannedRecording, planned
+from robocache_ros.formats import recording as recording_file
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..conftest import named
-from .conftest import Contents, contents
+from test.export.conftest import named
+from test.export.pieces.conftest import Contents, contents
 
 NO_MEDIA = ExportOptions(media="none")
 
@@ -104,12 +101,12 @@ def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionS
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     plan = Plan((PlannedRecording(bags[0]),), spec, ExportOptions(media="image"), {"front": ("png",)})
     made: list[Any] = []
-    save = recording_file.save
+    save = recording_file.save_recording
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
         piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
     assert piece
-    loaded, files = recording_file.load(piece, bags[0], spec, "ideal")
+    loaded, files = recording_file.load_recording(piece, bags[0], spec, "ideal")
     (original,) = made
     assert [file["name"] for file in files] == [file.name for file in bags[0].glob("*.mcap")]
     for name, value in vars(original).items():
@@ -154,8 +151,8 @@ def test_the_process_of_the_export_is_one_of_the_jobs_and_the_others_are_started
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []
-    start = local_processes._started
-    monkeypatch.setattr(local_processes, "_started", lambda threads: started.append(threads) or start(threads))
+    start = local._started
+    monkeypatch.setattr(local, "_started", lambda threads: started.append(threads) or start(threads))
     assert len(export(bags, spec, tmp_path / "set", NO_MEDIA, jobs=2).recordings) == 2
     assert len(started) == 1
 
@@ -169,5 +166,5 @@ def test_no_process_is_an_error(bags: list[Path], spec: FusionSpec, tmp_path: Pa
 def test_more_processes_than_recordings_are_not_started(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_processes, "_started", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(local, "_started", lambda *_: pytest.fail("a process was started"))
     export(bags[:1], spec, tmp_path / "set", NO_MEDIA, jobs=8)

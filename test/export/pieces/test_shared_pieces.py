@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.checksums import Checksums
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.preview.dry_run import dry_run
-from robocache_ros.export.recordings.manifest import load_manifest
-from robocache_ros.export.recordings.planned_recording import planned
+from robocache_ros.export.piece_store import PieceStore
+from robocache_ros.export.pieces import Checksums
+from robocache_ros.export.planned_recording import planned
+from robocache_ros.export.preview import dry_run
+from robocache_ros.export.recordings import load_manifest
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..conftest import ROBOCACHE, ROOT, named
-from .conftest import Contents, contents
+from test.export.conftest import ROBOCACHE, ROOT, named
+from test.export.pieces.conftest import Contents, contents
 
 NO_MEDIA = ExportOptions(media="none")
 SPEC = ROOT / "config" / "panda_lift.yaml"

@@ -13,24 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
-from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.piece_store import PieceStore
+from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
-from .conftest import Contents, contents
+from test.export.pieces.conftest import Contents, contents
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 ROOT = Path(__file__).parents[3]
 SPEC = ROOT / "config" / "panda_lift.yaml"
 RUN = """
 import json, os, signal, sys
 from multiprocessing import active_children
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Advanced
-from robocache_ros.export.media.joined_video import JoinedVideo
+from robocache_ros.export.progress import Advanced
+from robocache_ros.formats.video import JoinedVideo
 from robocache_ros.spec import load_spec
 
 KILL = signal.SIGKILL

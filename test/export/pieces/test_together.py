@@ -15,16 +15,13 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.job import ExportResult, export, export_together
-from robocache_ros.export.outputs.output import MAX_OUTPUTS, Output, outputs_of
-from robocache_ros.export.pieces.progress import Event, Failed
-from robocache_ros.export.recordings.moment import Moment
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
+from robocache_ros.export.planned_recording import Moment, PlannedRecording
+from robocache_ros.export.progress import Event, Failed
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..conftest import ROOT, by_share, named
-from .conftest import contents
+from test.export.conftest import ROOT, by_share, named
+from test.export.pieces.conftest import contents
 
 FORMATS = ("lerobot", "robomimic", "diffusion_policy", "rlds", "webdataset", "mcap")
 NO_MEDIA = ExportOptions(media="none")

@@ -11,14 +11,11 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export import preview as dry_run_module
 from robocache_ros.export.job import export
-from robocache_ros.export.preview import dry_run as dry_run_module
-from robocache_ros.export.preview.dry_run import dry_run
-from robocache_ros.export.preview.expected import expect
-from robocache_ros.export.preview.matching import match
-from robocache_ros.export.recordings.moment import moment
-from robocache_ros.export.recordings.planned_recording import PlannedRecording, planned
+from robocache_ros.export.planned_recording import PlannedRecording, moment, planned
+from robocache_ros.export.preview import dry_run, expect, match
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 
 NO_MEDIA = ExportOptions(media="none")
@@ -110,7 +107,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
 
     spec = spec.without_cameras()
     with monkeypatch.context() as patched:
-        patched.setattr("robocache_ros.export.outputs.dataset_plan.merge_pieces", full)
+        patched.setattr("robocache_ros.export.job.merge_pieces", full)
         with pytest.raises(RoboCacheError, match="disk: full"):
             export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
     monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.spec import FusionSpec
-
-from .sensor_recording import sensor_recording, sensor_spec
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 
 @pytest.fixture(scope="session")

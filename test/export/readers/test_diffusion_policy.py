@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .engine_rows import Rows, engine_episodes
-from .environments import needs, probe
-from .sensor_recording import sensor_spec
+from test.export.readers.engine_rows import Rows, engine_episodes
+from test.export.readers.environments import needs, probe
+from test.export.readers.sensor_recording import sensor_spec
 
 pytestmark = needs("zarr")
 OPTIONS = ExportOptions(formats=("diffusion_policy",), task="lift the cube")

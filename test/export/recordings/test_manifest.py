@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings import manifest, row_table
-from robocache_ros.export.recordings.manifest import load_manifest
-from robocache_ros.export.recordings.moment import Moment, moment
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
+from robocache_ros.export import recordings
+from robocache_ros.export.planned_recording import Moment, PlannedRecording, moment
+from robocache_ros.export.recordings import load_manifest
 from robocache_ros.spec import strict_yaml
 
 YAML = """\
@@ -124,13 +123,13 @@ def test_every_row_with_an_error_is_named(folder: Path) -> None:
 
 
 def test_a_manifest_has_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_table, "MAX_CSV_BYTES", 20)
+    monkeypatch.setattr(recordings, "MAX_CSV_BYTES", 20)
     monkeypatch.setattr(strict_yaml, "MAX_BYTES", 20)
     for name, text in (("lifts.yaml", YAML), ("lifts.csv", CSV)):
         with pytest.raises(RoboCacheError, match="larger than 0 KiB; give a list of recordings in YAML or CSV"):
             load_manifest(written(folder, text, name))
     monkeypatch.undo()
-    monkeypatch.setattr(manifest, "MAX_RECORDINGS", 2)
+    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 2)
     with pytest.raises(RoboCacheError, match="more than 2 recordings"):
         load_manifest(written(folder, YAML))
 

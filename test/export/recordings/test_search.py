@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings import search
-from robocache_ros.export.recordings.search import find_recordings
+from robocache_ros.export import recordings
+from robocache_ros.export.recordings import find_recordings
 
 
 def files(root: Path, *names: str) -> Path:
@@ -142,6 +142,6 @@ def test_searches_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     files(tmp_path, "a.mcap", "b/c/d.mcap")
     for name, limit in (("MAX_RECORDINGS", 1), ("MAX_ENTRIES", 2), ("MAX_DEPTH", 1)):
         with monkeypatch.context() as patched:
-            patched.setattr(search, name, limit)
+            patched.setattr(recordings, name, limit)
             with pytest.raises(RoboCacheError, match=r"more than [12]|1 folders deep"):
                 find_recordings([tmp_path])

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..readers.engine_rows import Rows, engine_episodes
-from ..readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.readers.engine_rows import Rows, engine_episodes
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 FORMATS = ("rlds", "webdataset", "mcap")
 TASK = "lift the cube: größer"

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
-
-from ..readers.environments import needs, probe
-from .conftest import picture, tables
+from robocache_ros.formats.rlds.tfds import TfdsDataset
+from test.export.readers.environments import needs, probe
+from test.export.records.conftest import picture, tables
 
 pytestmark = needs("tfds")
 

@@ -8,12 +8,11 @@ import pytest
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import CHECKED, Bag
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.mcap.plot_messages import field_names
 from robocache_ros.export.job import export
+from robocache_ros.formats.mcap.schema import field_names
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import Make
+from test.export.records.conftest import Make
 
 OPTIONS = ExportOptions(formats=("mcap",), task="lift", media="none")
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.formats.mcap.plot_messages import field_names
+from robocache_ros.formats.mcap.schema import field_names
 from robocache_ros.spec import StreamSpec
-
-from ..readers.engine_rows import Rows
-from ..readers.environments import needs, probe
-from .conftest import KINDS, TASK, Exported, Make, close, picture
+from test.export.readers.engine_rows import Rows
+from test.export.readers.environments import needs, probe
+from test.export.records.conftest import KINDS, TASK, Exported, Make, close, picture
 
 pytestmark = needs("mcap")
 Topics = dict[str, Any]

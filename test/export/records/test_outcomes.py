@@ -14,13 +14,12 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.rlds.tfds import TfdsDataset
 from robocache_ros.spec import load_spec
-from robocache_ros.tfrecord.tfds_dataset import TfdsDataset
-
-from ..readers.sensor_recording import MS, START_NS
-from .conftest import FORMATS
+from test.export.readers.sensor_recording import MS, START_NS
+from test.export.records.conftest import FORMATS
 
 TICKS = 20
 FLOAT, BOOL = "std_msgs/msg/Float32", "std_msgs/msg/Bool"

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.rlds import rlds_dataset
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.rlds import write
+from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import FusionSpec, load_spec
-from robocache_ros.tfrecord.example import parse_example
-from robocache_ros.tfrecord.framing import read_records
-
-from .conftest import Make, picture
+from test.export.records.conftest import Make, picture
 
 OPTIONS = ExportOptions(formats=("rlds",), task="lift", media="none")
 
@@ -72,7 +70,7 @@ def test_equal_exports_have_equal_bytes(bags: list[Path], spec: FusionSpec, tmp_
 def test_a_full_file_is_followed_by_another(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlds_dataset, "SHARD_BYTES", 1)
+    monkeypatch.setattr(write, "SHARD_BYTES", 1)
     export(bags, spec, tmp_path / "out", OPTIONS, report=False)
     folder = tmp_path / "out" / "robocache" / "1.0.0"
     count = len(stored(tmp_path / "out"))
@@ -86,7 +84,7 @@ def test_a_full_file_is_followed_by_another(
 def test_an_episode_that_no_reader_could_read_is_refused(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlds_dataset, "RECORD_BYTES", 1000)
+    monkeypatch.setattr(write, "RECORD_BYTES", 1000)
     with pytest.raises(RoboCacheError, match=r"lift: an episode of \d+ ticks takes .* use smaller images or shorter"):
         export(bags, spec, tmp_path / "out", OPTIONS, report=False)
     assert not (tmp_path / "out" / "robocache").exists()
@@ -104,7 +102,7 @@ def test_an_episode_that_no_reader_could_read_is_refused(
 )
 def test_a_spec_that_rlds_cannot_store_is_refused(streams: dict[str, Any], problem: str) -> None:
     with pytest.raises(RoboCacheError, match=problem):
-        rlds_dataset.RLDS.check(load_spec({"robocache": 1, "streams": streams}), ExportOptions())
+        write.RLDS.check(load_spec({"robocache": 1, "streams": streams}), ExportOptions())
 
 
 def test_statistics_are_in_the_form_of_octo_and_openvla(exported: Make) -> None:

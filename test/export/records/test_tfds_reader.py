@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import StreamSpec
-from robocache_ros.tfrecord.example import parse_example
-from robocache_ros.tfrecord.framing import read_records
-
-from ..readers.engine_rows import Rows
-from ..readers.environments import needs, probe
-from .conftest import KINDS, TASK, Exported, Make, close, picture, tables
+from test.export.readers.engine_rows import Rows
+from test.export.readers.environments import needs, probe
+from test.export.records.conftest import KINDS, TASK, Exported, Make, close, picture, tables
 
 pytestmark = needs("tfds")
 

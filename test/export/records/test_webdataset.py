@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.webdataset import webdataset_shards
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.webdataset import write
 from robocache_ros.spec import FusionSpec, load_spec
-
-from .conftest import Make
+from test.export.records.conftest import Make
 
 OPTIONS = ExportOptions(formats=("webdataset",), task="lift", media="none")
 
@@ -65,7 +64,7 @@ def test_members_have_no_owner_and_no_time(exported: Make) -> None:
 def test_a_full_shard_is_followed_by_another_at_the_next_episode(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webdataset_shards, "SHARD_BYTES", 1)
+    monkeypatch.setattr(write, "SHARD_BYTES", 1)
     export(bags, spec, tmp_path / "out", OPTIONS, report=False)
     told = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert len(told["shards"]) == len(told["episodes"]) > 2
@@ -84,4 +83,4 @@ def test_a_window_with_the_name_of_a_field_is_refused() -> None:
     stream = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "window", "samples": 3}
     spec = load_spec({"robocache": 1, "streams": {"state": stream}})
     with pytest.raises(RoboCacheError, match=r"streams.state: webdataset stores vectors under this name"):
-        webdataset_shards.WEBDATASET.check(spec, ExportOptions())
+        write.WEBDATASET.check(spec, ExportOptions())

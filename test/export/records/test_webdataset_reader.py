@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from robocache_ros.spec import StreamSpec
-
-from ..readers.engine_rows import Rows
-from ..readers.environments import needs, probe
-from .conftest import KINDS, TASK, Exported, Make, close, picture, tables
+from test.export.readers.engine_rows import Rows
+from test.export.readers.environments import needs, probe
+from test.export.records.conftest import KINDS, TASK, Exported, Make, close, picture, tables
 
 pytestmark = needs("webdataset")
 

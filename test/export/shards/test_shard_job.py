@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.job import export
-from robocache_ros.export.outputs.output import Output
-from robocache_ros.export.shards.shard import Shard
-from robocache_ros.export.shards.shard_job import ShardResult, export_shard
+from robocache_ros.export.job import Output, export
+from robocache_ros.export.shards import Shard, ShardResult, export_shard
 from robocache_ros.export.target import new_dataset
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..conftest import named
+from test.export.conftest import named
 
 NO_MEDIA = ExportOptions(media="none")
 Run = Callable[..., ShardResult]

@@ -4,8 +4,8 @@ import csv
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.dataset.exported_dataset import ExportedDataset
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.formats.dataset import ExportedDataset
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, StreamSpec
 
 

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats import known_formats
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.registry import known_formats
 from robocache_ros.spec import FusionSpec
-
-from ..readers.engine_rows import engine_rows
+from test.export.readers.engine_rows import engine_rows
 
 ROOT = Path(__file__).parents[3]
 ENTRY_POINT = "[robocache_ros.formats]\ncsv = csv_format:CSV\n"

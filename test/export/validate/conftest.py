@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.export.job import ExportResult
-from robocache_ros.export.validate.checksum_list import FILE
-from robocache_ros.export.validate.findings import Findings
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.check import Findings
+from robocache_ros.formats.checksums import FILE
+from robocache_ros.formats.validate import validate
 
 
 @pytest.fixture

@@ -17,16 +17,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
 
-from robocache_ros.bags.mcap_checksums import add_checksums
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.formats.mcap.plot_messages import definition, message_dtype, number_message, text_message
-from robocache_ros.export.media.joined_video import add_stream_like
-from robocache_ros.tfrecord.example import BytesList, encode_example, parse_example
-from robocache_ros.tfrecord.framing import RecordWriter, read_records
-
-from ..readers.sensor_recording import sensor_spec
+from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
+from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example, parse_example, read_records
+from robocache_ros.formats.video import add_stream_like
+from test.export.readers.sensor_recording import sensor_spec
 
 ROWS = 40  # of each of three episodes, whose tasks differ
 MS, TICK_NS = 1_000_000, 20_000_000

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats import FORMATS
 from robocache_ros.export.job import export
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.validate import validate
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.validate.conftest import without_checksums
+from test.export.validate.planted_faults import FAULTS, ROWS
 
 from ..readers import sensor_recording as sensor_recording_module
-from ..readers.sensor_recording import sensor_recording, sensor_spec
-from .conftest import without_checksums
-from .planted_faults import FAULTS, ROWS
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "validate_a_dataset.md"
 SECTION = "## What a dataset cannot reveal"

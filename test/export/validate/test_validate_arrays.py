@@ -12,11 +12,10 @@ import pyarrow
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.validate import robomimic_check
-from robocache_ros.export.validate.array_values import stamps_disagree
-from robocache_ros.export.validate.validators import validate
-
-from .conftest import found
+from robocache_ros.formats.check import stamps_disagree
+from robocache_ros.formats.robomimic import check
+from robocache_ros.formats.validate import validate
+from test.export.validate.conftest import found
 
 ROWS = 6
 ENV_ARGS = json.dumps({"env_name": "lift", "type": 2, "env_kwargs": {}})
@@ -62,11 +61,11 @@ def test_large_robomimic_arrays_are_read_in_parts(robomimic: Path, monkeypatch: 
     h5py = pytest.importorskip("h5py")
     with h5py.File(robomimic, "r+") as file:
         file["data/demo_0/obs/state"][4, 1] = np.nan
-    monkeypatch.setattr(robomimic_check, "ARRAY_BYTES", 2 * 16)  # two rows of obs/state
+    monkeypatch.setattr(check, "ARRAY_BYTES", 2 * 16)  # two rows of obs/state
     assert found(robomimic) == [
         "data/demo_0/obs/state, from row 4: NaN or infinite in 1 rows, the first is row 0",
     ]
-    monkeypatch.setattr(robomimic_check, "ARRAY_BYTES", 9)
+    monkeypatch.setattr(check, "ARRAY_BYTES", 9)
     (findings,) = validate(robomimic)
     assert "data/demo_1/obs/state: a row has more than 0 MiB" in findings.unchecked
 

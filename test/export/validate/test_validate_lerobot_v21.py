@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from .conftest import found, without_checksums
+from test.export.validate.conftest import found, without_checksums
 
 DATA = "data/chunk-000/episode_{:06d}.parquet"
 VIDEO = "videos/chunk-000/observation.images.front/episode_{:06d}.mp4"

@@ -15,9 +15,8 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.export.job import ExportResult
-from robocache_ros.export.validate.validators import validate
-
-from .conftest import found
+from robocache_ros.formats.validate import validate
+from test.export.validate.conftest import found
 
 DATA = "data/chunk-000/file-000.parquet"
 VIDEO = "videos/observation.images.front/chunk-000/file-000.mp4"

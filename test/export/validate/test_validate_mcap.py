@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.bags.mcap_checksums import add_checksums
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
+from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats.mcap.plot_messages import definition, message_dtype, number_message, text_message
 from robocache_ros.export.job import export
+from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..readers.sensor_recording import sensor_recording, sensor_spec
-from .conftest import found, without_checksums
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.validate.conftest import found, without_checksums
 
 NAME = "episode_000000"
 Change = Callable[[RawMessage], Iterable[RawMessage]]

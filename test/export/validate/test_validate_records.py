@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robocache_ros.tfrecord.example import BytesList, encode_example
-from robocache_ros.tfrecord.framing import RecordWriter
-
-from .conftest import found
+from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
+from test.export.validate.conftest import found
 
 STEPS = 5
 FILE = "lift-train.tfrecord-00000-of-00001"

@@ -12,11 +12,11 @@ import pytest
 from robocache_ros import formats_by_name
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export import formats
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.validate.findings import MAX_FINDINGS, Findings
-from robocache_ros.export.validate.validators import validate
+from robocache_ros.formats import registry
+from robocache_ros.formats.check import MAX_FINDINGS, Findings
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
 
 
@@ -35,7 +35,7 @@ def test_a_folder_with_several_datasets_is_validated_as_a_whole(
 def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     for library in ("h5py", "google_crc32c"):
         pytest.importorskip(library)
-    names = tuple(name for name in formats.FORMATS if name != "delta" or find_spec("deltalake"))
+    names = tuple(name for name in registry.FORMATS if name != "delta" or find_spec("deltalake"))
     out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=names, media="image")).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 

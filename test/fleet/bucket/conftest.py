@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ...export.conftest import bags, spec  # noqa: F401 - fixtures
-from ..s3_server import Bucket
+from test.export.conftest import bags, spec  # noqa: F401 - fixtures
+from test.fleet.s3_server import Bucket
 
 Contents = dict[str, bytes]
 NO_MEDIA = ExportOptions(media="none")

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.formats import FORMATS
 from robocache_ros.export.job import export
-from robocache_ros.remote.file_cache import cache_folder
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.registry import FORMATS
 from robocache_ros.spec import FusionSpec
-
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, hidden, objects
+from robocache_ros.storage.cache import cache_folder
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
+from test.fleet.s3_server import Bucket
 
 
 @pytest.mark.parametrize("name", FORMATS)

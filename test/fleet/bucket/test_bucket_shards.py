@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
-from robocache_ros.export.outputs.output import Output
-from robocache_ros.export.shards.shard import Shard
-from robocache_ros.export.shards.shard_job import ShardResult, export_shard
+from robocache_ros.export.job import Output, export
+from robocache_ros.export.shards import Shard, ShardResult, export_shard
 from robocache_ros.spec import FusionSpec
-
-from ...export.conftest import bags, named, spec  # noqa: F401 - fixtures
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, contents, objects
+from test.export.conftest import bags, named, spec  # noqa: F401 - fixtures
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, objects
+from test.fleet.s3_server import Bucket
 
 Run = Callable[..., ShardResult]
 

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 
+from robocache_ros.cli import progress
 from robocache_ros.cli.commands import main
-from robocache_ros.cli.output import progress_display
 from robocache_ros.cli.program import LINE_CHARACTERS
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.local_processes import LocalProcesses
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.executors.local import LocalProcesses
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Advanced, Converted, Event, Merging, Progress
-from robocache_ros.remote.object_store import ObjectStore
-from robocache_ros.remote.store_errors import StoreError, StoreProblem
+from robocache_ros.export.progress import Advanced, Converted, Event, Merging, Progress
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ...export.conftest import ROOT
-from ..fault_proxy import Faults
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, hidden, objects
+from robocache_ros.storage.errors import StoreError, StoreProblem
+from robocache_ros.storage.object_store import ObjectStore
+from test.export.conftest import ROOT
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
             main(command)
         return int(end.value.code or 0)
 
-    class Another(progress_display.Lines):
+    class Another(progress.Lines):
         """Runs the same command to its end when the first recording is converted."""
 
         def __call__(self, event: Event) -> None:
@@ -143,7 +142,7 @@ def test_the_command_that_finds_the_dataset_completed_by_another_one_ends_well(
                 first.append(-1)
                 first[0] = run()
 
-    monkeypatch.setattr(progress_display, "Lines", Another)
+    monkeypatch.setattr(progress, "Lines", Another)
     second = run()
     out = capsys.readouterr().out
     assert (first, second) == ([0], 0)

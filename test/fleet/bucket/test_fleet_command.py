@@ -11,15 +11,14 @@ import pytest
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.bucket.bucket_target import BucketTarget
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Converted, Event
-from robocache_ros.export.pieces.store import PieceStore
+from robocache_ros.export.piece_store import PieceStore
+from robocache_ros.export.progress import Converted, Event
+from robocache_ros.export.target import BucketTarget
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, hidden
+from test.fleet.bucket.conftest import NO_MEDIA, hidden
+from test.fleet.s3_server import Bucket
 
 NONE_LONG_ENOUGH = ExportOptions(media="none", min_frames=70)
 

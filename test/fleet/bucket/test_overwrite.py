@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.bucket.bucket_target import BucketTarget
-from robocache_ros.export.bucket.target_plans import TargetPlan, TargetPlans
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.validate.checksum_list import sha256
-from robocache_ros.remote.object_store import ObjectStore
+from robocache_ros.export.target import BucketTarget, TargetPlan, TargetPlans
+from robocache_ros.formats.checksums import sha256
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, contents, hidden, objects
+from robocache_ros.storage.object_store import ObjectStore
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, hidden, objects
+from test.fleet.s3_server import Bucket
 
 OTHER = ExportOptions(formats=("webdataset",), media="none")
 

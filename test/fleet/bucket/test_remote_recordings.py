@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.export.job import export
-from robocache_ros.export.pieces.progress import Converted, Event
+from robocache_ros.export.progress import Converted, Event
 from robocache_ros.spec import FusionSpec
-
-from ..fault_proxy import Faults
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, objects
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, objects
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 
 def urls(bucket: Bucket, bags: list[Path]) -> list[str]:

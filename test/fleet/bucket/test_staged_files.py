@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.job import export, export_together
-from robocache_ros.export.outputs.output import outputs_of
+from robocache_ros.export.job import export, export_together, outputs_of
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ...export.merging.elsewhere import Elsewhere
-from ..s3_server import Bucket
-from .conftest import NO_MEDIA, Contents, hidden, objects
+from test.export.merging.elsewhere import Elsewhere
+from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
+from test.fleet.s3_server import Bucket
 
 VIDEO = ExportOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
 VECTORS = ExportOptions(formats=("mcap", "diffusion_policy"), media="none")

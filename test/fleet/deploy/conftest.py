@@ -13,13 +13,12 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
-from robocache_ros.export.recordings.search import find_recordings
+from robocache_ros.export.recordings import find_recordings
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
-
-from ..bucket.conftest import Contents, contents
-from ..s3_server import Bucket
+from test.fleet.bucket.conftest import Contents, contents
+from test.fleet.s3_server import Bucket
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import DEPLOY, ROOT
+from test.fleet.deploy.conftest import DEPLOY, ROOT
 
 LINES = (DEPLOY / "Dockerfile").read_text().splitlines()
 ARGUMENTS = dict(line[4:].split("=", 1) for line in LINES if line.startswith("ARG "))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..s3_server import Bucket
-from .conftest import BUCKET, ROOT
+from test.fleet.deploy.conftest import BUCKET, ROOT
+from test.fleet.s3_server import Bucket
 
 PAGE = ROOT / "docs" / "how-to" / "export_on_many_machines.md"
 BLOCKS = re.compile(r"```bash\n(.*?)```", re.DOTALL)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ..bucket.conftest import Contents, objects
-from ..s3_server import Bucket
-from .conftest import BUCKET, DEPLOY
-from .test_dockerfile import ARGUMENTS
+from test.fleet.bucket.conftest import Contents, objects
+from test.fleet.deploy.conftest import BUCKET, DEPLOY
+from test.fleet.deploy.test_dockerfile import ARGUMENTS
+from test.fleet.s3_server import Bucket
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from robocache_ros.export.export_options import ExportOptions
 from robocache_ros.export.job import export
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
-
-from ...export.conftest import bags, spec  # noqa: F401 - fixtures
-from ..fault_proxy import Faults
-from ..s3_server import Bucket
+from test.export.conftest import bags, spec  # noqa: F401 - fixtures
+from test.fleet.fault_proxy import Faults
+from test.fleet.s3_server import Bucket
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "export_on_many_machines.md"
 

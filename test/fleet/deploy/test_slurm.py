@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ..bucket.conftest import Contents, contents
-from .conftest import DEPLOY
+from test.fleet.bucket.conftest import Contents, contents
+from test.fleet.deploy.conftest import DEPLOY
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]
 SCRIPT = DEPLOY / "slurm_array.sh"

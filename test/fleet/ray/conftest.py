@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.engines import ray_session
+from robocache_ros.export.executors import ray as ray_session
 from robocache_ros.export.job import export
-
-from ...export.pieces.conftest import Contents, contents
-from ...export.readers.sensor_recording import sensor_recording, sensor_spec
+from test.export.pieces.conftest import Contents, contents
+from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 ROOT = Path(__file__).parents[3]
 os.environ.setdefault(ray_session.ONLY_LOOPBACK, "0")  # before tests import Ray

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.export.engines.ray_session import ray_session
-from robocache_ros.export.engines.ray_tasks import RayTasks
+from robocache_ros.export.executors.ray import RayTasks, ray_session
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.new_dataset import piece_store
-from robocache_ros.export.pieces.progress import Converted, Event
+from robocache_ros.export.progress import Converted, Event
+from robocache_ros.export.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
 
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")

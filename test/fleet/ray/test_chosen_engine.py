@@ -7,24 +7,21 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.bench.export.camera_recording import spec
+from benchmarks.recordings import spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.chosen_engine import chosen_engine, stated_needs
-from robocache_ros.export.engines.local_processes import LocalProcesses
-from robocache_ros.export.engines.ray_session import Machines
-from robocache_ros.export.engines.ray_tasks import RayTasks
-from robocache_ros.export.engines.task_engine import Resources
-from robocache_ros.export.export_options import ExportOptions
-from robocache_ros.export.pieces.make_pieces import estimated_needs
-from robocache_ros.export.pieces.plan import Plan
+from robocache_ros.export.executors.base import Resources
+from robocache_ros.export.executors.local import LocalProcesses
+from robocache_ros.export.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
+from robocache_ros.export.pieces import Plan, estimated_needs
+from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
 
 GB = 10**9
 
 
 def test_this_machine_is_the_default() -> None:
-    assert isinstance(chosen_engine(), LocalProcesses)
-    assert isinstance(chosen_engine("ray", address="head:6379"), RayTasks)
+    assert isinstance(chosen_executor(), LocalProcesses)
+    assert isinstance(chosen_executor("ray", address="head:6379"), RayTasks)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +40,7 @@ def test_this_machine_is_the_default() -> None:
 )
 def test_an_option_that_is_wrong_is_one_line(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(RoboCacheError) as error:
-        chosen_engine(**options)
+        chosen_executor(**options)
     assert str(error.value).startswith(expected)
 
 

@@ -14,25 +14,22 @@ from unittest.mock import ANY
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.engines.chosen_engine import chosen_engine
-from robocache_ros.export.engines.ray_session import _check
-from robocache_ros.export.engines.ray_tasks import RayTasks
-from robocache_ros.export.engines.task_engine import Resources
-from robocache_ros.export.export_options import ExportOptions
+from robocache_ros.export.append import append_export
+from robocache_ros.export.executors.base import Resources
+from robocache_ros.export.executors.ray import RayTasks, _check, chosen_executor
 from robocache_ros.export.job import export
-from robocache_ros.export.outputs.append_export import append_export
-from robocache_ros.export.outputs.new_dataset import OWN_PIECES, piece_store
-from robocache_ros.export.pieces.make_pieces import RecordingTask, _Work
-from robocache_ros.export.pieces.progress import Converted, Event, Started
-from robocache_ros.export.pieces.store import PieceStore
-from robocache_ros.export.recordings.planned_recording import PlannedRecording
-
-from ...export.conftest import ROBOCACHE
-from ...export.pieces.conftest import Contents, contents
-from ...export.readers.sensor_recording import sensor_spec
-from ..bucket.conftest import objects
-from ..s3_server import Bucket
-from .conftest import CPUS, ROOT
+from robocache_ros.export.piece_store import PieceStore
+from robocache_ros.export.pieces import RecordingTask, _MakePieces
+from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.export.progress import Converted, Event, Started
+from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.formats.options import ExportOptions
+from test.export.conftest import ROBOCACHE
+from test.export.pieces.conftest import Contents, contents
+from test.export.readers.sensor_recording import sensor_spec
+from test.fleet.bucket.conftest import objects
+from test.fleet.ray.conftest import CPUS, ROOT
+from test.fleet.s3_server import Bucket
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -40,7 +37,7 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     ray_address: str, recordings: list[Path], undisturbed: Contents, tmp_path: Path, workers: int
 ) -> None:
     told: list[Event] = []
-    engine = chosen_engine("ray", per_task=f"cpus={CPUS // workers}")
+    engine = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
 
     out = export(recordings, sensor_spec(), tmp_path / "set", engine=engine, progress=told.append).out
 
@@ -56,7 +53,7 @@ def test_a_recording_that_cannot_be_read_is_found_by_its_task(
     bad.write_bytes(b"no recording")
 
     with pytest.raises(RoboCacheError) as error:
-        export([*recordings, bad], sensor_spec(), tmp_path / "set", engine=chosen_engine("ray"))
+        export([*recordings, bad], sensor_spec(), tmp_path / "set", engine=chosen_executor("ray"))
 
     first, last = str(error.value).splitlines()
     assert "bad.mcap" in first
@@ -100,7 +97,7 @@ def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list
     options, found = ExportOptions(("delta",), media="none"), []
     for name, on in (("one", "here"), ("ray", "ray")):
         for some in (recordings[:1], recordings[1:]):
-            append_export(some, sensor_spec(), tmp_path / name, options, engine=chosen_engine(on))
+            append_export(some, sensor_spec(), tmp_path / name, options, engine=chosen_executor(on))
         files = contents(tmp_path / name)
         found.append({file: files[file] for file in files if file.endswith((".parquet", "robocache.json"))})
     assert len(found[0]) > 4
@@ -108,7 +105,7 @@ def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list
 
 
 def test_a_machine_without_the_folder_of_the_dataset_is_named(recordings: list[Path], tmp_path: Path) -> None:
-    work = _Work({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
+    work = _MakePieces({}, PieceStore(tmp_path / "elsewhere" / "pieces"), False)
     task = RecordingTask("lift", 0, Resources(), PlannedRecording(recordings[0]), ())
     with pytest.raises(RoboCacheError, match="elsewhere: is not on this machine; use a bucket, or a shared folder"):
         work(task, print)

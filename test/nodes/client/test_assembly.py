@@ -6,8 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("rclpy")
-from robocache_ros.engine.fused_frame import FusedFrame
-from robocache_ros.nodes.client.assembly import AWAITED, Assembly
+from robocache_ros.engine.frames import FusedFrame
+from robocache_ros.nodes.client.topics import AWAITED, Assembly
 
 
 def window(tick_ns: int, valid: int = 1) -> FusedFrame:

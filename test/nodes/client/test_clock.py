@@ -15,8 +15,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from robocache_ros.client import FusedFrame, FusedSubscriber
-
-from ..rig import repeating
+from test.nodes.rig import repeating
 
 S = 1_000_000_000
 

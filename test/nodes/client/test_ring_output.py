@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("rclpy")
 from robocache_ros import ipc
 from robocache_ros.engine import Frames
-from robocache_ros.engine.fused_frame import FusedFrame
+from robocache_ros.engine.frames import FusedFrame
 from robocache_ros.ipc.frame_ring import FrameWriter
 from robocache_ros.nodes.shared_frames import RingFollower, RingOutput
 from robocache_ros.spec import load_spec

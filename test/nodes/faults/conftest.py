@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .fusion_rig import FusionRig
+    from test.nodes.faults.fusion_rig import FusionRig
 
 
 @pytest.fixture
 def fusion(rig: Any, wait: Callable[..., Any], joint_spec: dict[str, Any]) -> FusionRig:
-    from .fusion_rig import FusionRig  # needs rclpy, without which `rig` skips the test
+    from test.nodes.faults.fusion_rig import FusionRig  # needs rclpy, without which `rig` skips the test
 
     return FusionRig(rig, wait, joint_spec)

@@ -16,7 +16,7 @@ from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Path as Path_
 from rclpy.serialization import serialize_message
 
-from .fusion_rig import FusionRig, joint_state
+from test.nodes.faults.fusion_rig import FusionRig, joint_state
 
 GARBAGE = [b"", b"\0", b"\0\1\0\0", b"\0\1\0\0" + b"\xff" * 60, bytes(range(256)) * 8]
 

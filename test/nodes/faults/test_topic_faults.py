@@ -15,7 +15,7 @@ from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
-from .fusion_rig import FusionRig, joint_state
+from test.nodes.faults.fusion_rig import FusionRig, joint_state
 
 
 def test_silent_topic_is_stale(fusion: FusionRig) -> None:

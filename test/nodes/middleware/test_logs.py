@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.nodes.middleware.logs import WAITING, RosHandler
+from robocache_ros.nodes.process import WAITING, RosHandler
 
 
 class SlowLogger:

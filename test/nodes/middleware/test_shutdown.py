@@ -9,7 +9,7 @@ pytest.importorskip("rclpy")
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
-from robocache_ros.nodes.middleware.shutdown import until_shutdown
+from robocache_ros.nodes.process import until_shutdown
 
 pytestmark = pytest.mark.ros
 

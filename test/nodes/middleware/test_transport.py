@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.nodes.middleware import transport
+from robocache_ros.nodes import transport
 from robocache_ros.resources import resource
 from robocache_ros.spec import FusionSpec, load_spec
 

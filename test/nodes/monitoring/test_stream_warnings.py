@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from robocache_ros.nodes.monitoring.stream_warnings import MIN_TICKS, REPEAT_S, StreamWarnings
+from robocache_ros.nodes.diagnostics import MIN_TICKS, REPEAT_S, StreamWarnings
 from robocache_ros.nodes.tick_loop import TickStats
 from robocache_ros.spec import load_spec
 

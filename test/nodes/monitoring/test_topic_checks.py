@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("rclpy")
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
-from robocache_ros.nodes.middleware.transport import Limit
-from robocache_ros.nodes.monitoring.topic_checks import SILENT_S, TopicChecks
-from robocache_ros.nodes.subscriptions.topics import StreamState, Topic
+from robocache_ros.nodes.diagnostics import SILENT_S, TopicChecks
+from robocache_ros.nodes.subscriptions import StreamState, Topic
+from robocache_ros.nodes.transport import Limit
 from robocache_ros.spec import load_spec
 
 IMAGE = "sensor_msgs/msg/Image"

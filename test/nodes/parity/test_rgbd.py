@@ -114,8 +114,8 @@ def test_a_camera_without_camera_info_is_said_in_the_diagnostics(rig: Any, wait:
 @pytest.mark.parametrize(("big_endian", "padding"), [(False, 0), (True, 3)])
 def test_a_cloud_has_the_coordinates_that_sensor_msgs_py_reads(big_endian: bool, padding: int) -> None:
     point_cloud2 = pytest.importorskip("sensor_msgs_py.point_cloud2", reason="is a package of ROS")
-    from robocache_ros.ops.voxel.cloud_layout import CloudLayout, check_cloud, column_sources
-    from robocache_ros.ops.voxel.cpu import cloud_columns
+    from robocache_ros.ops.voxel.layouts import CloudLayout, check_cloud, column_sources
+    from robocache_ros.ops.voxel.voxelize import cloud_columns
 
     order = ">" if big_endian else "<"
     names, kinds, offsets = ("x", "y", "z", "intensity", "ring"), ("f4", "f4", "f4", "f8", "u2"), (0, 4, 8, 16, 24)

@@ -18,10 +18,9 @@ from std_msgs.msg import Float32MultiArray, String
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.nodes import frame_messages
+from robocache_ros.nodes import frame_messages, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
-from robocache_ros.nodes.middleware import compat
-from robocache_ros.nodes.middleware.qos import latched
+from robocache_ros.nodes.middleware import latched
 from robocache_ros.spec import TF_TYPE, load_spec
 
 MS = 1_000_000
@@ -77,8 +76,8 @@ def test_poses_and_clouds_of_a_moving_sensor_are_those_of_the_recording(
     rig: Any, wait: Callable[..., Any], recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
-    load = compat.load_message_class
-    monkeypatch.setattr(compat, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
+    load = middleware.load_message_class
+    monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
     spec = load_spec(SPEC)
     with Bag(recording) as bag:
         run = BagRun(bag, spec, visibility="deployed", trim=False)

@@ -20,14 +20,13 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
 from robocache_ros.bags.reader import Bag
-from robocache_ros.bags.storage import mcap_records
+from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag
-from robocache_ros.bench.hostile.damage import make
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes import bag_player
+from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
-from robocache_ros.nodes.middleware import compat
 from robocache_ros.spec import load_spec
+from test.fuzz.recordings import make
 
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
 MS = 1_000_000
@@ -161,7 +160,7 @@ def _ns(message: Clock) -> int:
 def test_damage_found_while_playing_is_logged(rig: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recording = make("mcap", tmp_path / "bag")
     data = bytearray(recording.data)
-    chunks = [stop for op, _, stop in mcap_records.records(recording.data, 8) if op == mcap_records.CHUNK]
+    chunks = [stop for op, _, stop in mcap.records(recording.data, 8) if op == mcap.CHUNK]
     data[chunks[3] - 1] ^= 1  # the summary is undamaged: only reading the chunk shows it
     recording.file.write_bytes(data)
 
@@ -202,8 +201,8 @@ def test_topic_whose_type_is_not_installed_is_skipped_with_a_line(
 ) -> None:
     text = b"\0\1\0\0" + struct.pack("<I", 4) + b"map\0"
     types = {"/named": "std_msgs/msg/String", "/odd": "stereo_msgs/msg/DisparityImage"}
-    installed = compat.load_message_class
-    monkeypatch.setattr(compat, "load_message_class", lambda name: None if "stereo" in name else installed(name))
+    installed = middleware.load_message_class
+    monkeypatch.setattr(middleware, "load_message_class", lambda name: None if "stereo" in name else installed(name))
     path = write_bag(tmp_path / "bag", types, [("/named", 10**18, text), ("/odd", 10**18 + MS, text)])
 
     assert bag_player.main([str(path)]) == 0

@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from robocache_ros.nodes.subscriptions.arrivals import BATCH, Arrivals
-from robocache_ros.nodes.subscriptions.raw_subscriber import ReceivedMessage
+from robocache_ros.nodes.subscriptions import ARRIVALS_BATCH, Arrivals, ReceivedMessage
 
 HOUR_NS = 3600 * 10**9
 
@@ -54,7 +53,7 @@ def test_flooded_queue_does_not_keep_the_others_waiting() -> None:
 
     assert found == [(1, "flood"), (500_000, "joints"), (500_001, "joints")]
     assert arrivals.flooded
-    assert flood.largest_read == BATCH
+    assert flood.largest_read == ARRIVALS_BATCH
 
 
 def test_two_flooded_queues_get_the_same_share() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from robocache_ros.nodes.subscriptions import flood
-from robocache_ros.nodes.subscriptions.flood import WINDOW_NS, Flood
+from robocache_ros.nodes import subscriptions
+from robocache_ros.nodes.subscriptions import FLOOD_WINDOW_NS, Flood
 
 STEP_NS = 4_000_000
 
@@ -16,7 +16,7 @@ STEP_NS = 4_000_000
 def after(monkeypatch: pytest.MonkeyPatch) -> Callable[[Flood, Iterable[bool]], bool]:
     """Counts steps, 4 ms apart; returns whether the flood is active after them."""
     now_ns = [0]
-    monkeypatch.setattr(flood.time, "monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr(subscriptions.time, "monotonic_ns", lambda: now_ns[0])
 
     def count(state: Flood, limited: Iterable[bool]) -> bool:
         for reached in limited:
@@ -29,7 +29,7 @@ def after(monkeypatch: pytest.MonkeyPatch) -> Callable[[Flood, Iterable[bool]], 
 
 def steps(seconds: float, every: int) -> list[bool]:
     """Steps of a time, of which one in `every` reaches its limit."""
-    return [number % every == 0 for number in range(round(seconds * WINDOW_NS / STEP_NS))]
+    return [number % every == 0 for number in range(round(seconds * FLOOD_WINDOW_NS / STEP_NS))]
 
 
 def test_a_step_that_reaches_its_limit_begins_a_flood(after: Callable[..., bool]) -> None:
@@ -55,4 +55,4 @@ def test_a_flood_ends_while_large_images_still_reach_the_short_limit(after: Call
 def test_a_flood_ends_when_messages_end(after: Callable[..., bool]) -> None:
     state = Flood()
     after(state, steps(3, every=1))
-    assert not after(state, [False] * (2 * WINDOW_NS // STEP_NS))
+    assert not after(state, [False] * (2 * FLOOD_WINDOW_NS // STEP_NS))

@@ -16,9 +16,8 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 from std_msgs.msg import UInt8MultiArray
 
-from robocache_ros.nodes.middleware import compat
-from robocache_ros.nodes.subscriptions import raw_subscriber
-from robocache_ros.nodes.subscriptions.raw_subscriber import SMALL_BYTES, RawSubscriber
+from robocache_ros.nodes import middleware, subscriptions
+from robocache_ros.nodes.subscriptions import SMALL_BYTES, RawSubscriber
 
 WAYS = pytest.mark.parametrize("direct", [True, False], ids=["direct", "rclpy"])
 
@@ -40,8 +39,8 @@ class RawTopic:
             lambda _: None,
             QoSProfile(depth=100),
             raw=True,
-            callback_group=compat.ManualCallbackGroup(),
-            event_callbacks=compat.no_events(),
+            callback_group=middleware.ManualCallbackGroup(),
+            event_callbacks=middleware.no_events(),
         )
         self._wait = wait
         wait(self.publisher.get_subscription_count, "the subscription")
@@ -160,7 +159,7 @@ def test_failed_allocation_raises_and_the_next_message_arrives(
     subscriber = RawSubscriber()
     with monkeypatch.context() as patched:
         raw_topic.send(message(SMALL_BYTES))
-        patched.setattr(raw_subscriber.np, "empty", no_memory)
+        patched.setattr(subscriptions.np, "empty", no_memory)
         with pytest.raises(MemoryError, match="/bytes: no memory for a message"):
             raw_topic.get(subscriber.take)
     raw_topic.send(message(20))
@@ -173,12 +172,12 @@ def test_other_structures_of_rcutils_fall_back_to_rclpy(monkeypatch: pytest.Monk
     # Such an rcutils succeeds, and what it writes is not where it is read.
     other = SimpleNamespace(rcutils_uint8_array_init=lambda *_: 0, rcutils_uint8_array_resize=lambda *_: 0)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: other if name == "librcutils.so" else load(name))
-    raw_subscriber.find_rcl_take.cache_clear()
+    subscriptions.find_rcl_take.cache_clear()
 
     assert not RawSubscriber().direct
 
     monkeypatch.undo()
-    raw_subscriber.find_rcl_take.cache_clear()
+    subscriptions.find_rcl_take.cache_clear()
     assert RawSubscriber().direct
 
 
@@ -186,11 +185,11 @@ def test_missing_library_falls_back_to_rclpy(raw_topic: RawTopic, monkeypatch: p
     def nowhere(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(raw_subscriber.ctypes, "CDLL", nowhere)
-    raw_subscriber.find_rcl_take.cache_clear()
+    monkeypatch.setattr(subscriptions.ctypes, "CDLL", nowhere)
+    subscriptions.find_rcl_take.cache_clear()
     subscriber = RawSubscriber()
     monkeypatch.undo()
-    raw_subscriber.find_rcl_take.cache_clear()
+    subscriptions.find_rcl_take.cache_clear()
     raw_topic.send(message(20))
 
     assert not subscriber.direct

@@ -13,8 +13,7 @@ pytest.importorskip("rclpy")
 from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import Image, JointState
 
-from robocache_ros.nodes.subscriptions.large_messages import LargeMessages
-from robocache_ros.nodes.subscriptions.topics import TopicSubscriptions
+from robocache_ros.nodes.subscriptions import LargeMessages, TopicSubscriptions
 from robocache_ros.spec import load_spec
 
 SPEC = load_spec(

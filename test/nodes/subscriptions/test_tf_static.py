@@ -13,11 +13,11 @@ from rosbags.typesys import Stores, get_typestore
 from std_msgs.msg import String
 
 from robocache_ros.decode.transforms import read_transforms
-from robocache_ros.engine.transforms.static_transforms import StaticTransforms
+from robocache_ros.engine.transforms import StaticTransforms
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.nodes.middleware import compat
-from robocache_ros.nodes.middleware.qos import latched
-from robocache_ros.nodes.subscriptions.tf_static import DEPTH, StaticTransformSubscription
+from robocache_ros.nodes import middleware
+from robocache_ros.nodes.middleware import latched
+from robocache_ros.nodes.subscriptions import TF_STATIC_DEPTH, StaticTransformSubscription
 from robocache_ros.spec import TF_TYPE, load_spec
 
 SPEC = {
@@ -49,10 +49,10 @@ def test_latched_transforms_give_the_bits_of_a_recording(
     rig: Any, wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # tf2_msgs is not on PyPI. Its messages are received as bytes, so any class will do that both sides name.
-    load = compat.load_message_class
-    monkeypatch.setattr(compat, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
+    load = middleware.load_message_class
+    monkeypatch.setattr(middleware, "load_message_class", lambda name: String if name == TF_TYPE else load(name))
     data = [message(*pose) for pose in POSES]
-    profile = latched(DEPTH)
+    profile = latched(TF_STATIC_DEPTH)
     publishers = []  # of a node each, as robots have them; and before the fusion node listens
     for one in data:
         publishers.append(rig.stranger().create_publisher(String, "/tf_static", profile))
@@ -69,7 +69,7 @@ def test_latched_transforms_give_the_bits_of_a_recording(
 
 
 def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "load_message_class", lambda _name: None)
+    monkeypatch.setattr(middleware, "load_message_class", lambda _name: None)
     expected = (
         r"streams\.scan\.voxels\.frame: /tf_static needs the package tf2_msgs, .* install it, or give voxels\.extrinsic"
     )
@@ -78,7 +78,7 @@ def test_a_frame_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pyte
 
 
 def test_a_pose_without_tf2_msgs_is_one_clear_error(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "load_message_class", lambda _name: None)
+    monkeypatch.setattr(middleware, "load_message_class", lambda _name: None)
     spec = load_spec({"robocache": 1, "streams": {"ee": {"topic": "/tf", "type": TF_TYPE, "frames": ["base", "tool"]}}})
     with pytest.raises(
         RoboCacheError, match=r"streams\.ee\.type: /tf_static needs the package tf2_msgs, .* install it$"

@@ -7,7 +7,7 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import blend, enable_jit_cache, fuse, resample_trajectories, self_test, set_device
-from robocache_ros.ops.cuda import cache, loader
+from robocache_ros.ops.cuda import kernels
 from robocache_ros.ops.resample.inputs import Fused, Stream
 
 pytestmark = pytest.mark.gpu
@@ -174,11 +174,11 @@ def test_blend_keeps_rows_past_the_end_in_bounds():
 
 
 def test_a_corrupt_module_on_disk_is_rebuilt(sample, tmp_path, monkeypatch):
-    from robocache_ros.ops.resample.cuda import resample
+    from robocache_ros.ops.resample import cuda
 
-    for module, name in ((loader, "_kernels"), (loader, "_modules"), (resample, "_ready")):
+    for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
         monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(cache, "_chosen", None)
+    monkeypatch.setattr(kernels, "_chosen", None)
     enable_jit_cache(tmp_path)
     data, times, targets = (tensor.cuda() for tensor in sample)
     expected = resample_trajectories(data, times, targets)
@@ -186,7 +186,7 @@ def test_a_corrupt_module_on_disk_is_rebuilt(sample, tmp_path, monkeypatch):
     complete = entry.read_bytes()
     for damaged in (complete[:100], b"", cache_entry(b"not a cubin, though complete")):
         entry.write_bytes(damaged)
-        for module, name in ((loader, "_kernels"), (loader, "_modules"), (resample, "_ready")):
+        for module, name in ((kernels, "_kernels"), (kernels, "_modules"), (cuda, "_ready")):
             monkeypatch.setattr(module, name, {})
         assert same(resample_trajectories(data, times, targets), expected)
         assert entry.read_bytes() == complete
@@ -203,7 +203,7 @@ def test_fuse_of_many_streams_is_one_launch(monkeypatch):
     ticks = torch.arange(4, device="cuda")
     fuse(streams, ticks)
     launched = []
-    monkeypatch.setattr(loader.Kernel, "launch", lambda kernel, *arguments: launched.append(arguments[0]))
+    monkeypatch.setattr(kernels.Kernel, "launch", lambda kernel, *arguments: launched.append(arguments[0]))
     fuse(streams, ticks)
     assert len(launched) == 1
 

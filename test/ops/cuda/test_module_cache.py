@@ -8,23 +8,23 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import enable_jit_cache
-from robocache_ros.ops.cuda import cache, compiler
+from robocache_ros.ops.cuda import kernels
 
 
 @pytest.fixture(autouse=True)
 def _restore(monkeypatch):
-    monkeypatch.setattr(cache, "_chosen", None)
-    monkeypatch.setattr(cache, "_enabled", True)
+    monkeypatch.setattr(kernels, "_chosen", None)
+    monkeypatch.setattr(kernels, "_enabled", True)
 
 
 def source(text="a", header="b", name="h.cuh"):
-    return compiler.Source("x.cu", text, ((name, header),))
+    return kernels.Source("x.cu", text, ((name, header),))
 
 
 def test_a_stored_module_is_loaded(tmp_path):
     enable_jit_cache(tmp_path)
-    cache.store("k", b"machine code")
-    assert cache.load("k") == b"machine code"
+    kernels.store_cubin("k", b"machine code")
+    assert kernels.load_cubin("k") == b"machine code"
     assert [path.name for path in tmp_path.iterdir()] == ["k.cubin"]
 
 
@@ -33,19 +33,19 @@ def test_a_stored_module_is_loaded(tmp_path):
 )
 def test_a_corrupt_entry_is_ignored_and_replaced(tmp_path, damage):
     enable_jit_cache(tmp_path)
-    cache.store("k", b"machine code, some of it")
+    kernels.store_cubin("k", b"machine code, some of it")
     entry = tmp_path / "k.cubin"
     entry.write_bytes(damage(entry.read_bytes()))
-    assert cache.load("k") is None
-    cache.store("k", b"again")
-    assert cache.load("k") == b"again"
+    assert kernels.load_cubin("k") is None
+    kernels.store_cubin("k", b"again")
+    assert kernels.load_cubin("k") == b"again"
 
 
 def test_nothing_is_stored_when_disabled(tmp_path):
     enable_jit_cache(tmp_path)
     assert enable_jit_cache(enabled=False) is None
-    cache.store("k", b"code")
-    assert cache.load("k") is None
+    kernels.store_cubin("k", b"code")
+    assert kernels.load_cubin("k") is None
     assert not list(tmp_path.iterdir())
 
 
@@ -66,19 +66,19 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
 def test_a_disk_that_refuses_a_write_is_not_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ROBOCACHE_CACHE_DIR", str(tmp_path / "file"))
-    cache.store("k", b"code")
-    assert cache.load("k") is None
+    kernels.store_cubin("k", b"code")
+    assert kernels.load_cubin("k") is None
 
 
 def test_the_key_covers_everything_that_is_compiled():
-    options, version = compiler.compile_options("sm_90", ("A=1",)), (13, 0)
+    options, version = kernels.compile_options("sm_90", ("A=1",)), (13, 0)
     keys = [
         source().key(options, version),
         source(text="c").key(options, version),
         source(header="c").key(options, version),
         source(name="g.cuh").key(options, version),
-        source().key(compiler.compile_options("sm_80", ("A=1",)), version),
-        source().key(compiler.compile_options("sm_90", ("A=2",)), version),
+        source().key(kernels.compile_options("sm_80", ("A=1",)), version),
+        source().key(kernels.compile_options("sm_90", ("A=2",)), version),
         source().key(options, (12, 9)),
     ]
     assert len(set(keys)) == len(keys)
@@ -99,12 +99,12 @@ def test_every_included_header_is_found_at_any_depth():
         "resample/alignments/slerp.cuh",
         "common/number.cuh",
         "common/vector.cuh",
-    } <= {name for name, _ in compiler.load_source("resample/resample.cu").headers}
+    } <= {name for name, _ in kernels.load_source("resample/resample.cu").headers}
 
 
 def test_a_missing_kernel_is_named():
     with pytest.raises(RoboCacheError, match=r"none\.cu"):
-        compiler.load_source("none.cu")
+        kernels.load_source("none.cu")
 
 
 WRITE_AND_READ = """
@@ -120,7 +120,7 @@ for turn in range(300):
 
 
 def test_many_processes_write_one_entry_and_read_it_whole(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[3])}
     processes = [
         subprocess.Popen([sys.executable, "-c", WRITE_AND_READ, str(tmp_path), letter], env=environment)
         for letter in "abc"

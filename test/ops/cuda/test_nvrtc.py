@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.resample.cuda.launch_plan import make_plan
-from robocache_ros.ops.resample.cuda.tiles import Key, StreamKey
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source
+from robocache_ros.ops.resample.cuda import Key, StreamKey, make_plan
 
 ARCHITECTURES = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("sm_86", "sm_87", "sm_89", "sm_100", "sm_120")),

@@ -5,11 +5,11 @@ from ctypes import Structure, c_char, c_double, c_int, c_longlong, c_void_p
 
 import pytest
 
-from robocache_ros.ops.cuda.structures import fields_of, filled_packer, packer
-from robocache_ros.ops.image.cuda import arguments as image
-from robocache_ros.ops.resample.cuda import arguments as resample
-from robocache_ros.ops.tick import tasks
-from robocache_ros.ops.voxel.cuda import arguments as voxel
+from robocache_ros.ops import tick
+from robocache_ros.ops.cuda.kernels import fields_of, filled_packer, packer
+from robocache_ros.ops.image import cuda as image
+from robocache_ros.ops.resample import cuda as resample
+from robocache_ros.ops.voxel import cuda as voxel
 
 STRUCTURES = [
     *(("resample/arguments.cuh", f"ResampleArguments<{n}>", resample.resample_arguments(n)) for n in (1, 3, 4)),
@@ -32,11 +32,11 @@ STRUCTURES = [
     ),
     *(
         ("tick/row.cuh", kind.__name__, kind)
-        for kind in (tasks.RowArguments, tasks.RowTarget, tasks.RowTask, tasks.WindowTask)
+        for kind in (tick.RowArguments, tick.RowTarget, tick.RowTask, tick.WindowTask)
     ),
-    *(("tick/tasks.cuh", kind.__name__, kind) for kind in (tasks.ImageTask, tasks.CloudTask)),
-    ("tick/tasks.cuh", "ImageArguments", tasks.TaskArguments),
-    ("tick/tasks.cuh", "CloudArguments", tasks.TaskArguments),
+    *(("tick/tasks.cuh", kind.__name__, kind) for kind in (tick.ImageTask, tick.CloudTask)),
+    ("tick/tasks.cuh", "ImageArguments", tick.TaskArguments),
+    ("tick/tasks.cuh", "CloudArguments", tick.TaskArguments),
 ]
 
 

@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from robocache_ros.ops import convert_image
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source, packer
 from robocache_ros.ops.image.conversion import ImageOptions, checked_conversion
-from robocache_ros.ops.image.cuda.area import area_defines, area_tiles
-from robocache_ros.ops.image.cuda.arguments import AreaArguments
-from robocache_ros.ops.image.cuda.convert import convert_arguments
+from robocache_ros.ops.image.cuda import AreaArguments, area_defines, area_tiles, convert_arguments
 from robocache_ros.ops.image.formats import FORMATS, ImageLayout
-
-from .frames import image_bytes, same_bits
+from test.ops.image.frames import image_bytes, same_bits
 
 AREA_HOST = """
 #include "image/area.cuh"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import convert_image, normalize_image
-from robocache_ros.ops.image import oracle
 from robocache_ros.ops.image.formats import FORMATS, NV12
 from robocache_ros.spec import IMAGENET
+from test.ops.image import oracle
 
 
 def tensor(values, dtype=np.uint8):

@@ -7,14 +7,11 @@ import pytest
 import torch
 
 from robocache_ros.ops import convert_image, normalize_image
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source, packer
 from robocache_ros.ops.image.conversion import FLOAT_DTYPES
-from robocache_ros.ops.image.cuda.arguments import ConvertArguments
-from robocache_ros.ops.image.cuda.convert import convert_arguments, convert_defines
+from robocache_ros.ops.image.cuda import ConvertArguments, convert_arguments, convert_defines
 from robocache_ros.ops.image.formats import FORMATS, PACKED, RESIZE
-
-from .frames import image_bytes, same_bits
+from test.ops.image.frames import image_bytes, same_bits
 
 METHODS = ("nearest", "bilinear", "area")
 HOST = """
@@ -55,7 +52,7 @@ def convert(request, monkeypatch):
 
     def host(data, **arguments):
         with monkeypatch.context() as patch:
-            patch.setattr("robocache_ros.ops.image.cpu.convert", run)
+            patch.setattr("robocache_ros.ops.image.convert.convert_on_cpu", run)
             return convert_image(data, **arguments)
 
     return host

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from robocache_ros.ops.resample.cuda.launch_plan import make_plan
-from robocache_ros.ops.resample.cuda.resample import launch_arguments, plan_keys
-from robocache_ros.ops.resample.fuse import fuse
-from robocache_ros.ops.resample.inputs import check_streams
-from robocache_ros.ops.resample.times import limit_ns
+from robocache_ros.ops.resample.cuda import launch_arguments, make_plan, plan_keys
+from robocache_ros.ops.resample.inputs import check_streams, limit_ns
+from robocache_ros.ops.resample.resample import fuse
 
 U8 = torch.uint8
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.resample.blend import blend
+from robocache_ros.ops.resample.resample import blend
 
 
 def rows(lower, upper, weight):

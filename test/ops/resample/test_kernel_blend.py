@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from robocache_ros.alignments import NAMES, alignment
-from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.resample.blend import blend
-from robocache_ros.ops.resample.cuda.arguments import BlendArguments
-from robocache_ros.ops.resample.cuda.blend import blend_defines
+from robocache_ros.ops.cuda.kernels import packer
+from robocache_ros.ops.resample.cuda import BlendArguments, blend_defines
+from robocache_ros.ops.resample.resample import blend
 
 
 def emulated_blend(host_library, text, source, lower, upper, weight, method):

@@ -3,12 +3,9 @@
 import pytest
 import torch
 
-from robocache_ros.ops.resample.cuda.items import StreamFlag
-from robocache_ros.ops.resample.cuda.launch_plan import make_plan
-from robocache_ros.ops.resample.cuda.resample import plan_keys
-from robocache_ros.ops.resample.cuda.tiles import Key, StreamKey
-from robocache_ros.ops.resample.fuse import fuse
+from robocache_ros.ops.resample.cuda import Key, StreamFlag, StreamKey, make_plan, plan_keys
 from robocache_ros.ops.resample.inputs import Stream, check_streams
+from robocache_ros.ops.resample.resample import fuse
 
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 

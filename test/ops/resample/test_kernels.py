@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from robocache_ros.alignments import NAMES
-from robocache_ros.ops.resample.cuda.launch_plan import MOST_STREAMS
-from robocache_ros.ops.resample.fuse import fuse
+from robocache_ros.ops.resample.cuda import MAX_STREAMS
 from robocache_ros.ops.resample.inputs import Stream
+from robocache_ros.ops.resample.resample import fuse
 
 F32, F16, BF16, U8 = torch.float32, torch.float16, torch.bfloat16, torch.uint8
 
@@ -73,7 +73,7 @@ def test_streams_of_every_kind_side_by_side(check, values, rising):
 def test_more_streams_than_fit_in_a_launch(check, values, rising):
     streams = [
         Stream(values(F32, 3, 20 + n, 1 + n % 5), rising(3, 20 + n, seed=n), ["linear", "hold"][n % 2])
-        for n in range(2 * MOST_STREAMS + 3)
+        for n in range(2 * MAX_STREAMS + 3)
     ]
     check(streams, rising(3, 30, seed=99))
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from robocache_ros.alignments import NAMES, alignment
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.ops.resample import oracle
+from robocache_ros.ops.resample.inputs import ABSENT_NS, NO_LIMIT_NS, nanoseconds
+from robocache_ros.ops.resample.resample import resample_trajectories
 from robocache_ros.ops.resample.selection import Rule, select, select_batch
-from robocache_ros.ops.resample.times import FOREVER, NEVER, nanoseconds
-from robocache_ros.ops.resample.trajectories import resample_trajectories
+from test.ops.resample import oracle
 
 DATA = torch.tensor([[[0.0], [10.0], [30.0]]])
 TIMES = torch.tensor([0, 100, 300])
@@ -59,7 +59,7 @@ def test_of_repeated_times_the_first_counts():
 
 
 def test_a_sample_or_target_marked_never_is_absent():
-    assert resample([50, NEVER], times=torch.tensor([0, NEVER, 300])) == ([5.0, 0.0], [1, 0])
+    assert resample([50, ABSENT_NS], times=torch.tensor([0, ABSENT_NS, 300])) == ([5.0, 0.0], [1, 0])
 
 
 def test_nan_seconds_are_never():
@@ -183,7 +183,7 @@ def test_the_cpu_backend_follows_the_reference(trajectory, method, dtype):
 def test_a_batch_selects_the_rows_that_an_engines_tick_does(trajectory, method):
     times, targets, (gap, age), _ = trajectory
     times = np.unique(times)
-    gap, age = (FOREVER if limit is None else limit for limit in (gap, age))
+    gap, age = (NO_LIMIT_NS if limit is None else limit for limit in (gap, age))
     expected = select(times, targets, Rule(method, gap, age))
     got = select_batch(torch.from_numpy(times)[None], torch.from_numpy(targets)[None], None, method, gap, age)
     for name, ours in got._asdict().items():

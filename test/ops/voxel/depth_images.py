@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from robocache_ros.ops.image.formats import ImageLayout
-from robocache_ros.ops.voxel.depth_layout import MAX_BYTES, DepthImageLayout, check_depth
+from robocache_ros.ops.voxel.layouts import MAX_BYTES, DepthImageLayout, check_depth
 
 GRID = {"grid_min": (-1, -1, 0), "voxel_size": 0.25, "grid_size": (8, 8, 16)}
 TURN = torch.tensor([[0.0, 0, 1, 0.5], [-1, 0, 0, 0.25], [0, -1, 0, 1]])  # optical frame -> ahead, left, up

@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_depth
-from robocache_ros.ops.cuda.structures import packer
+from robocache_ros.ops.cuda.kernels import packer
 from robocache_ros.ops.image.formats import ImageLayout
-from robocache_ros.ops.voxel.cpu import depth_columns, place
-from robocache_ros.ops.voxel.cuda.arguments import Clouds
-from robocache_ros.ops.voxel.cuda.clouds import of_depth
-from robocache_ros.ops.voxel.depth_layout import ColorLayout, DepthImageLayout, check_depth
+from robocache_ros.ops.voxel.cuda import Clouds, cloud_of_depth
 from robocache_ros.ops.voxel.grid import Voxelization, checked_grid, checked_reduction
+from robocache_ros.ops.voxel.layouts import ColorLayout, DepthImageLayout, check_depth
+from robocache_ros.ops.voxel.voxelize import depth_columns, place_columns
 from robocache_ros.reductions import REDUCTIONS
-
-from .depth_images import GRID, TURN, check, image, scene
+from test.ops.voxel.depth_images import GRID, TURN, check, image, scene
 
 HOST = """
 #include "voxel/cloud.cuh"
@@ -46,12 +44,12 @@ def compare_on_host(host, data, rgb, layout, matrix, mode="mean"):
     features = len(layout.sources)
     grid, reduction = checked_grid(*GRID.values()), checked_reduction(mode, features, None, 20)
     # Both images in a block of their own size: a read past it would meet the other's bytes, or a sanitizer.
-    source = of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, Voxelization(grid, reduction, ()))
+    source = cloud_of_depth(data, layout, rgb.data_ptr() - data.data_ptr(), matrix, Voxelization(grid, reduction, ()))
     packed = packer(Clouds).pack(*source.numbers)
     cell, rows = np.full(source.count, -9, np.int32), np.full((source.count, 3 + features), -9, np.float32)
     host.locate(ctypes.c_char_p(packed), *(a.ctypes.data_as(ctypes.c_void_p) for a in (cell, rows)))
     columns = depth_columns(data.numpy(), rgb.numpy(), layout, matrix)
-    expected, _ = place(columns, grid, reduction, 1, None)
+    expected, _ = place_columns(columns, grid, reduction, 1, None)
     assert np.array_equal(np.maximum(cell, -1), expected)
     got, wanted = rows[expected >= 0], np.stack(columns, axis=1)[expected >= 0]
     assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32))

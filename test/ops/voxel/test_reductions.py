@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 
 from robocache_ros import RoboCacheError
 from robocache_ros.ops import voxelize_pointcloud
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.tick.cloud import cloud_defines
-from robocache_ros.ops.voxel import oracle
-from robocache_ros.ops.voxel.cuda.bins import bin_defines
-from robocache_ros.ops.voxel.cuda.claims import claim_defines
-from robocache_ros.ops.voxel.cuda.place import place_defines
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source
+from robocache_ros.ops.tick import cloud_defines
+from robocache_ros.ops.voxel.cuda import bin_defines, claim_defines, place_defines
 from robocache_ros.ops.voxel.grid import checked_reduction
 from robocache_ros.reductions import REDUCTIONS, SPEC_REDUCTIONS
 from robocache_ros.reductions.kind import CellReduction, FeatureReduction
 from robocache_ros.spec import VoxelSpec, json_schema
 from robocache_ros.spec.reference import reference
+from test.ops.voxel import oracle
 
 ROOT = Path(__file__).parents[3]
 ARCHITECTURES = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"]

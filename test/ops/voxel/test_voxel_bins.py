@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from robocache_ros.ops import voxelize_pointcloud
-from robocache_ros.ops.cuda.compiler import compile_cubin, compile_options, load_source
-from robocache_ros.ops.voxel.cuda import bins as voxel_bins
-from robocache_ros.ops.voxel.cuda.bins import PIECE, bin_defines, sizes
+from robocache_ros.ops.cuda.kernels import compile_cubin, compile_options, load_source
+from robocache_ros.ops.voxel import cuda as voxel_bins
+from robocache_ros.ops.voxel.cuda import PIECE, bin_defines, bin_sizes
 from robocache_ros.ops.voxel.grid import checked_reduction
 from robocache_ros.reductions import REDUCTIONS
 
@@ -62,7 +62,7 @@ def test_tiles_hold_all_points_and_bins_all_cells(batch, features):
     for count in (1, 31, 700, 5000, 100_000, 500_000, 2_000_000):
         for cells in (32**3, 64 * 65 * 33, 128**3, 256**3):
             for device in (H200, (84, 93 << 10)):
-                bins = sizes(batch, count, cells, features, *device)
+                bins = bin_sizes(batch, count, cells, features, *device)
                 if bins is None:
                     continue
                 assert bins.tile % 32 == 0
@@ -75,9 +75,9 @@ def test_tiles_hold_all_points_and_bins_all_cells(batch, features):
 
 
 def test_bins_support_most_clouds_and_leave_the_others_to_claims():
-    assert sizes(1, 500_000, 128**3, 4, *H200).bits == 9
-    assert sizes(1, 2_000_000, 128**3, 16, *H200)
-    assert sizes(1, 100, 64**3, 1, *H200)
+    assert bin_sizes(1, 500_000, 128**3, 4, *H200).bits == 9
+    assert bin_sizes(1, 2_000_000, 128**3, 16, *H200)
+    assert bin_sizes(1, 100, 64**3, 1, *H200)
     for batch, count, cells in (
         (1, 0, 64**3),
         (1, 100, 1000),
@@ -85,8 +85,8 @@ def test_bins_support_most_clouds_and_leave_the_others_to_claims():
         (1, 100, 512**3),
         (1 << 16, 9, 64**3),
     ):
-        assert sizes(batch, count, cells, 4, *H200) is None
-    assert sizes(1, 500_000, 128**3, 4, 132, 42 << 10) is None
+        assert bin_sizes(batch, count, cells, 4, *H200) is None
+    assert bin_sizes(1, 500_000, 128**3, 4, 132, 42 << 10) is None
 
 
 @pytest.mark.parametrize("file", ["voxel/bin_sort.cu", "voxel/bin_reduce.cu"])
@@ -120,7 +120,7 @@ def crowds(host_library):
     """Cells of COUNT points, by name."""
     random = np.random.default_rng(1)
     cells = math.prod(SHAPE)
-    bin_ = dealt(host_library, cells, sizes(1, COUNT, cells, 4, *H200).bits)[0]
+    bin_ = dealt(host_library, cells, bin_sizes(1, COUNT, cells, 4, *H200).bits)[0]
     anywhere = random.integers(0, cells, COUNT)
     some = random.random(COUNT) < 0.4
     return {

@@ -6,8 +6,7 @@ import torch
 
 from robocache_ros.ops import voxelize_cloud_bytes, voxelize_pointcloud
 from robocache_ros.reductions import REDUCTIONS
-
-from .clouds import GRID, TURN, Field, awkward_points, cloud_bytes, same_bits
+from test.ops.voxel.clouds import GRID, TURN, Field, awkward_points, cloud_bytes, same_bits
 
 DENSE = [name for name, kind in REDUCTIONS.items() if not kind.needs_max_points]
 REDUCED = [(name, ("i2", "i7", "z") if REDUCTIONS[name].needs_features else ()) for name in DENSE]

@@ -6,11 +6,10 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import voxelize_cloud_bytes, voxelize_depth
-from robocache_ros.ops.voxel.cpu import depth_columns
-from robocache_ros.ops.voxel.depth_layout import ColorLayout
+from robocache_ros.ops.voxel.layouts import ColorLayout
+from robocache_ros.ops.voxel.voxelize import depth_columns
 from robocache_ros.reductions import SPEC_REDUCTIONS
-
-from .depth_images import GRID, TURN, check, colors, image, scene
+from test.ops.voxel.depth_images import GRID, TURN, check, colors, image, scene
 
 
 @pytest.mark.parametrize(

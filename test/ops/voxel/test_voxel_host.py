@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.voxel.cloud_layout import CloudLayout, check_cloud, column_sources
-from robocache_ros.ops.voxel.cpu import cloud_columns, place
-from robocache_ros.ops.voxel.cuda.arguments import Clouds
-from robocache_ros.ops.voxel.cuda.clouds import of_bytes, of_tensor
+from robocache_ros.ops.cuda.kernels import packer
+from robocache_ros.ops.voxel.cuda import Clouds, cloud_of_bytes, cloud_of_tensor
 from robocache_ros.ops.voxel.grid import Voxelization, checked_grid, checked_reduction
+from robocache_ros.ops.voxel.layouts import CloudLayout, check_cloud, column_sources
+from robocache_ros.ops.voxel.voxelize import cloud_columns, place_columns
 from robocache_ros.reductions.kind import fixed_point, key_of_float
-
-from .clouds import GRID, TURN, awkward_points, cloud_bytes, same_bits
+from test.ops.voxel.clouds import GRID, TURN, awkward_points, cloud_bytes, same_bits
 
 HOST = """
 #include "voxel/cloud.cuh"
@@ -65,8 +63,10 @@ def located(host, clouds, features):
 def test_cells_of_awkward_points_are_the_same_as_host_code(host):
     points = awkward_points(3000, 3)
     grid, reduction = checked_grid(*GRID), checked_reduction("count", 0, None, 20)
-    cell, rows = located(host, of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 0)
-    wanted, tally = place(list(points.T), grid, reduction, 1, None)
+    cell, rows = located(
+        host, cloud_of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 0
+    )
+    wanted, tally = place_columns(list(points.T), grid, reduction, 1, None)
     assert np.array_equal(np.where(cell < 0, -1, cell), wanted)
     assert (np.count_nonzero(cell == -1), np.count_nonzero(cell == -2)) == tuple(tally[0, :2])
     same_bits(rows, points)
@@ -76,8 +76,8 @@ def test_a_feature_that_is_not_finite_refuses_its_point_in_host_code(host):
     points = awkward_points(900, 5)
     points[5:80:3, 4] = np.nan
     grid, reduction = checked_grid(*GRID), checked_reduction("mean", 2, None, 20)
-    cell, _ = located(host, of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 2)
-    wanted, tally = place(list(points.T), grid, reduction, 1, None)
+    cell, _ = located(host, cloud_of_tensor(torch.from_numpy(points)[None], None, Voxelization(grid, reduction, ())), 2)
+    wanted, tally = place_columns(list(points.T), grid, reduction, 1, None)
     assert np.array_equal(np.where(cell < 0, -1, cell), wanted)
     assert np.count_nonzero(cell == -1) == tally[0, 0]
 
@@ -91,7 +91,7 @@ def test_every_layout_reads_the_same_as_host_code(host, kind, big_endian, transf
     sources = column_sources(cloud, [f"i{n}" for n in range(8)] + ["z", "y", "x"])
     matrix = None if transform is None else transform[:3].numpy()
     grid, reduction = checked_grid(*GRID), checked_reduction("count", 11, None, 20)
-    _, rows = located(host, of_bytes(data, cloud, sources, matrix, Voxelization(grid, reduction, ())), 11)
+    _, rows = located(host, cloud_of_bytes(data, cloud, sources, matrix, Voxelization(grid, reduction, ())), 11)
     same_bits(rows, np.stack(cloud_columns(data.numpy(), cloud, sources, matrix), axis=1))
 
 

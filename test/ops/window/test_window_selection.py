@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robocache_ros.ops.window import oracle
-from robocache_ros.ops.window.window_selection import select_window
+from robocache_ros.ops.window import select_window
+from test.ops.window import oracle
 
 STAMPS = np.array([100, 110, 120, 130, 140], np.int64)
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.ops.cuda.structures import packer
-from robocache_ros.ops.tick.tasks import WindowTask
-from robocache_ros.ops.window import oracle
-from robocache_ros.ops.window.window_values import window_values
-from robocache_ros.spec.message_types import REDUCTIONS
+from robocache_ros.ops.cuda.kernels import packer
+from robocache_ros.ops.tick import WindowTask
+from robocache_ros.ops.window import window_values
+from robocache_ros.spec.stream import REDUCTIONS
+from test.ops.window import oracle
 
 ROUNDING = 1e-7  # of the largest value: one rounding to float32, and smaller ones of sums in float64
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robocache_ros.engine import FusionEngine, Ingest
-from robocache_ros.engine.fused_frame import FusedFrame, split_window
+from robocache_ros.engine.frames import FusedFrame, split_window
 from robocache_ros.spec import FusionSpec
 from test.training.reach.reach_arm import random_arm
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from robocache_ros.datasets import TimelineLoader, Window
 from robocache_ros.spec import FusionSpec
 from robocache_ros.training.checkpoints import save_checkpoint
-from robocache_ros.training.policies.make_policy import make_policy
-from robocache_ros.training.policies.policy import Policy
+from robocache_ros.training.policies.make_policy import Policy, make_policy
 from robocache_ros.training.policies.policy_config import PRESETS, PolicyConfig
 from robocache_ros.training.trained_policy import TrainedPolicy
 from robocache_ros.training.trainer import Trainer

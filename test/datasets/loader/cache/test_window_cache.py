@@ -9,7 +9,7 @@ from counting_episodes import same
 from moving_streams import MovingStreams
 
 from robocache_ros.datasets import Augmentation, TimelineDataset, TimelineLoader, Window
-from robocache_ros.datasets.loader.cache import window_cache
+from robocache_ros.datasets.loader import cache as window_cache
 from robocache_ros.errors import RoboCacheError
 
 WINDOWS = [Window(), Window(n_obs=3, horizon=5, action_offset=1), Window(2, 2, -1), Window(40, 1, 30)]
@@ -19,7 +19,7 @@ WINDOWS = [Window(), Window(n_obs=3, horizon=5, action_offset=1), Window(2, 2, -
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes of the tests have 8 to 18 ticks: they are read in several parts."""
     monkeypatch.setattr(window_cache, "TICKS_PER_READ", 5)
-    monkeypatch.setattr("robocache_ros.datasets.loader.cache.filling.WHOLE_READ", Window(5, 5, -4))
+    monkeypatch.setattr("robocache_ros.datasets.loader.cache.WHOLE_READ", Window(5, 5, -4))
 
 
 def epochs(dataset: Any, **options: Any) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_each_tick_is_kept_once() -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robocache_ros.datasets.loader.cache.free_memory.free_bytes", lambda place: 1000)
+    monkeypatch.setattr("robocache_ros.datasets.loader.cache.free_bytes", lambda place: 1000)
     dataset = TimelineDataset(MovingStreams(), window=WINDOWS[1])
 
     with pytest.raises(

@@ -10,11 +10,11 @@ import torch
 from moving_streams import MovingStreams, _file
 
 from robocache_ros.datasets import TimelineDataset, TimelineLoader, WeightedMixture, Window
-from robocache_ros.datasets import image_decoding as decoding
-from robocache_ros.datasets.image_decoding import write_images
 from robocache_ros.datasets.undecoded_images import UndecodedImages
-from robocache_ros.decode.image_files import jpeg_head
+from robocache_ros.decode.images import jpeg_head
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats import images as decoding
+from robocache_ros.formats.images import write_images
 
 
 class Decoded(TimelineDataset):

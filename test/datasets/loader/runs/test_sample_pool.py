@@ -7,9 +7,9 @@ import torch
 from counting_episodes import Counting
 
 from robocache_ros.datasets import ShuffledRuns, TimelineLoader
+from robocache_ros.datasets.loader import runs
 from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.runs import run_mixing
-from robocache_ros.datasets.loader.runs.sample_pool import ROW_BYTES, SamplePool
+from robocache_ros.datasets.loader.runs import ROW_BYTES, SamplePool
 
 
 def batch(first: int, count: int, ticks: int = 2, width: int = 3) -> Batch:
@@ -55,7 +55,7 @@ def test_runs_of_other_lengths_are_mixed_with_those_of_the_pool(monkeypatch: pyt
             pools.append(self)
             return super().add(batch) if len(pools) % 2 else None
 
-    monkeypatch.setattr(run_mixing, "SamplePool", Refusing)
+    monkeypatch.setattr(runs, "SamplePool", Refusing)
     found = list(loaders[1])
 
     assert len(pools) > 2

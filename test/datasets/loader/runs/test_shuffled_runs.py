@@ -10,7 +10,7 @@ from counting_episodes import Counting, order_of, same
 
 from robocache_ros.datasets import ShuffledRuns, TimelineLoader
 from robocache_ros.datasets.loader.packing import NEVER
-from robocache_ros.datasets.loader.runs.run_order import RunOrder
+from robocache_ros.datasets.loader.runs import RunOrder
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])

@@ -14,8 +14,8 @@ import torch
 from counting_episodes import Counting, order_of, same
 from torch.utils.data import DataLoader
 
-from robocache_ros.bench.hostile.datasets.small_datasets import EPISODES, FORMATS
 from robocache_ros.datasets import TimelineLoader
+from test.fuzz.datasets import EPISODES, FORMATS
 
 ROOT = Path(__file__).parents[4]
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robocache_ros.datasets import Augmentation, ShuffledRuns, TimelineLoader
-from robocache_ros.datasets.loader.workers import batch_prefetch
+from robocache_ros.datasets.loader import prefetch as batch_prefetch
 from robocache_ros.errors import RoboCacheError
 
 AHEAD = 4  # batches: two for each of two workers

@@ -14,7 +14,7 @@ import pytest
 from counting_episodes import Counting, Surroundings, order_of
 
 from robocache_ros.datasets import TimelineLoader
-from robocache_ros.datasets.loader.workers.worker_start import IMPORTED_ONCE
+from robocache_ros.datasets.loader.worker_pool import IMPORTED_ONCE
 
 ROOT = Path(__file__).parents[4]
 
@@ -44,7 +44,7 @@ def test_a_module_that_is_imported_once_exists(module: str) -> None:
 
 
 def test_a_worker_itself_needs_no_torch() -> None:
-    python("import robocache_ros.datasets.loader.workers.worker_process, sys; assert 'torch' not in sys.modules")
+    python("import robocache_ros.datasets.loader.worker, sys; assert 'torch' not in sys.modules")
 
 
 def test_workers_have_the_environment_of_their_loader(monkeypatch: pytest.MonkeyPatch) -> None:

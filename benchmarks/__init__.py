@@ -1,0 +1,1 @@
+"""The benchmarks of the project, run in a checkout: `python -m benchmarks --help`."""

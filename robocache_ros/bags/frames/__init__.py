@@ -1,1 +1,0 @@
-"""The frames of a recording, from its /tf and /tf_static."""

@@ -1,1 +1,0 @@
-"""What an export with Ray costs beside its conversions, and how it scales with the number of workers."""

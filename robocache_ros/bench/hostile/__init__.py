@@ -1,1 +1,0 @@
-"""Hostile input, made by the thousand: what the package does with it."""

@@ -1,1 +1,0 @@
-"""A robot's load through the fusion node to a consumer, each in a separate process."""

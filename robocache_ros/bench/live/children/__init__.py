@@ -1,1 +1,0 @@
-"""The child processes of a measurement: publisher, node, consumer and the naive node."""

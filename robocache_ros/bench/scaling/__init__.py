@@ -1,1 +1,0 @@
-"""How loading, alignment and training scale with the number of GPUs."""

@@ -1,0 +1,92 @@
+"""`robocache check`: what a spec resolves to, and whether recordings match it."""
+
+# No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robocache_ros.cli import options as given
+from robocache_ros.cli.program import print_document
+
+if TYPE_CHECKING:
+    from robocache_ros.export.preview import Expected
+    from robocache_ros.spec import FusionSpec
+
+
+def check(
+    spec: Annotated[
+        Path, typer.Argument(parser=given.place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")
+    ],
+    bags: given.Recordings = None,
+    manifest: given.ManifestFile = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Compare topics, joints and fields alone; do not read all messages.")
+    ] = False,
+    msg_path: given.MsgPath = None,
+    json: given.AsJson = False,
+) -> None:
+    """Check a spec; print every error in it, or each stream with its defaults and its columns in the fused tensor.
+
+    With recordings: whether their topics, joints and fields match, and the validity and episodes to expect. The exit
+    code is 1 if a recording does not match.
+    """
+    from robocache_ros.spec import load_spec
+
+    loaded = load_spec(spec)
+    if bags or manifest:
+        _recordings(loaded, spec, bags, manifest, fast, msg_path or (), json)
+    elif json:
+        print_document("check", _spec_facts(loaded, spec))
+    else:
+        from robocache_ros.cli import tables
+
+        tables.show(tables.spec_table(loaded))
+
+
+def _recordings(
+    spec: "FusionSpec",
+    path: Path,
+    bags: list[Path] | None,
+    manifest: Path | None,
+    fast: bool,
+    msg_path: Sequence[str],
+    json: bool,
+) -> None:
+    from robocache_ros.cli import export_output, tables
+    from robocache_ros.cli.given_recordings import given_recordings
+    from robocache_ros.export.preview import expect
+    from robocache_ros.formats.options import ExportOptions
+
+    recordings = given_recordings(bags, manifest)
+    options = ExportOptions(msg_path=tuple(msg_path))
+    expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
+    problems = export_output.problem_lines(expected)
+    if json:
+        content = {**_spec_facts(spec, path), "recordings": [export_output.expected_facts(e) for e in expected]}
+        print_document("check", content, exit_code=int(bool(problems)), errors=problems)
+    else:
+        _show(expected)
+        for line in problems:
+            tables.complain(line)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show(expected: Sequence["Expected"]) -> None:
+    from robocache_ros.cli import export_output, tables
+
+    if len(expected) == 1:
+        tables.show(export_output.stream_table(expected[0]))
+        if (result := expected[0].result) and result.left_out():
+            tables.say(result.left_out())
+    else:
+        tables.show(export_output.recordings_table(expected))
+
+
+def _spec_facts(spec: "FusionSpec", path: Path) -> dict[str, object]:
+    from robocache_ros.spec import Layout
+
+    return {"spec_file": path, "spec": spec.to_dict(), "layout": Layout(spec).to_dict()}

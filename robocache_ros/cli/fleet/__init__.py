@@ -1,1 +1,0 @@
-"""The command `robocache fleet`, and its output."""

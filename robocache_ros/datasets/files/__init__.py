@@ -1,1 +1,0 @@
-"""Files of datasets: their JSON files and their paths."""

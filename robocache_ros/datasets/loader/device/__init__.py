@@ -1,1 +1,0 @@
-"""What is computed of a batch on the device of the training."""

@@ -1,1 +1,0 @@
-"""Shuffled runs of samples, for data that is read fastest in sequence."""

@@ -1,1 +1,0 @@
-"""Processes that read batches into shared memory."""

@@ -1,1 +1,0 @@
-"""Readers of datasets, one file per format. A reader is an `episode_source.EpisodeSource`."""

@@ -1,1 +1,0 @@
-"""HDF5 files whose groups are streams with stamps."""

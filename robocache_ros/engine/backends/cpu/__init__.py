@@ -1,1 +1,0 @@
-"""The CPU backend: payloads and frames in host memory."""

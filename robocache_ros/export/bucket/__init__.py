@@ -1,1 +1,0 @@
-"""Exports to a bucket: pieces and datasets without rename and without locks."""

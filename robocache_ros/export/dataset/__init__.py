@@ -1,1 +1,0 @@
-"""The contents of a dataset, independent of its format."""

@@ -1,1 +1,0 @@
-"""Which ticks of a recording are training data, and in which episode."""

@@ -1,0 +1,362 @@
+"""Runs the tasks of an export in this process and in others of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import Any, Generic, NamedTuple
+
+import torch
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.executors.base import Executor, Finished, ResultT, Task, TaskT, finished, return_freed_memory
+from robocache_ros.export.progress import Event, Progress
+
+# Collects the results of tasks that several processes run.
+
+
+class Assigned(NamedTuple):
+    """What is sent to a process before the tasks of a run."""
+
+    work: Callable[[Any, Progress], Any]
+
+
+class Collector(Generic[TaskT]):
+    """Gives tasks to processes and collects their results, in a thread.
+
+    Args:
+        work: runs a task, in each process.
+        waiting: the tasks; others may take some of them.
+        done: called with each task and its result.
+        tell: called with the progress. `done` and `tell` are called by one thread at a time.
+
+    Attributes:
+        error: an error that ends the tasks.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[TaskT, Progress], Any],
+        waiting: deque[TaskT],
+        done: Callable[[TaskT, Any], None],
+        tell: Progress,
+    ) -> None:
+        self.error: BaseException | None = None
+        # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
+        self._assigned = bytes(ForkingPickler.dumps(Assigned(work)))
+        self._waiting, self._done, self._tell = waiting, done, tell
+        self._lock = threading.Lock()
+        self._busy: dict[Connection, TaskT] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self, connections: Sequence[Connection]) -> None:
+        """Start with connections to all processes."""
+        self._thread = threading.Thread(target=self._run, args=(connections,), name="collect", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until all processes have finished, or have ended."""
+        if self._thread:
+            self._thread.join()
+
+    def tell(self, event: Event) -> None:
+        """Pass on an event of a task in this process, which an error ends as well."""
+        with self._lock:
+            self._tell(event)
+        if self.error:
+            raise self.error
+
+    def done(self, task: TaskT, result: Any) -> None:
+        """Pass on the result of a task."""
+        with self._lock:
+            self._done(task, result)
+
+    def _run(self, connections: Sequence[Connection]) -> None:
+        try:
+            for connection in connections:
+                self._give(connection, self._assigned)
+            while self._busy:
+                for ready in wait(list(self._busy)):
+                    assert isinstance(ready, Connection)
+                    self._take(ready)
+        except BaseException as error:  # raised again in the main thread
+            self.error = error
+
+    def _give(self, connection: Connection, before: bytes = b"") -> None:
+        task = next_of(self._waiting)
+        if task:
+            self._busy[connection] = task
+            try:
+                if before:
+                    connection.send_bytes(before)
+                connection.send(task)
+            except (BrokenPipeError, ConnectionResetError):
+                raise _killed(task) from None
+
+    def _take(self, connection: Connection) -> None:
+        task = self._busy[connection]
+        try:
+            told = connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise _killed(task) from None
+        if isinstance(told, BaseException):
+            raise told
+        if isinstance(told, Finished):
+            del self._busy[connection]
+            self.done(task, told.result)
+            self._give(connection)
+        else:
+            with self._lock:
+                self._tell(told)
+
+
+def next_of(waiting: deque[TaskT]) -> TaskT | None:
+    """Take the next task, None if there is none; other threads may take tasks at the same time."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _killed(task: Task) -> RoboCacheError:
+    return RoboCacheError(
+        f"{printable(task.name)}: its process was killed, probably out of memory; run the same command "
+        "again with fewer --jobs"
+    )
+
+
+# Runs the tasks of an export in this process and in others of this machine.
+
+
+LONG_BYTES = 4 << 30  # short tasks that read so much together take many times as long as the start of a process
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class LocalProcesses:
+    """An engine: this process, and others, which are started when a run needs them and used by later runs.
+
+    Short tasks, for which no process is worth its start, are run by threads of this process if there are no others.
+
+    Args:
+        jobs: maximum number of processes; None: the number of cores.
+
+    Errors of a run:
+        RoboCacheError: a process was killed.
+    """
+
+    remote = False
+
+    def __init__(self, jobs: int | None = None) -> None:
+        if jobs is not None and jobs < 1:
+            raise RoboCacheError(f"jobs: {jobs} is below 1; use 1 or more processes")
+        self._jobs = jobs or available_cores()
+        self._others: list[_Process] = []
+
+    def parallel(self, tasks: Sequence[Task]) -> int:
+        """Return the number of processes for these tasks."""
+        return min(self._jobs, len(tasks))
+
+    def run(
+        self,
+        work: Callable[[TaskT, Progress], ResultT],
+        tasks: Sequence[TaskT],
+        done: Callable[[TaskT, ResultT | RoboCacheError], None],
+        tell: Progress,
+    ) -> None:
+        """Run tasks; see `Engine`. Each of the other processes imports torch for two seconds first."""
+        count = self.parallel(tasks)
+        # Largest first, so that no process is busy with a long task after the others have finished.
+        ordered = sorted(tasks, key=lambda task: task.size, reverse=True) if count > 1 else tasks
+        is_long = any(task.is_long for task in tasks) or sum(task.size for task in tasks) > LONG_BYTES
+        if count <= 1:
+            for task in ordered:
+                done(task, work(task, tell))
+        elif is_long or self._others:
+            self._run_with_others(work, deque(ordered), done, tell, count if is_long else len(self._others) + 1)
+        else:
+            _run_in_threads(work, ordered, done, tell, count)
+
+    def _run_with_others(
+        self,
+        work: Callable[[TaskT, Progress], ResultT],
+        waiting: deque[TaskT],
+        done: Callable[[TaskT, ResultT | RoboCacheError], None],
+        tell: Progress,
+        count: int,
+    ) -> None:
+        """Run tasks in this process and in `count` - 1 others."""
+        mine, threads = next_of(waiting), max(1, available_cores() // count)
+        collector = Collector(work, waiting, done, tell)
+        with _torch_threads(threads):
+            try:
+                while len(self._others) < count - 1:
+                    self._others.append(_started(threads))
+                collector.start([other.connection for other in self._others[: count - 1]])
+                while mine and not collector.error:
+                    collector.done(mine, work(mine, collector.tell))
+                    mine = next_of(waiting)
+                collector.join()
+                if collector.error:
+                    raise collector.error
+            except BaseException:
+                self._end_others()
+                collector.join()  # after the processes have ended, and with them what it collects
+                raise
+
+    def _end_others(self) -> None:
+        """Kill the other processes, because they have no work to complete."""
+        others, self._others = self._others, []
+        for other in others:
+            other.process.kill()
+        for other in others:
+            other.process.join()
+            other.connection.close()
+
+    def __enter__(self) -> LocalProcesses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_others()
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_in_threads(
+    work: Callable[[TaskT, Progress], ResultT],
+    tasks: Sequence[TaskT],
+    done: Callable[[TaskT, ResultT | RoboCacheError], None],
+    tell: Progress,
+    count: int,
+) -> None:
+    """Run tasks in threads of this process, up to the first error."""
+    lock = threading.Lock()
+
+    def told(event: Event) -> None:
+        with lock:
+            tell(event)
+
+    def run(task: TaskT) -> None:
+        result = work(task, told)
+        with lock:
+            done(task, result)
+
+    with ThreadPoolExecutor(count, "task") as pool:
+        try:
+            for running in [pool.submit(run, task) for task in tasks]:
+                running.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _Process(NamedTuple):
+    """A worker process."""
+
+    process: BaseProcess
+    connection: Connection
+
+
+def _started(threads: int) -> _Process:
+    """Start a worker process."""
+    context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
+    resource_tracker.ensure_running()  # the first process would start it, which unblocks the signal below
+    here, there = context.Pipe()
+    process = context.Process(target=_work, args=(there, threads), daemon=True)
+    # Ctrl-C reaches the whole process group. Workers inherit the blocked signal; the parent ends them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+    return _Process(process, here)
+
+
+def _work(connection: Connection, threads: int) -> None:
+    """Worker process: run each received task with the work that came before; send its progress and its result."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    return_freed_memory()
+    work: Any = None
+    try:
+        while True:
+            task = connection.recv()
+            if isinstance(task, Assigned):
+                work = task.work
+                continue
+            connection.send(finished(work, task, connection.send))
+    except (EOFError, BrokenPipeError):
+        return  # the parent has closed the connection
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    wait([parent.sentinel])
+    os._exit(1)  # so that a new export does not share the machine with this process
+
+
+# Runs conversions on other machines, and the tasks of a merge in this process.
+
+
+class MergedLocally:
+    """An engine for a dataset in a folder of this machine alone: another engine runs the long tasks.
+
+    Args:
+        engine: of other machines, which all reach the pieces.
+    """
+
+    remote = True
+
+    def __init__(self, engine: Executor) -> None:
+        self._engine = engine
+
+    def parallel(self, tasks: Sequence[Task]) -> int:
+        """Return how many of these tasks the other engine runs at the same time."""
+        return self._engine.parallel(tasks)
+
+    def run(
+        self,
+        work: Callable[[TaskT, Progress], ResultT],
+        tasks: Sequence[TaskT],
+        done: Callable[[TaskT, ResultT | RoboCacheError], None],
+        tell: Progress,
+    ) -> None:
+        """Run tasks; see `Engine`."""
+        engine = self._engine if any(task.is_long for task in tasks) else LocalProcesses(1)
+        engine.run(work, tasks, done, tell)
+
+    def __enter__(self) -> MergedLocally:
+        self._engine.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.__exit__(kind, error, trace)

@@ -1,0 +1,296 @@
+"""What the exports of a fleet have made, what failed, and what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.piece_store import (
+    DONE,
+    FAILED,
+    NOTES,
+    AnyPieces,
+    BucketPieces,
+    KeyState,
+    PieceFailure,
+    PieceStore,
+)
+from robocache_ros.export.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
+from robocache_ros.formats.dataset_folder import LISTING, listed_entries
+from robocache_ros.storage.object_store import Listed, ObjectStore
+from robocache_ros.storage.paths import is_url
+
+# The pieces, the failures and the leftovers of exports, in a bucket or in a local folder.
+
+
+READ_AT_ONCE = 16
+FAILED_NOTE = ".failed"  # of the shards of an export
+IN_PROGRESS_FOR = timedelta(days=1)  # an attempt without a piece is in progress for so long, then it is left over
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Files of a piece: of one that is complete, or of one that is not, or that another process has made.
+
+    Attributes:
+        name: in the folder of the pieces.
+        size: bytes.
+        age: since its newest file was written.
+    """
+
+    name: str
+    size: int
+    age: timedelta
+
+
+@dataclass(frozen=True)
+class PiecesState:
+    """What is in a folder of pieces.
+
+    Attributes:
+        done: the pieces, by key.
+        failures: the error of each recording that failed, by the name of its record.
+        in_progress: attempts that processes are making, as far as one can tell.
+        left_over: attempts of processes that were killed.
+    """
+
+    done: Mapping[str, Attempt]
+    failures: Mapping[str, PieceFailure]
+    in_progress: tuple[Attempt, ...]
+    left_over: tuple[Attempt, ...]
+
+
+def pieces_state(pieces: AnyPieces) -> PiecesState:
+    """Look at a folder of pieces.
+
+    Errors:
+        StoreError: the bucket cannot be used.
+    """
+    if isinstance(pieces, BucketPieces):
+        return _of_bucket(pieces)
+    assert isinstance(pieces, PieceStore)
+    return _of_folder(pieces)
+
+
+def forget_failures(pieces: AnyPieces, names: Collection[str]) -> None:
+    """Remove the records of failures, so that the next export tries the recordings again."""
+    if isinstance(pieces, BucketPieces):
+        pieces.store.delete(names)
+    else:
+        for name in names:
+            (pieces.folder / name).unlink(missing_ok=True)
+
+
+def remove_attempts(pieces: AnyPieces, names: Collection[str]) -> None:
+    """Remove attempts, or pieces, with all of their files."""
+    for name in names:
+        if isinstance(pieces, BucketPieces):
+            pieces.store.delete(f"{name}/{file}" for file in pieces.store.listed(f"{name}/"))
+        else:
+            shutil.rmtree(pieces.folder / name, ignore_errors=True)
+
+
+def _of_bucket(pieces: BucketPieces) -> PiecesState:
+    now = datetime.now(timezone.utc)
+    done: dict[str, Attempt] = {}
+    attempts: list[Attempt] = []
+    others: list[Attempt] = []
+    states = pieces.states()
+    for key, state in states.items():
+        piece = _piece_of(pieces, key, state)
+        if state.done:
+            size, newest = state.attempts.get(piece, (0, now))
+            done[key] = Attempt(key, size, now - newest)
+        for attempt, (size, newest) in state.attempts.items():
+            if attempt != piece:
+                found = Attempt(f"{key}/{attempt}", size, now - newest)
+                (others if state.done or found.age > IN_PROGRESS_FOR else attempts).append(found)
+    failed = [key for key, state in states.items() if state.failed and not state.done]
+    with ThreadPoolExecutor(READ_AT_ONCE, "failures") as pool:
+        told = dict(zip(failed, pool.map(pieces.failure, failed), strict=True))
+    failures = {f"{key}/{FAILED}": failure for key, failure in told.items() if failure}
+    return PiecesState(done, failures | _noted_failures(pieces, pieces.notes()), tuple(attempts), tuple(others))
+
+
+def _piece_of(pieces: BucketPieces, key: str, state: KeyState) -> str:
+    """Return the name of the attempt that is the piece, empty if there is none."""
+    if not state.done:
+        return ""
+    if len(state.attempts) == 1:
+        return next(iter(state.attempts))
+    with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+        return str(json.loads(pieces.store.get(f"{key}/{DONE}"))["attempt"])
+    return ""
+
+
+def _of_folder(pieces: PieceStore) -> PiecesState:
+    active, stopped = pieces.drafts()
+    drafts = {*active, *stopped}
+    done = [path.parent for path in pieces.folder.glob(f"*/{DONE}") if path.parent not in drafts]
+    return PiecesState(
+        done={each.name: each for each in map(_measured, sorted(done))},
+        failures=_noted_failures(pieces, pieces.notes()),
+        in_progress=tuple(map(_measured, active)),
+        left_over=tuple(map(_measured, stopped)),
+    )
+
+
+def _measured(folder: Path) -> Attempt:
+    """Return the bytes and the age of a local folder; it may be removed meanwhile."""
+    size, newest = 0, 0.0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):
+                found = (Path(root) / name).stat()
+                size, newest = size + found.st_size, max(newest, found.st_mtime)
+    return Attempt(folder.name, size, timedelta(seconds=time.time() - newest if newest else 0))
+
+
+def _noted_failures(pieces: AnyPieces, notes: Collection[str]) -> dict[str, PieceFailure]:
+    """Return the failures that the shards of an export have noted, unless the recording was converted since."""
+    names = (name for name in sorted(notes) if name.endswith(FAILED_NOTE))
+    converted = {name.partition(".")[0] for name in notes if name.endswith(".piece")}
+    noted = {name: pieces.noted(name) or "" for name in names if name.partition(".")[0] not in converted}
+    return {f"{NOTES}/{name}": PieceFailure(text.partition(": ")[0], text) for name, text in noted.items()}
+
+
+# The target of the exports of a fleet: its state, and what can be removed from it.
+
+
+class State(Enum):
+    """The state of a target; the value is the exit code of `robocache fleet status`."""
+
+    complete = 0
+    failed = 1  # recordings failed, and the dataset is not complete
+    unfinished = 3
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """What exports to a target have made.
+
+    Attributes:
+        state: of the target.
+        pieces: its pieces, failures and leftovers.
+        needed: number of pieces of the dataset; None if it is not known.
+        started: time at which the export of the plan began; empty if it is not known.
+        stopped: whether this export has ended without a dataset.
+    """
+
+    state: State
+    pieces: PiecesState
+    needed: int | None = None
+    started: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed: attempts, pieces, and their bytes."""
+
+    attempts: int
+    pieces: int
+    size: int
+
+
+class FleetTarget:
+    """A target, a folder or a URL, and its pieces.
+
+    Args:
+        out: the target.
+        pieces: a folder or a URL of pieces that exports share; None: those in the target.
+
+    Errors:
+        StoreError: of all methods: the bucket cannot be used.
+    """
+
+    def __init__(self, out: str | Path, pieces: str | Path | None = None) -> None:
+        self._out, self._pieces = out, piece_store(out, pieces)
+        self._plans = TargetPlans(ObjectStore(str(out))) if is_url(out) else None
+
+    def status(self) -> FleetStatus:
+        """Return the state of the target.
+
+        Errors:
+            RoboCacheError: there is neither a dataset nor a piece, nor the plan of an export.
+        """
+        pieces, plan = pieces_state(self._pieces), self._current()
+        if self._is_complete(plan):
+            return FleetStatus(State.complete, pieces)
+        known = pieces.done or pieces.failures or pieces.in_progress or pieces.left_over
+        if plan is None and not known:
+            raise RoboCacheError(f"{printable(self._out, 80)}: no export; check the path, or name its --pieces")
+        state = State.failed if pieces.failures else State.unfinished
+        if plan is None:
+            return FleetStatus(state, pieces)
+        return FleetStatus(state, pieces, plan.pieces, plan.started, plan.stopped)
+
+    def retry(self, patterns: Sequence[str] = ()) -> list[PieceFailure]:
+        """Forget failures, so that the next export tries the recordings again; return them.
+
+        Args:
+            patterns: of paths or URLs of recordings, or of their names, with * and ?; empty: all.
+        """
+        failures = pieces_state(self._pieces).failures
+        chosen = {name: each for name, each in failures.items() if not patterns or _matches(each.recording, patterns)}
+        forget_failures(self._pieces, list(chosen))
+        return list(chosen.values())
+
+    def collect(self, older_than: timedelta, *, give_up: bool = False) -> Removed:
+        """Remove attempts that are left over, and the pieces of exports that were stopped.
+
+        Args:
+            older_than: of attempts, and of pieces in a target that no export needs: those of a stopped export.
+            give_up: end the plan of an export that was killed, so that one of another plan may begin.
+        """
+        plan = self._current()
+        if plan and give_up and self._plans and not plan.stopped:
+            self._plans.stop(plan)
+            plan = self._current()
+        found = pieces_state(self._pieces)
+        attempts = list(found.left_over)  # in a local folder, locks tell which processes were killed
+        if isinstance(self._pieces, BucketPieces):
+            attempts = [each for each in (*found.in_progress, *found.left_over) if each.age > older_than]
+        unneeded: list[Attempt] = []
+        if self._plans and not self._pieces.shared and (plan is None or plan.stopped or self._is_complete(plan)):
+            unneeded = [piece for piece in found.done.values() if piece.age > older_than]
+        removed = [*attempts, *unneeded]
+        remove_attempts(self._pieces, [each.name for each in removed])
+        appends = self._removed_appends(older_than)
+        size = sum(each.size for each in removed) + sum(each.size for each in appends.values())
+        return Removed(len(attempts), len(unneeded) + sum(name.endswith(f"/{DONE}") for name in appends), size)
+
+    def _removed_appends(self, older_than: timedelta) -> dict[str, Listed]:
+        """Remove the pieces in the bucket of appends that were stopped; return their objects."""
+        if self._plans is None or self._pieces.shared:
+            return {}
+        store, until = ObjectStore(f"{self._out}/{BUCKET_APPENDS}"), datetime.now(timezone.utc) - older_than
+        found = {name: each for name, each in store.listed().items() if each.modified < until}
+        store.delete(found)
+        return found
+
+    def _current(self) -> TargetPlan | None:
+        return self._plans.current() if self._plans else None
+
+    def _is_complete(self, plan: TargetPlan | None) -> bool:
+        if self._plans is None:
+            return bool(listed_entries(Path(self._out)))
+        if completed := self._plans.completed():
+            return plan is None or completed.get("token") == plan.token
+        return plan is None and LISTING in ObjectStore(str(self._out)).entries()  # made by appends alone
+
+
+def _matches(recording: str, patterns: Sequence[str]) -> bool:
+    name = recording.rstrip("/").rpartition("/")[2]
+    return any(fnmatchcase(recording, pattern) or fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,1 +1,0 @@
-"""The fused stream as recordings."""

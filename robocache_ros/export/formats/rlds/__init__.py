@@ -1,1 +1,0 @@
-"""RLDS datasets in the files of TFDS, as in Open X-Embodiment."""

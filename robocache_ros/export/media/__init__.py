@@ -1,1 +1,0 @@
-"""Storage of images: video files, encoded images, arrays."""

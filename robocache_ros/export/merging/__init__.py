@@ -1,1 +1,0 @@
-"""The merge of pieces: the files of datasets are tasks, which an engine runs."""

@@ -1,1 +1,0 @@
-"""The datasets of an export: what each is made of, and what was made."""

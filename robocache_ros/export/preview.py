@@ -1,0 +1,378 @@
+"""What an export would make: matching recordings, episodes, what exists already, and estimates of size and time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from robocache_ros.bags.reader import Bag, storage_files
+from robocache_ros.decode import DecodeError, make_decoder
+from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.definitions import message_type
+from robocache_ros.decode.transforms import read_transforms
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.export.convert import preview_recording
+from robocache_ros.export.episodes import Labels
+from robocache_ros.export.executors.local import available_cores
+from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.job import check_any_target, device_of, export, load_formats, resolved_spec
+from robocache_ros.export.merge import needed_encodings
+from robocache_ros.export.piece_store import AnyPieces
+from robocache_ros.export.pieces import Checksums, Plan
+from robocache_ros.export.planned_recording import Moment, PlannedRecording, repeated
+from robocache_ros.export.target import piece_store
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.recording import ExportedRecording
+from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec
+from robocache_ros.spec.keys import suggestion
+from robocache_ros.storage.paths import any_path, is_url
+from robocache_ros.units import NS_PER_S
+
+# Whether a recording has the topics, types, fields, joints and frames that a spec names.
+
+
+SAMPLES = 16  # messages of a topic that are decoded
+TRANSFORMS = 2000  # messages of /tf and /tf_static that are searched for frames
+_NAMED = 5  # joints and topics in a problem
+
+
+@dataclass(frozen=True)
+class StreamMatch:
+    """How a stream of a spec matches a recording.
+
+    Attributes:
+        stream: its name; `<stream>/color` and `<stream>/camera_info` for the companions of a depth image.
+        topic, type: as in the spec.
+        messages: number of messages on the topic.
+        problems: why it does not match, each `<what is wrong>; <what to do>`; empty if it matches.
+    """
+
+    stream: str
+    topic: str
+    type: str
+    messages: int
+    problems: tuple[str, ...]
+
+
+def match(bag: Bag, spec: FusionSpec) -> tuple[StreamMatch, ...]:
+    """Compare a spec with an open recording. Reads its index, and the first messages of each topic."""
+    frames = _frames(bag) if spec.framed or spec.transforms else frozenset()
+    found = []
+    for feed in bag.feeds(spec):
+        topic = bag.topics.get(feed.topic)
+        problems = [_topic(bag, feed)] if topic is None else list(_messages(bag, feed))
+        if not any(problems):
+            problems = list(_chain(feed, frames))
+        found.append(StreamMatch(feed.name, feed.topic, feed.type, topic.count if topic else 0, tuple(problems)))
+    return tuple(found)
+
+
+def _topic(bag: Bag, feed: StreamSpec) -> str:
+    """Describe a missing topic; a topic of the same type is the likelier one to be meant."""
+    same_type = [name for name, topic in bag.topics.items() if topic.type == feed.type]
+    meant = suggestion(feed.topic, same_type) or suggestion(feed.topic, bag.topics)
+    if not meant and same_type:
+        meant = f"of its type {'is' if len(same_type) == 1 else 'are'} {_listed(same_type)}"
+    return f"no topic {printable(feed.topic, 80)}; {meant or 'remove the stream, or leave the recording out'}"
+
+
+def _messages(bag: Bag, feed: StreamSpec) -> Iterator[str]:
+    """Describe what is wrong with the messages of a stream."""
+    topic = bag.topics[feed.topic]
+    if topic.type != feed.type:
+        yield f"type: {printable(topic.type)} in the recording, {feed.type} in the spec; change the spec"
+        return
+    if not topic.count:
+        yield f"{printable(feed.topic, 80)} has no messages; remove the stream, or leave the recording out"
+        return
+    if feed.is_transform or feed.name == TF:
+        return
+    try:
+        decoder = make_decoder(feed, bag.definitions)
+    except RoboCacheError as error:
+        yield str(error).removeprefix(f"streams.{feed.name}.")
+        return
+    samples = [bytes(message.data) for message in islice(bag.messages([feed.topic]), SAMPLES)]
+    refused: Counter[str] = Counter()
+    for data in samples:
+        try:
+            decoder.decode_cdr(data)
+        except DecodeError as error:
+            if error.cause == "no_key_frame":  # one may follow
+                continue
+            joints = _joints(bag, feed, data) if error.cause == "joint_missing" else ""
+            refused[joints or f"{error}; correct the stream"] += 1
+    if samples and refused.total() == len(samples):  # else some are read; an export counts the others
+        yield refused.most_common(1)[0][0]
+
+
+def _joints(bag: Bag, feed: StreamSpec, data: bytes) -> str:
+    """Describe the joints that a message does not have."""
+    try:
+        held = list(read_message(message_type(feed.type, bag.definitions), data).name)
+    except RoboCacheError:
+        return ""
+    missing = [name for name in feed.names if name not in held]
+    meant = suggestion(missing[0], held) or f"{printable(feed.topic, 60)} has {_listed(held) or 'no joints'}"
+    return f"names: no joint {_listed(missing)}; {meant}"
+
+
+def _frames(bag: Bag) -> frozenset[str]:
+    """Return the frames of the first transforms of a recording."""
+    topics = sorted(topic.name for topic in bag.topics.values() if topic.type == TF_TYPE)
+    known: set[str] = set()
+    for message in chain.from_iterable(islice(bag.messages([name]), TRANSFORMS) for name in topics):
+        try:
+            known.update(*((t.parent, t.child) for t in read_transforms(message.data)))
+        except DecodeError:
+            continue
+    return frozenset(known)
+
+
+def _chain(feed: StreamSpec, frames: frozenset[str]) -> Iterator[str]:
+    """Describe the frames of a stream that the recording does not have."""
+    wanted = feed.frames if feed.is_transform else (feed.voxels.frame,) if feed.voxels and feed.voxels.frame else ()
+    for frame in wanted:
+        if frame and frame not in frames:
+            meant = suggestion(frame, frames) or (f"the frames are {_listed(sorted(frames))}" if frames else "")
+            tell = meant or f"the recording has no transforms on {TF} and {TF_STATIC}; remove the stream"
+            yield f"frames: no frame {printable(frame, 60)!r}; {tell}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return printable(", ".join(names[:_NAMED]), 120) + more
+
+
+# What an export makes of a recording: whether it matches the spec, and the episodes to expect.
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a recording before its export.
+
+    Attributes:
+        recording: the recording.
+        streams: how the streams of the spec match it.
+        result: the result of a conversion without images and clouds, whose validity follows from their times alone;
+            None if the recording does not match or was not fused.
+        refusal: why an export refuses the recording, although it matches; also why it cannot be read.
+    """
+
+    recording: PlannedRecording
+    streams: tuple[StreamMatch, ...] = ()
+    result: ExportedRecording | None = None
+    refusal: str = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the recording does not become part of a dataset; empty if it does."""
+        wrong = tuple(f"streams.{s.stream}: {problem}" for s in self.streams for problem in s.problems)
+        return wrong or ((self.refusal,) if self.refusal else ())
+
+    @property
+    def path(self) -> Path:
+        """The recording."""
+        return self.recording.path
+
+
+def expect(
+    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions | None = None, *, fuse: bool = True
+) -> Expected:
+    """Compare a recording with a spec, and fuse it without its images.
+
+    Args:
+        recording: the recording.
+        spec: the streams, with the changes from the options.
+        options: of the export.
+        fuse: compute ticks and episodes, for which all messages are read; otherwise the index and a few messages.
+    """
+    streams: tuple[StreamMatch, ...] = ()
+    options = options or ExportOptions()
+    try:
+        with file_errors(recording.path):
+            with Bag(recording.path, msg_path=options.msg_path) as bag:
+                recording.log_range(bag.start_ns, bag.stop_ns)
+                streams = match(bag, spec)
+            if not fuse or any(stream.problems for stream in streams):
+                return Expected(recording, streams)
+            result, refusal = preview_recording(recording, spec, options)
+            return Expected(recording, streams, result, refusal)
+    except RoboCacheError as error:
+        return Expected(recording, streams, refusal=str(error))
+
+
+# What an export would make: recordings, episodes, what is there already, and estimates of size and time.
+
+
+SAMPLE_NS = NS_PER_S, 4 * NS_PER_S  # of a recording, exported for the estimate: the shortest and longest part
+SAMPLE_SHARE = 10  # of the length of all recordings, as long as the part is within these limits
+START_SHARE = 8  # of this part, exported first: what a dataset of any length costs
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size and time of an export, extrapolated from the export of a part of one recording.
+
+    Attributes:
+        size_bytes: of the dataset in all formats, with its report. During the export, the pieces need as much again.
+        seconds: of the export.
+        jobs: processes.
+        sample: the recording of which a part was exported.
+        sample_frames: the frames in it.
+    """
+
+    size_bytes: int
+    seconds: float
+    jobs: int
+    sample: PlannedRecording
+    sample_frames: int
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What an export would make.
+
+    Attributes:
+        expected: what is known of each recording, in the order of the episodes.
+        converted: the recordings whose pieces an earlier export has made.
+        estimate: size and time; None if no frames are expected, and of recordings of video.
+        notes: on recordings that are the same one under two names.
+    """
+
+    expected: tuple[Expected, ...]
+    converted: frozenset[PlannedRecording] = frozenset()
+    estimate: Estimate | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> tuple[Expected, ...]:
+        """The recordings that become part of the dataset."""
+        return tuple(expected for expected in self.expected if not expected.problems)
+
+    @property
+    def frames(self) -> int:
+        """Number of frames to expect."""
+        return sum(expected.result.frames for expected in self.accepted if expected.result)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes to expect."""
+        return sum(len(expected.result.episodes) for expected in self.accepted if expected.result)
+
+
+def dry_run(
+    recordings: Sequence[PlannedRecording],
+    spec: FusionSpec,
+    out: str | Path,
+    options: ExportOptions | None = None,
+    *,
+    overwrite: bool = False,
+    jobs: int | None = None,
+    pieces: str | Path | None = None,
+    device: str = "cpu",
+    each: Callable[[Sequence[PlannedRecording]], Iterable[PlannedRecording]] = iter,
+) -> DryRun:
+    """Find what `export` with the same arguments would make. Nothing is written to `out`.
+
+    All messages are read, and images and clouds are not converted. Size and time are measured on a few seconds of one
+    recording, which are exported to a temporary folder.
+
+    Args:
+        recordings: as for `export`, like the other arguments.
+        spec: the streams.
+        out: the folder of the dataset.
+        options: of the export.
+        overwrite: whether a dataset in `out` would be replaced.
+        jobs: number of processes.
+        pieces: the folder of pieces, as for `export`.
+        device: as for `export`.
+        each: passes the recordings on one by one; a progress bar.
+
+    Errors:
+        RoboCacheError: an export would refuse the spec, the options or the target.
+    """
+    options, target = options or ExportOptions(), any_path(out, "datasets")
+    resolved, selected = resolved_spec(spec, options), device_of(device, options)
+    formats = load_formats(Labels(resolved, options).spec, options)
+    with file_errors(target):
+        check_any_target(target, overwrite=overwrite)
+        store = piece_store(target, pieces)
+    run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
+    accepted = tuple(expected.recording for expected in run.accepted)
+    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), selected)
+    run = replace(run, converted=frozenset(_converted(plan, store)))
+    return replace(run, estimate=_estimate(run, spec, options, jobs, selected), notes=tuple(_repeated(accepted)))
+
+
+def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:
+    """Return notes on recordings with the same files. Only files of the same sizes are read for it."""
+    by_size: dict[object, list[PlannedRecording]] = {}
+    for each in recordings:
+        if not is_url(each.path):  # which would be downloaded
+            with suppress(RoboCacheError, OSError):
+                by_size.setdefault(tuple(file.stat().st_size for file in storage_files(each.path)), []).append(each)
+    found = []
+    for each in (recording for group in by_size.values() if len(group) > 1 for recording in group):
+        with suppress(RoboCacheError, OSError), Checksums(each.path) as checksums:
+            found.append((each, [str(file["sha256"]) for file in checksums.result()]))
+    return repeated(found)
+
+
+def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
+    """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
+    for recording in plan.distinct if store.used() else ():
+        with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:
+            if store.find(plan.key(recording, checksums.result())):
+                yield recording
+
+
+def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None, device: str) -> Estimate | None:
+    """Export a part of the recording of median length, and extrapolate."""
+    frames_of = {expected.recording: expected.result.frames for expected in run.accepted if expected.result}
+    if not run.frames or any(stream.type in VIDEO_TYPES for stream in spec.streams):  # video is not read in parts
+        return None
+    median = sorted(frames_of, key=frames_of.__getitem__)[len(frames_of) // 2]
+    result = next(expected.result for expected in run.accepted if expected.recording is median)
+    assert result
+    options = replace(options, min_frames=1, min_valid=0.0)
+    least_ns, most_ns = SAMPLE_NS
+    sample_ns = min(max(run.frames * NS_PER_S // result.spec.rate_hz // SAMPLE_SHARE, least_ns), most_ns)
+    with TemporaryDirectory(prefix="robocache-") as folder:
+        made = [
+            export([_part(median, result, length_ns)], spec, Path(folder) / str(length_ns), options, device=device)
+            for length_ns in (sample_ns // START_SHARE, sample_ns)
+        ]
+        least, size = (sum(file.stat().st_size for file in one.out.rglob("*") if file.is_file()) for one in made)
+    few, many = (one.frames for one in made)
+    of_a_frame = (size - least) / (many - few) if many > few else size / many
+    left = sum(frames for recording, frames in frames_of.items() if recording.frames_of not in run.converted)
+    processes = max(1, min(jobs or available_cores(), len(frames_of)))
+    return Estimate(
+        size_bytes=round(max(0.0, least - of_a_frame * few) + of_a_frame * run.frames),
+        seconds=_seconds(few, made[0].seconds, many, made[1].seconds, left / processes),
+        jobs=processes,
+        sample=median,
+        sample_frames=many,
+    )
+
+
+def _seconds(few: int, of_few_s: float, many: int, of_many_s: float, frames: float) -> float:
+    """Return the time of an export of `frames` frames, from those of two parts; the first one may include a warm-up."""
+    of_a_frame = (of_many_s - of_few_s) / (many - few) if many > few and of_many_s > of_few_s else of_many_s / many
+    return max(0.0, of_many_s - of_a_frame * many) + of_a_frame * frames
+
+
+def _part(recording: PlannedRecording, result: ExportedRecording, length_ns: int) -> PlannedRecording:
+    """Return a part at the start of the longest episode of a recording."""
+    longest = max(result.episodes, key=lambda episode: episode.stop - episode.start)
+    first, stop = longest.start, longest.stop
+    start = recording.start or Moment(0, relative=True)
+    start = start._replace(ns=start.ns + int(result.ticks_ns[first]) - result.start_ns)
+    length_ns = min(length_ns, int(result.ticks_ns[stop - 1] - result.ticks_ns[first]) + 1)
+    return replace(recording, start=start, stop=start._replace(ns=start.ns + length_ns))

@@ -1,1 +1,0 @@
-"""What an export would make of recordings, found without making it."""

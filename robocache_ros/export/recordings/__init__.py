@@ -1,1 +1,0 @@
-"""Which recordings an export is made of: paths, folders, globs and manifests."""

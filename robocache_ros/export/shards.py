@@ -1,0 +1,300 @@
+"""Exports that are divided: each shard converts a part of the recordings, and the last one writes the dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from heapq import heapify, heapreplace
+from pathlib import Path
+
+from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
+from robocache_ros.export.executors.base import Executor
+from robocache_ros.export.executors.local import LocalProcesses
+from robocache_ros.export.file_errors import file_errors
+from robocache_ros.export.job import (
+    DatasetPlan,
+    ExportResult,
+    Output,
+    check_any_target,
+    check_on_error,
+    check_outputs,
+    export_together,
+    failure_lines,
+    identity_of,
+    target_path,
+)
+from robocache_ros.export.piece_store import AnyPieces
+from robocache_ros.export.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
+from robocache_ros.export.planned_recording import PlannedRecording, planned
+from robocache_ros.export.progress import Progress
+from robocache_ros.export.recordings import MAX_RECORDINGS
+from robocache_ros.export.target import TargetInUse, piece_store
+from robocache_ros.formats.recording import FailedRecording
+from robocache_ros.storage.paths import is_url
+
+# A shard: the part of the recordings of an export that one of several machines converts.
+
+
+_WRITTEN = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The shard `index` of `count`.
+
+    Attributes:
+        index: 0 to count - 1, as Kubernetes and Slurm number the tasks of a job.
+        count: the number of shards.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count <= MAX_RECORDINGS:
+            raise RoboCacheError(
+                f"shard: {self.index}/{self.count} does not exist; the shards of {self.count} are 0/{self.count} to "
+                f"{self.count - 1}/{self.count}"
+                if 0 < self.count <= MAX_RECORDINGS
+                else f"shard: {self.count:,} shards; use 1 to {MAX_RECORDINGS:,}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `INDEX/COUNT`, such as `0/32`, the first of 32 shards."""
+        written = _WRITTEN.fullmatch(text)
+        if not written:
+            raise RoboCacheError(
+                f"shard: {printable(text, 40)!r} is not INDEX/COUNT; write 0/32 for the first of 32 shards"
+            )
+        return cls(int(written[1]), int(written[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def of(self, recordings: Iterable[PlannedRecording]) -> tuple[PlannedRecording, ...]:
+        """Return the recordings of this shard, in their order.
+
+        The largest recording goes first, each to the shard with the fewest bytes so far, and of equal ones to the first
+        shard. All parts of a recording are in one shard. The same recordings are always divided in the same way.
+        """
+        recordings = tuple(recordings)
+        sizes = {path: size_of(path) for path in dict.fromkeys(recording.path for recording in recordings)}
+        shards = [(0, index) for index in range(self.count)]
+        heapify(shards)
+        own = set()
+        for path in sorted(sizes, key=sizes.__getitem__, reverse=True):  # stable: equal sizes stay in their order
+            size, index = shards[0]
+            heapreplace(shards, (size + max(sizes[path], 1), index))
+            if index == self.index:
+                own.add(path)
+        return tuple(recording for recording in recordings if recording.path in own)
+
+
+# The export of a shard: converts its recordings; the shard that finds all of them converted writes the dataset.
+#
+# The shards of an export tell each other by notes in the folder of the pieces which recordings are converted, which
+# failed, and that the dataset is written. They need no other connection, and may run at any time and in any order.
+
+
+THREADS = 16
+FAILED, DROPPED, WRITTEN = ".failed", ".dropped", ".written"  # notes, besides those of pieces
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """The result of a shard.
+
+    Attributes:
+        shard: which one.
+        own: number of recordings of this shard.
+        total: number of recordings of the export, each part of one counted.
+        converted: those that are converted, by this shard and all others.
+        failed: those that failed.
+        losses: recordings of this shard that are not in the dataset.
+        written: `waiting` for other shards; `blocked` by recordings that failed, with `on_error` fail; `here`: this
+            shard wrote the dataset; `elsewhere`: another export is writing it; `before`: it was complete already.
+        results: of the export, if this shard wrote the dataset.
+    """
+
+    shard: Shard
+    own: int
+    total: int
+    converted: int
+    failed: int
+    losses: tuple[FailedRecording, ...]
+    written: str
+    results: tuple[ExportResult, ...] = ()
+
+
+# More than 50 lines, because of its docstring.
+def export_shard(
+    bags: Sequence[str | Path | PlannedRecording],
+    outputs: Sequence[Output],
+    out: str | Path,
+    shard: Shard,
+    *,
+    pieces: str | Path,
+    overwrite: bool = False,
+    report: bool = True,
+    jobs: int | None = 1,
+    on_error: str = "fail",
+    progress: Progress | None = None,
+    device: str = "cpu",
+    engine: Executor | None = None,
+) -> ShardResult:
+    """Convert the recordings of a shard; if all others are converted as well, write the dataset.
+
+    All shards have the same arguments, and see the same recordings, pieces and target: on a file system that they
+    share, or in a bucket. The dataset has the same bytes as that of `export_together`, which writes it too once all
+    recordings are converted.
+
+    Args:
+        bags: all recordings of the export, as for `export_together`, like the other arguments.
+        outputs: the datasets.
+        out: the folder of the datasets, or its URL.
+        shard: the part of the recordings that is converted.
+        pieces: the folder or the URL in which all shards keep the pieces.
+        overwrite: replace the datasets in `out`.
+        report: write a report into each dataset.
+        jobs: number of processes.
+        on_error: `fail`: after the conversion of the others, raise an error that names the recordings of this shard
+            that cannot be converted; no dataset is written. `skip`: make the dataset from the other recordings.
+        progress: called with the events of the export.
+        device: converts images and clouds.
+        engine: converts the recordings in place of `jobs` processes.
+
+    Errors:
+        RoboCacheError: as of `export_together`, for the recordings of this shard.
+    """
+    recordings = planned(bags)
+    check_on_error(on_error)
+    engine = engine or LocalProcesses(jobs)
+    check_outputs(outputs)
+    _, target = target_path(out)
+    store = piece_store(target, pieces)
+    with file_errors(store.folder):
+        export = _ShardedExport([DatasetPlan(output, recordings, device) for output in outputs], target, store)
+        store.check()
+        own = shard.of(export.recordings)
+        if export.is_written():
+            return export.result(shard, own, (), "before")
+        with file_errors(target):
+            check_any_target(target, overwrite=overwrite)
+        losses = export.convert(own, engine, progress)
+        told = export.result(shard, own, losses, "waiting")
+        failed = [loss.reason for loss in losses if not loss.dropped]
+        if failed and on_error == "fail":
+            raise SeveralErrors(
+                f"{failure_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
+                f"{number_of(len(own), 'recording')} of shard {shard} failed; run it again after fixing these, "
+                "or with --on-error skip"
+            )
+        if told.failed and on_error == "fail":
+            return replace(told, written="blocked")
+        if told.converted + told.failed < told.total:
+            return told
+        try:
+            results = export_together(
+                recordings,
+                outputs,
+                out,
+                overwrite=overwrite,
+                report=report,
+                jobs=jobs,
+                on_error=on_error,
+                progress=progress,
+                pieces=pieces,
+                device=device,
+                engine=engine,
+            )
+        except TargetInUse:
+            return replace(told, written="elsewhere")
+        except RoboCacheError:
+            if not export.is_written():  # meanwhile, by another shard
+                raise
+            return replace(told, written="before")
+        export.note_written()
+        if not any(result.recordings for result in results):  # another shard was first
+            return replace(told, written="before")
+        return replace(told, written="here", results=results)
+
+
+class _ShardedExport:
+    """The datasets of an export, and what its shards have noted about them."""
+
+    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: AnyPieces) -> None:
+        self._datasets, self._target, self._store = datasets, target, store
+        self.recordings = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.plan.distinct))
+        with ThreadPoolExecutor(THREADS, "files") as pool:  # each waits for answers, of recordings at URLs
+            self._keys = dict(zip(self.recordings, pool.map(self._keys_of, self.recordings), strict=True))
+
+    def _keys_of(self, recording: PlannedRecording) -> tuple[str, ...]:
+        """Return the names of the notes about a recording, for each dataset; none if it cannot be read."""
+        with suppress(OSError, RoboCacheError):
+            files = unread_files(recording.path)
+            return tuple(dataset.plan.key(recording, files) for dataset in self._datasets)
+        return ()
+
+    def convert(
+        self, own: Sequence[PlannedRecording], engine: Executor, progress: Progress | None
+    ) -> tuple[FailedRecording, ...]:
+        """Make the pieces of recordings; note and return those that fail."""
+        if not own:
+            return ()
+        plans = {dataset.name: replace(dataset.plan, recordings=tuple(own)) for dataset in self._datasets}
+        with engine:
+            made = make_pieces(plans, self._store, engine, progress)
+        losses: dict[str, FailedRecording] = {}
+        for number, dataset in enumerate(self._datasets):
+            for recording, outcome in made[dataset.name].items():
+                if outcome.error:
+                    loss = FailedRecording(recording.path, outcome.error, dropped=outcome.dropped)
+                    losses[outcome.error] = loss
+                    self._note_failure(recording, number, outcome)
+        return tuple(losses.values())
+
+    def _note_failure(self, recording: PlannedRecording, dataset: int, outcome: Outcome) -> None:
+        for key in self._keys[recording][dataset : dataset + 1]:
+            self._store.note(key + (DROPPED if outcome.dropped else FAILED), outcome.error)
+
+    def result(
+        self, shard: Shard, own: Sequence[PlannedRecording], losses: tuple[FailedRecording, ...], written: str
+    ) -> ShardResult:
+        """Return the result of a shard, with the numbers of recordings that are noted."""
+        notes = self._store.notes()
+        converted = failed = 0
+        for keys in self._keys.values():
+            done = [key + PIECE in notes or key + DROPPED in notes for key in keys]
+            if done and all(done):
+                converted += 1
+            elif done and all(made or key + FAILED in notes for made, key in zip(done, keys, strict=True)):
+                failed += 1
+        return ShardResult(shard, len(own), len(self._keys), converted, failed, losses, written)
+
+    def is_written(self) -> bool:
+        """Whether the datasets in the target are those that a shard of this export has written there."""
+        noted = self._store.noted(self._written)
+        return bool(noted) and noted == identity_of(self._target, self._datasets)
+
+    def note_written(self) -> None:
+        """Note that the datasets are written."""
+        self._store.note(self._written, identity_of(self._target, self._datasets))
+
+    @property
+    def _written(self) -> str:
+        """The name of the note, by all that determines the datasets."""
+        told = [
+            [dataset.name, asdict(dataset.plan.options), [[r.task, r.success] for r in dataset.plan.recordings]]
+            for dataset in self._datasets
+        ]
+        keys = [self._keys[r.frames_of] for r in self._datasets[0].plan.recordings]
+        target = str(self._target) if is_url(self._target) else os.path.realpath(self._target)
+        text = json.dumps([target, told, keys], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest() + WRITTEN

@@ -1,1 +1,0 @@
-"""Validation of LeRobot datasets, v3.0 and v2.1."""

@@ -1,1 +1,0 @@
-"""Validation of recordings of the fused stream."""

@@ -1,0 +1,1 @@
+"""CALVIN datasets, which are only read."""

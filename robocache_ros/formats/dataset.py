@@ -1,0 +1,454 @@
+"""The contents of a dataset, as a writer gets them: all episodes, read from the pieces of the recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.formats import pieces
+from robocache_ros.formats.depth import depth_stats
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_path, samples_path, video_path
+from robocache_ros.formats.pieces import (
+    ACTION,
+    STATE,
+    ArrayInfo,
+    EpisodeInfo,
+    Feature,
+    FeatureColumns,
+    PictureInfo,
+    PieceContents,
+    Rows,
+    common,
+    features_of,
+)
+from robocache_ros.formats.statistics import Histogram, Stats, by_column
+from robocache_ros.formats.video import VideoPart
+from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.layout import Layout
+
+# What the episodes of a dataset state of their outcomes.
+
+
+def known_outcomes(spec: FusionSpec, successes: Iterable[bool | None]) -> frozenset[str]:
+    """Return what a dataset knows of the outcomes of its episodes: `reward`, `success`, both or nothing.
+
+    Args:
+        spec: its streams.
+        successes: of each episode, None if it is not known. A known success is also a reward, at the last tick.
+    """
+    roles = {stream.role for stream in spec.vectors}
+    if "success" in roles or any(success is not None for success in successes):
+        return frozenset({"reward", "success"})
+    return frozenset({"reward"} & roles)
+
+
+# One episode of a dataset, read from its piece.
+
+
+class EncodedImages(Sequence[bytes]):
+    """The images of an episode in one encoding, a file's bytes (or H W 3 raw bytes) per row.
+
+    Attributes:
+        samples: (T,) the distinct image of each row; equal numbers are the same image.
+        shape: height and width.
+    """
+
+    def __init__(self, blobs: Blobs, samples: NDArray[np.int64], shape: tuple[int, int]) -> None:
+        self._blobs, self.samples, self.shape = blobs, samples, shape
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._blobs[int(self.samples[row])]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(T,) number of bytes of each row."""
+        return self._blobs.sizes[self.samples]
+
+    def array(self, row: int) -> NDArray[np.uint8]:
+        """Return the (H, W, 3) uint8 image of a row; for the encoding raw."""
+        return self._blobs.view(int(self.samples[row])).reshape(*self.shape, 3)
+
+
+class StoredArrays:
+    """The voxels or non-8-bit images of an episode.
+
+    Attributes:
+        samples: (T,) the distinct array of each row, -1 if there is none; equal numbers are the same array.
+        info: shape and dtype.
+    """
+
+    def __init__(self, blobs: Blobs, samples: NDArray[np.int64], info: ArrayInfo) -> None:
+        self._blobs, self.samples, self.info = blobs, samples, info
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> NDArray[Any] | None:
+        data = self.data(row)
+        return None if data is None else self.info.array(data)
+
+    def data(self, row: int) -> bytes | None:
+        """Return the bytes of a row's array: C order, little endian, bits packed; None if there is none."""
+        sample = int(self.samples[row])
+        return None if sample < 0 else self._blobs[sample]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Consecutive ticks of a recording."""
+
+    index: int  # in the dataset
+    recording: Path
+    task: str
+    task_index: int
+    success: bool | None  # None: not known
+    length: int
+    first_row: int  # in the dataset
+    piece: Path
+    number: int  # of the episode in the piece
+    first: int  # first row in the piece
+    layout: Layout
+    features: dict[str, Feature] = field(repr=False)
+    pictures: dict[str, PictureInfo] = field(repr=False)  # those of the dataset, without counts
+    array_streams: dict[str, ArrayInfo] = field(repr=False)
+    contents: Callable[[Path], PieceContents] = field(repr=False)  # reads those of a piece
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """Statistics of the numeric features."""
+        return self.contents(self.piece).stats[self.number]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The columns of the piece, at these ticks."""
+        stop = self.first + self.length
+        return {name: values[self.first : stop] for name, values in pieces.load(self.piece, self.layout).items()}
+
+    @property
+    def ticks_ns(self) -> NDArray[np.int64]:
+        """(T,) the ticks."""
+        return self.rows["ticks_ns"]
+
+    @property
+    def stamps_ns(self) -> NDArray[np.int64]:
+        """(T, N) stamp, as in the message, of the sample that each stream used; 0 if there is none."""
+        return self.rows["stamps_ns"]
+
+    @property
+    def valid(self) -> NDArray[np.uint8]:
+        """(T, N) 0 none, 1 aligned, 2 held."""
+        return self.rows["valid"]
+
+    @property
+    def age_ns(self) -> NDArray[np.int64]:
+        """(T, N) age of the sample at the tick."""
+        return self.rows["age_ns"]
+
+    @property
+    def fused(self) -> NDArray[np.float32]:
+        """(T, D) values; columns as in Layout."""
+        return self.rows["fused"]
+
+    @property
+    def state(self) -> NDArray[np.float32]:
+        """(T, S) all observation vectors that are not windows."""
+        return self._feature(STATE)
+
+    @property
+    def action(self) -> NDArray[np.float32]:
+        """(T, A) all action vectors."""
+        return self._feature(ACTION)
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float32]:
+        """(T,) the stream with role reward, 0 where it has no value; without one, 1 at the last tick of a success."""
+        for stream in self.layout.spec.vectors:
+            if stream.role == "reward":
+                return self.vector(stream.name)[:, 0]
+        rewards = np.zeros(self.length, np.float32)
+        rewards[-1] = 1.0 if self.success else 0.0
+        return rewards
+
+    @cached_property
+    def successes(self) -> NDArray[np.bool_]:
+        """(T,) whether the stream with role success is not 0, false without a value; the last: `success`, if known."""
+        found = np.zeros(self.length, np.bool_)
+        for stream in self.layout.spec.vectors:
+            if stream.role == "success":
+                found = self.has(stream.name) & (self.vector(stream.name)[:, 0] != 0)
+        found[-1] = bool(self.success)
+        return found
+
+    def has(self, stream: str) -> NDArray[np.bool_]:
+        """(T,) whether a stream has a value."""
+        found: NDArray[np.bool_] = self.valid[:, self.layout.names.index(stream)] > 0
+        return found
+
+    def vector(self, stream: str) -> NDArray[np.float32]:
+        """Return the values of a vector stream, (T, dim) or for a window (T, n, dim)."""
+        values = self.fused[:, self.layout.slots[stream]]
+        return values.reshape(self.length, *self.layout.spec.stream(stream).shape)
+
+    def window_ages_ms(self, stream: str) -> NDArray[np.float32]:
+        """(T, n) age of each sample of a window, negative for padding."""
+        ages: NDArray[np.float32] = self.rows["sample_age_ms"][:, self.layout.sample_ages[stream]]
+        return ages
+
+    def images(self, stream: str, encoding: str) -> EncodedImages:
+        """Return the images of a stream in the encoding png, jpeg or raw, which the format must have asked for."""
+        blobs = Blobs(blobs_path(self.piece, stream, encoding))
+        return EncodedImages(blobs, self._samples(stream), self.pictures[stream].shape)
+
+    def video(self, stream: str, codec: str) -> Path:
+        """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
+
+        `DEPTH_VIDEO` for depth, with `ExportOptions.depth` video.
+        """
+        return video_path(self.piece, stream, codec, self.number)
+
+    def video_part(self, stream: str, codec: str) -> VideoPart:
+        """Return what is known of the file of `video`, without reading it."""
+        return self.contents(self.piece).videos[video_path(Path(), stream, codec, self.number).as_posix()]
+
+    def histogram(self, stream: str) -> Histogram:
+        """Return the counts of the pixel values of a stream of 8-bit images."""
+        return self.contents(self.piece).pictures[stream].episodes[self.number]
+
+    def image_stats(self, stream: str) -> Stats:
+        """Return the statistics of the pixels of a stream of 8-bit images in 0..1, or of depth videos in their unit."""
+        if stream in self.pictures:
+            return self.histogram(stream).stats()
+        codes = self.contents(self.piece).arrays[stream].depth_episodes[self.number]
+        return depth_stats(codes, self.array_streams[stream].depth_unit)
+
+    def arrays(self, stream: str) -> StoredArrays:
+        """Return the voxels or non-8-bit images of a stream."""
+        blobs = Blobs(blobs_path(self.piece, stream, "arrays"))
+        return StoredArrays(blobs, self._samples(stream), self.array_streams[stream])
+
+    def _samples(self, stream: str) -> NDArray[np.int64]:
+        offset = 8 * self.first
+        return np.fromfile(samples_path(self.piece, stream), "<i8", self.length, offset=offset).astype(np.int64)
+
+    def _feature(self, name: str) -> NDArray[np.float32]:
+        if name not in self.features:
+            return np.zeros((self.length, 0), np.float32)
+        return self.features[name].values(self.rows)
+
+
+# The contents of a dataset: all episodes, read from the pieces of the recordings. Formats write it to files.
+
+
+CONTENTS_KEPT = 256  # contents of pieces in memory
+IMAGES = "observation.images.{}"
+_LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", "jpeg": "8-bit RGB as JPEG, lossy"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The piece of a recording in a dataset. The same folder may occur several times."""
+
+    folder: Path
+    recording: Path
+    task: str  # of the episodes of which the recording does not state one
+    episodes: tuple[EpisodeInfo, ...]
+    success: bool | None = None  # of the episodes of which the recording does not state it; None: not known
+
+    def task_of(self, number: int) -> str:
+        """Return the task of an episode of the piece."""
+        task = self.episodes[number].task
+        return self.task if task is None else task
+
+    def success_of(self, number: int) -> bool | None:
+        """Return whether an episode of the piece succeeded."""
+        success = self.episodes[number].success
+        return self.success if success is None else success
+
+
+class ExportedDataset:
+    """The contents of a dataset. Pickled, it is small: other processes read the pieces that they need.
+
+    Args:
+        pieces: in dataset order.
+        layout: the columns of the rows.
+        options: of the export.
+        provenance: the data needed to recreate the dataset, as JSON values.
+
+    Attributes:
+        pictures: the streams of 8-bit images.
+        arrays: the streams of voxels and of images that are not 8-bit.
+        depth_videos: the names of those among `arrays` of which there are videos too.
+
+    Errors:
+        RoboCacheError: two recordings have images or arrays of different sizes or types.
+    """
+
+    def __init__(
+        self, pieces: Sequence[Piece], layout: Layout, options: ExportOptions, provenance: dict[str, Any]
+    ) -> None:
+        self.layout, self.options, self.provenance = layout, options, provenance
+        self.pieces = tuple(pieces)
+        lengths, of_pictures, of_arrays = [], [], []
+        for piece in pieces:
+            contents = PieceContents.load(piece.folder)
+            lengths.append(contents.lengths)
+            of_pictures.append({name: replace(info, episodes=()) for name, info in contents.pictures.items()})
+            of_arrays.append({name: replace(info, depth_episodes=()) for name, info in contents.arrays.items()})
+        names = [piece.recording.name for piece in pieces]
+        self.pictures: dict[str, PictureInfo] = common(of_pictures, names)
+        self.arrays: dict[str, ArrayInfo] = common(of_arrays, names)
+        self.depth_videos = tuple(name for name, info in self.arrays.items() if info.depth_unit)
+        self.lengths = tuple(lengths)
+        self._open()
+
+    def _open(self) -> None:
+        self.features: dict[str, Feature] = features_of(self.layout)
+        self.contents = lru_cache(CONTENTS_KEPT)(PieceContents.load)
+        self.episodes = Episodes(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        computed = ("features", "contents", "episodes", "stats", "tasks", "outcomes")
+        return {name: value for name, value in self.__dict__.items() if name not in computed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    @property
+    def spec(self) -> FusionSpec:
+        """The streams."""
+        return self.layout.spec
+
+    @property
+    def rate_hz(self) -> int:
+        """Ticks per second."""
+        return self.spec.rate_hz
+
+    @property
+    def state(self) -> tuple[StreamSpec, ...]:
+        """The observation vectors that are not windows, in column order."""
+        return self.layout.vectors_of("observation")
+
+    @property
+    def actions(self) -> tuple[StreamSpec, ...]:
+        """The action vectors, in column order."""
+        return self.layout.vectors_of("action")
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The distinct tasks, in order of first use."""
+        tasks = (piece.task_of(number) for piece in self.pieces for number in range(len(piece.episodes)))
+        return tuple(dict.fromkeys(tasks))
+
+    @cached_property
+    def outcomes(self) -> frozenset[str]:
+        """What is known of the outcomes of episodes: `reward`, `success`, both or nothing."""
+        return known_outcomes(self.spec, (p.success_of(n) for p in self.pieces for n in range(len(p.episodes))))
+
+    @property
+    def frames(self) -> int:
+        """Number of rows."""
+        return sum(self.episodes.lengths)
+
+    @cached_property
+    def stats(self) -> dict[str, Stats]:
+        """Statistics over all valid values, by feature.
+
+        The numeric features; the images in 0..1 as [3][1][1]; the depth videos in their unit as [1][1][1].
+        """
+        return {name: self.stats_of(name) for name in self.stats_names}
+
+    @property
+    def stats_names(self) -> tuple[str, ...]:
+        """The features that have statistics."""
+        media = (IMAGES.format(name) for name in (*self.pictures, *self.depth_videos))
+        return (*self.features, *media)
+
+    def stats_of(self, name: str) -> Stats:
+        """Compute the statistics of a feature."""
+        if name in self.features:
+            feature = self.features[name]
+            column = FeatureColumns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
+            return by_column(column, feature.shape, self.frames)
+        contents = (self.contents(piece.folder) for piece in self.pieces)
+        stream = name[len(IMAGES.format("")) :]
+        if stream in self.pictures:
+            return sum((h for of in contents for h in of.pictures[stream].episodes), Histogram()).stats()
+        first, *others = (h for of in contents for h in of.arrays[stream].depth_episodes)
+        return depth_stats(sum(others, first), self.arrays[stream].depth_unit)
+
+    def encodings(self, encoding: Callable[[StreamSpec, ExportOptions], str | None]) -> dict[str, str]:
+        """Return the encoding of each stream of 8-bit images that a format stores, given that format's `encoding`."""
+        found = {name: encoding(self.spec.stream(name), self.options) for name in self.pictures}
+        return {name: each for name, each in found.items() if each}
+
+    def stored(self, stream: str, encoding: str | None) -> str:
+        """Describe how a dataset stores a stream of images or voxels, given the encoding that its format uses."""
+        if stream in self.depth_videos:
+            return "arrays, lossless; in the format lerobot 12-bit depth video (hevc), in steps of 1 to 4 mm"
+        if stream in self.arrays:
+            return "arrays, lossless"
+        if encoding is None or stream not in self.pictures:
+            return "not stored"
+        if encoding in VIDEO:
+            picture = self.pictures[stream]
+            return f"8-bit RGB as {picture.codecs[encoding]} video ({picture.pixel_formats[encoding]}), lossy"
+        return _LOSSLESS[encoding]
+
+
+class Episodes(Sequence[Episode]):
+    """The episodes of a dataset, in order. Each one is read when it is asked for.
+
+    Attributes:
+        lengths: number of rows of each episode.
+        first_rows: the first row of each episode in the dataset.
+    """
+
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self._dataset = dataset
+        self.lengths = tuple(length for of_piece in dataset.lengths for length in of_piece)
+        self.first_rows = tuple(accumulate(self.lengths, initial=0))[:-1]
+        self._places: list[tuple[int, int, int]] = []  # by episode: the piece, its number and its first row in it
+        for index, lengths in enumerate(dataset.lengths):
+            first = 0
+            for number, length in enumerate(lengths):
+                self._places.append((index, number, first))
+                first += length
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        place, number, first = self._places[index]
+        dataset = self._dataset
+        piece = dataset.pieces[place]
+        return Episode(
+            index=range(len(self))[index],
+            recording=piece.recording,
+            task=piece.task_of(number),
+            task_index=dataset.tasks.index(piece.task_of(number)),
+            success=piece.success_of(number),
+            length=self.lengths[index],
+            first_row=self.first_rows[index],
+            piece=piece.folder,
+            number=number,
+            first=first,
+            layout=dataset.layout,
+            features=dataset.features,
+            pictures=dataset.pictures,
+            array_streams=dataset.arrays,
+            contents=dataset.contents,
+        )

@@ -1,0 +1,1 @@
+"""Delta Lake tables of ticks and episodes, which grow by appends."""

@@ -1,0 +1,326 @@
+"""Read exported Delta Lake tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+from robocache_ros.file_limits import values_of
+from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
+from robocache_ros.formats.delta.append import DatasetPlace
+from robocache_ros.formats.delta.log import check_log, reached
+from robocache_ros.formats.delta.schema import ARRAY, LAYOUT
+from robocache_ros.formats.delta.write import EPISODES
+from robocache_ros.formats.lerobot.read import read_parquet
+from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
+from robocache_ros.formats.video_frames import VideoFrames
+from robocache_ros.storage.paths import as_path
+from robocache_ros.untrusted_files import DatasetFile, file_below, path_below
+
+# The tables of a Delta Lake dataset that this project exported: what their logs state, and rows of ticks.
+
+
+OPEN_FILES, OPEN_GROUPS = 64, 4
+
+
+class EpisodeRow(NamedTuple):
+    """What the table of episodes states of an episode."""
+
+    number: int
+    length: int
+    task: str
+    success: bool | None
+    start_ns: int
+    stop_ns: int
+
+
+@dataclass(frozen=True)
+class TickFile:
+    """A file of the table of ticks, and the first and the last episode in it; None: the log does not state them."""
+
+    path: str
+    first: int | None
+    last: int | None
+
+    def may_have(self, episode: int) -> bool:
+        """Whether an episode can be in the file."""
+        return self.first is None or self.last is None or self.first <= episode <= self.last
+
+
+@dataclass(frozen=True)
+class DeltaTables:
+    """What the logs of both tables state.
+
+    Attributes:
+        episodes: by their numbers.
+        files: of the table of ticks.
+        layout: of the rows.
+        arrays: shape and dtype of the streams of voxels and depth images.
+    """
+
+    episodes: list[EpisodeRow]
+    files: list[TickFile]
+    layout: dict[str, Any]
+    arrays: dict[str, dict[str, Any]]
+
+
+def read_tables(folder: Path, version: int | None) -> DeltaTables:
+    """Read the logs, and the table of episodes.
+
+    Args:
+        folder: of the dataset.
+        version: of the table of episodes; None: the newest.
+
+    Errors:
+        DatasetError: there are no such tables, or they are not those of this package.
+    """
+    where = printable(folder)
+    for name in ("episodes", "ticks"):
+        check_log(folder, name)
+    with _errors(folder):
+        deltalake, place = need("deltalake", "fleet"), DatasetPlace(str(folder))
+        episodes = deltalake.DeltaTable(place.uri("episodes"), version=version, storage_options=place.storage)
+        # After that of episodes: it has all ticks of these.
+        ticks = deltalake.DeltaTable(place.uri("ticks"), storage_options=place.storage)
+        of_episodes, actions = (
+            need("pyarrow", "datasets").table(table.get_add_actions(flatten=True)).to_pylist()
+            for table in (episodes, ticks)
+        )
+        for file in (*of_episodes, *actions):
+            path_below(folder, file["path"])
+        fields = {field["name"]: field["metadata"] for field in json.loads(ticks.schema().to_json())["fields"]}
+    try:
+        paths = [file_below(folder, f"{EPISODES}/{file['path']}") for file in of_episodes]
+        found = [row for path in paths for row in _episode_rows(path)]
+        if len(found) > MAX_EPISODES:
+            raise DatasetError(f"{where}: {len(found):,} episodes; at most {MAX_EPISODES:,} are read")
+        files = [TickFile(file["path"], *(file.get(f"{each}.episode") for each in ("min", "max"))) for file in actions]
+        layout = json.loads(fields["tick_ns"][LAYOUT])
+        arrays = {name: json.loads(told[ARRAY]) for name, told in fields.items() if ARRAY in told}
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"{where}: not an export ({printable(error, 60)}); export it with --format delta") from None
+    return DeltaTables(sorted(found), files, layout, arrays)
+
+
+def _episode_rows(path: DatasetFile) -> list[EpisodeRow]:
+    table = read_parquet(path, ["episode", *EpisodeRow._fields[1:]], distinct=True)
+    rows = [EpisodeRow(*row) for row in zip(*map(values_of, table.columns), strict=True)]
+    if odd := [row for row in rows if not (isinstance(row.number, int) and isinstance(row.length, int))]:
+        raise ValueError(f"episode {odd[0].number} of {odd[0].length} ticks")
+    return rows
+
+
+def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: str) -> Any:
+    """Return the rows of an episode as a pyarrow table, in the order of its ticks.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or rows are missing.
+    """
+    arrow = need("pyarrow", "datasets")
+    paths = [file.path for file in files if file.may_have(episode.number)]
+    parts = [read_parquet(file_below(folder, f"ticks/{path}"), equal=("episode", episode.number)) for path in paths]
+    if not parts:
+        raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
+    table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
+    if not np.array_equal(table["tick"], np.arange(episode.length)):
+        raise DatasetError(f"{where}: {len(table):,} rows, not ticks 0 to {episode.length - 1:,}; export it again")
+    return table
+
+
+def blob(path: DatasetFile, row: int) -> bytes:
+    """Return the bytes in a row of a file of images or arrays.
+
+    Errors:
+        ValueError: there is no such row. Others are those of pyarrow.
+    """
+    starts = _group_starts(path, os.getpid())
+    if not 0 <= row < starts[-1]:
+        raise ValueError(f"no row {row}")
+    group = int(np.searchsorted(starts, row, "right")) - 1
+    data: bytes = _group(path, group, os.getpid())["data"][row - int(starts[group])].as_py()
+    return data
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _group_starts(path: DatasetFile, process: int) -> NDArray[np.int64]:
+    """Return the first row of each row group, and the number of rows."""
+    told = need("pyarrow.parquet", "datasets").read_metadata(path)
+    return np.cumsum([0, *(told.row_group(group).num_rows for group in range(told.num_row_groups))])
+
+
+@lru_cache(maxsize=OPEN_GROUPS)
+def _group(path: DatasetFile, group: int, process: int) -> Any:
+    starts = _group_starts(path, process)
+    return read_parquet(path, ["data"], rows=(int(starts[group]), int(starts[group + 1])))
+
+
+@contextmanager
+def _errors(folder: Path) -> Iterator[None]:
+    """Turn errors of deltalake and pyarrow into those of datasets."""
+    try:
+        with reached(str(folder)):
+            yield
+    except DatasetError:
+        raise
+    except (RoboCacheError, need("pyarrow", "datasets").ArrowException) as error:
+        where, reason = printable(folder, 60), str(error)
+        if isinstance(error, RoboCacheError):  # whose parts before and after the reason are those of this one
+            reason = reason.removeprefix(f"{where}: ").rpartition("; ")[0]
+        raise DatasetError(f"{where}: no Delta Lake dataset is read ({printable(reason, 80)}); check it") from None
+
+
+# Delta Lake tables that this project exported.
+
+
+REWARD = "next_reward"
+
+
+class DeltaEpisodes:
+    """The episodes of a dataset in the format delta, by their numbers.
+
+    Args:
+        path: the folder with `ticks` and `episodes`.
+        version: of the table of episodes; None: the newest when the dataset is opened.
+
+    Errors:
+        DatasetError: the tables cannot be read, or are not an export of this project.
+    """
+
+    def __init__(self, path: str | Path, *, version: int | None = None) -> None:
+        self.folder = as_path(path)
+        self.name = self.folder.name
+        tables = read_tables(self.folder, version)
+        self._columns = export_columns({"layout": tables.layout}, printable(self.folder))
+        self._episodes, self._files, self._arrays = tables.episodes, tables.files, tables.arrays
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed: their names are those of their contents."""
+        return tuple(path_below(self.folder, f"ticks/{file.path}") for file in self._files)
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode. Images are not decoded, and arrays are read when they are asked for."""
+        episode = self._episodes[index]
+        where = f"{printable(self.folder)}: episode {episode.number}"
+        if not 0 < episode.length <= MAX_STEPS:
+            raise DatasetError(f"{where}: {episode.length:,} ticks; 1 to {MAX_STEPS:,} are read")
+        table = tick_rows(self.folder, self._files, episode, where)
+        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        try:
+            ticks = table["tick_ns"].to_numpy()
+            valid, age_ns = (self._by_stream(table[name].combine_chunks()) for name in ("valid", "age_ns"))
+            for name, about in self._columns.streams.items():
+                if about.kind == "vector" and about.role in ("observation", "action"):
+                    found[name] = numbers(_vector(table[name].combine_chunks(), about), f"{where}: {name}")
+                elif about.kind != "vector" and name in table.column_names:
+                    column = table[name].combine_chunks()
+                    (arrays if name in self._arrays else found)[name] = self._media(name, column, where)
+            rewards = table[REWARD].combine_chunks()
+        except (
+            ArithmeticError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            need("pyarrow", "datasets").ArrowException,
+        ) as error:
+            if isinstance(error, DatasetError):
+                raise
+            raise DatasetError(f"{where}: malformed ({printable(error, 60)}); export it again") from None
+        known = None if rewards.null_count else rewards.to_numpy()
+        marks = read_marks(self._columns, valid, age_ns, where)
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, known, where)
+        return SourceEpisode(streams, episode.task, self.name, where, episode.success)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode."""
+        episode: EpisodeRow = self._episodes[index]
+        if not all(isinstance(stamp, int) for stamp in (episode.start_ns, episode.stop_ns)):
+            raise DatasetError(f"{printable(self.folder)}: episode {episode.number}: has no ticks; leave it out")
+        return episode.start_ns, episode.stop_ns
+
+    def _by_stream(self, column: Any) -> NDArray[Any]:
+        """(T, N) fields of a struct in the order of the streams, 0 where they are null."""
+        return np.stack([column.field(name).fill_null(0).to_numpy() for name in self._columns.names], axis=1)
+
+    def _media(self, name: str, column: Any, where: str) -> Any:
+        """Return the images or arrays of a stream, given the file and the row of each tick."""
+        paths = column.field("path").unique().drop_null().to_pylist()
+        rows = np.where(column.is_null(), -1, column.field("row").fill_null(-1)).astype(np.int64)
+        if len(paths) > 1:
+            raise ValueError(f"{name} is in {len(paths)} files")
+        if not (rows >= 0).any():
+            paths = []
+        path = file_below(self.folder, paths[0]) if paths else DatasetFile(self.folder)  # which is not read
+        if path.name.endswith(".mp4"):
+            first = int(rows[0])
+            if not np.array_equal(rows, first + np.arange(len(rows))):
+                raise ValueError(f"{name} has not a frame per tick")
+            rate_hz = self._columns.rate_hz
+            return VideoFrames(self.folder, paths[0], first / rate_hz, rate_hz, len(rows))
+        if name in self._arrays:
+            told = self._arrays[name]
+            shape, kind = tuple(map(int, told["shape"])), self._columns.streams[name].kind
+            read = partial(_array, path, rows, shape, str(told["dtype"]), kind)
+            return ArrayRows(len(rows), read, f"{where}: {name}")
+        return _ImageRows(path, rows)
+
+
+class _ImageRows:
+    """The PNG files of an episode, each read when it is asked for."""
+
+    def __init__(self, path: DatasetFile, rows: NDArray[np.int64]) -> None:
+        self._path, self._rows = path, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> bytes:
+        try:
+            return blob(self._path, int(self._rows[row]))
+        except (OSError, ValueError, need("pyarrow", "datasets").ArrowException) as error:
+            raise DatasetError(
+                f"{printable(self._path)}: damaged ({printable(error, 60)}); get the file again"
+            ) from None
+
+
+def _array(
+    path: DatasetFile, rows: NDArray[np.int64], shape: tuple[int, ...], dtype: str, kind: str, row: int
+) -> NDArray[Any]:
+    if rows[row] < 0:
+        return channels_last(np.zeros(shape, "u1" if dtype == "bits" else dtype), kind)
+    return channels_last(array_of(shape, dtype, blob(path, int(rows[row]))), kind)
+
+
+def _vector(column: Any, about: ExportedStream) -> NDArray[np.float32]:
+    """(T, D) or (T, n, D) values of a column, 0 where they are null, and after the samples of a window."""
+    if len(about.shape) == 1:
+        return _table(column)
+    values = np.zeros((len(column), *about.shape), np.float32)
+    counts = column.value_lengths().fill_null(0).to_numpy()
+    if counts.max(initial=0) > about.shape[0]:
+        raise ValueError(f"{counts.max()} samples of a window")
+    values[np.arange(about.shape[0]) < counts[:, None]] = _table(column.flatten())
+    return values
+
+
+def _table(column: Any) -> NDArray[np.float32]:
+    fields = column.flatten() if column.type.num_fields else [column]
+    return np.stack([field.fill_null(0).to_numpy(zero_copy_only=False) for field in fields], axis=1)

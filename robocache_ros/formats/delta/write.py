@@ -1,0 +1,259 @@
+"""Write a dataset of Delta Lake tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.extras import need
+from robocache_ros.formats.dataset import IMAGES, Episode, ExportedDataset
+from robocache_ros.formats.delta.log import (
+    EPISODES_NUMBERED,
+    DataFile,
+    TransactionLog,
+    make_repeatable,
+    write_data_files,
+)
+from robocache_ros.formats.delta.schema import (
+    check_names,
+    episode_row,
+    episode_schema,
+    place_type,
+    recording_key,
+    recording_of,
+    tick_schema,
+    tick_tables,
+)
+from robocache_ros.formats.lerobot.write import CHUNK_FILES, DATA_FILE_MB, LEROBOT, VIDEO_FILE_MB, VIDEO_PATH_V3
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.parquet import Table, column
+from robocache_ros.formats.pictures import VIDEO
+from robocache_ros.formats.pieces import runs
+from robocache_ros.formats.video import JoinedVideo
+from robocache_ros.formats.write import write_provenance
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+# Images, video, voxels and depth: files that the rows name, because they are too large for a row.
+
+
+BLOBS_PATH = "{kind}/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
+Place = tuple[str, int]  # of an episode: the file, relative to the dataset, and its first frame or row in it
+
+
+class MediaFiles:
+    """Writes the images and arrays of some episodes of a dataset, and tells where those of a tick are.
+
+    Args:
+        dataset: the dataset.
+        encodings: of each stored stream of 8-bit images.
+        folder: where the dataset is written.
+        below: the folder of these files in it.
+    """
+
+    def __init__(self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, below: str) -> None:
+        self._dataset, self._encodings = dataset, encodings
+        self._folder, self._below = folder, below
+        self.names = [stream.name for stream in dataset.spec.media if stream.name in {**encodings, **dataset.arrays}]
+        self._places: dict[str, dict[int, Place]] = {}
+
+    def write(self, episodes: Sequence[int]) -> None:
+        """Write the files of episodes."""
+        for name in self.names:
+            write = self._write_video if self._encodings.get(name) in VIDEO else self._write_blobs
+            self._places[name] = dict(zip(episodes, write(name, episodes), strict=True))
+
+    def columns(self, episode: Episode) -> dict[str, Any]:
+        """Return a column for each stream: the file and the row of each tick, null if there is none."""
+        pyarrow = need("pyarrow", "export")
+        found = {}
+        for name in self.names:
+            path, first = self._places[name][episode.index]
+            if self._encodings.get(name) in VIDEO:
+                rows, present = first + np.arange(episode.length), np.ones(episode.length, bool)
+            else:
+                numbers, present = _numbered(self._samples(episode, name))
+                rows = first + numbers
+            columns = [pyarrow.repeat(path, episode.length), pyarrow.array(rows)]
+            mask = pyarrow.array(~present)
+            found[name] = pyarrow.StructArray.from_arrays(columns, fields=list(place_type()), mask=mask)
+        return found
+
+    def _write_video(self, name: str, episodes: Sequence[int]) -> Iterator[Place]:
+        codec = self._encodings[name]
+        path = VIDEO_PATH_V3.replace("{video_key}", IMAGES.format(name))
+        target = self._folder / self._below
+        with closing(JoinedVideo(target, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
+            for number in episodes:
+                episode = self._dataset.episodes[number]
+                chunk, file, first = joined.append(episode.video(name, codec), episode.length)
+                yield f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}", first
+
+    def _write_blobs(self, name: str, episodes: Sequence[int]) -> Iterator[Place]:
+        """Write each distinct image (PNG) or array of an episode as a row."""
+        path = BLOBS_PATH.format(kind="images" if name in self._encodings else "arrays", name=name)
+        table = Table(self._folder / self._below, path, DATA_FILE_MB, CHUNK_FILES)
+        last, rows = "", 0
+        with closing(table):
+            for number in episodes:
+                written = 0
+                for part in self._blobs(self._dataset.episodes[number], name):
+                    table.append(part)
+                    written += len(part)
+                chunk, file = table.end_episode() if written else (0, 0)
+                found = f"{self._below}/{path.format(chunk_index=chunk, file_index=file)}" if written else last
+                if found != last:
+                    last, rows = found, 0
+                yield found, rows
+                rows += written
+
+    def _blobs(self, episode: Episode, name: str) -> Iterator[Any]:
+        pyarrow = need("pyarrow", "export")
+        stamps = episode.stamps_ns[:, episode.layout.names.index(name)]
+        data_of = self._images(episode, name).__getitem__ if name in self._encodings else episode.arrays(name).data
+        for start, _, sample in runs(self._samples(episode, name)):
+            if sample >= 0:
+                data = pyarrow.array([data_of(start)], pyarrow.binary())
+                yield pyarrow.table({"stamp_ns": column(np.array(stamps[start : start + 1])), "data": data})
+
+    def _samples(self, episode: Episode, name: str) -> NDArray[np.int64]:
+        return (self._images(episode, name) if name in self._encodings else episode.arrays(name)).samples
+
+    def _images(self, episode: Episode, name: str) -> Any:
+        return episode.images(name, self._encodings[name])
+
+
+def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return for (T,) samples the number of the run of each tick, without runs of -1, and which are not -1."""
+    present = samples >= 0
+    begins = present & (np.diff(samples, prepend=-1) != 0)
+    return np.cumsum(begins) - 1, present
+
+
+# Writes the files of episodes that become rows of the tables.
+
+
+TICKS, EPISODES, APPENDS = "ticks", "episodes", "appends"
+
+
+class NewEpisodes:
+    """The episodes of an export that become rows of the tables.
+
+    Args:
+        dataset: of the export.
+        encodings: of each stored stream of 8-bit images.
+        folder: where files are written, with the paths that they have in the dataset.
+        but: keys of recordings to leave out.
+
+    Attributes:
+        id: of the append: a hash of the recordings and of all that decides what is written of them.
+        episodes: the indexes of the episodes in the export.
+        left_out: the number of recordings that are left out.
+        time_ms: of the commits; it is that of the last recording, and not of the export.
+        tick_schema, episode_schema: pyarrow schemas of the rows, without the partitions.
+    """
+
+    def __init__(
+        self, dataset: ExportedDataset, encodings: dict[str, str], folder: Path, but: Collection[str] = ()
+    ) -> None:
+        told = dataset.provenance
+        self._dataset, self._folder, self._encodings = dataset, folder, encodings
+        self._recordings = [episode["recording"] for episode in told["episodes"]]  # of each episode
+        keys = [recording_key(recording) for recording in told["recordings"]]
+        self.episodes = [index for index, of in enumerate(self._recordings) if keys[of] not in but]
+        self.left_out = sum(key in but for key in keys)
+        self.id = self._identity(keys)
+        self.time_ms = max(0, *(recording["stop_ns"] // 1_000_000 for recording in told["recordings"]))
+        self._media = MediaFiles(dataset, encodings, folder, f"{APPENDS}/{self.id}")
+        self.tick_schema = tick_schema(dataset.layout, {name: dataset.arrays.get(name) for name in self._media.names})
+        self.episode_schema = episode_schema(dataset)
+
+    def write_media(self) -> None:
+        """Write the provenance, and the files that rows name."""
+        (self._folder / APPENDS / self.id).mkdir(parents=True)
+        write_provenance(self._folder / APPENDS / self.id / "robocache.json", self._dataset, self._encodings)
+        self._media.write(self.episodes)
+
+    def write_ticks(self, first: int) -> list[DataFile]:
+        """Write the rows of ticks; `first` is the number of the first episode in the table."""
+
+        def rows(number: int, index: int) -> Iterator[Any]:
+            episode = self._dataset.episodes[index]
+            yield from tick_tables(episode, number, self._media.columns(episode), self.tick_schema)
+
+        numbered = enumerate(self.episodes, first)
+        return write_data_files(self._folder / TICKS, ((number, rows(number, index)) for number, index in numbered))
+
+    def write_episodes(self, first: int) -> list[DataFile]:
+        """Write the rows of episodes."""
+        return write_data_files(self._folder / EPISODES, self._episode_rows(first))
+
+    def _episode_rows(self, first: int) -> Iterator[tuple[int, list[Any]]]:
+        table = need("pyarrow", "export").Table
+        last, found = -1, None
+        for number, index in enumerate(self.episodes, first):
+            episode, recording = self._dataset.episodes[index], self._recordings[index]
+            if found is None or recording != last:
+                last, found = recording, recording_of(self._dataset, recording, episode)
+            row = episode_row(self._dataset, episode, number, found, self.id)
+            yield number, [table.from_pylist([row], schema=self.episode_schema)]
+
+    def _identity(self, keys: list[str]) -> str:
+        told = self._dataset.provenance
+        options = {name: value for name, value in asdict(self._dataset.options).items() if name != "formats"}
+        episodes = [(keys[self._recordings[index]], told["episodes"][index]) for index in self.episodes]
+        decides = {"layout": told["layout"], "options": options, "device": told["device"], "episodes": episodes}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+
+
+# Delta Lake: a table with a row a tick, and one with a row an episode (https://delta.io), for queries.
+#
+# ticks/     _delta_log/, and parquet in episode_range=<first episode>/
+# episodes/  the same; readers find a dataset by this folder
+# appends/   a folder for each export to the tables: robocache.json (the provenance), and the videos, images, voxels and
+#            depth images that rows of ticks name
+
+
+class DeltaFormat:
+    """Delta Lake tables."""
+
+    name = "delta"
+    title = "Delta Lake tables of ticks and episodes"
+    entry = EPISODES
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Refuse streams with the name of another column."""
+        need("deltalake", "fleet")
+        check_names(spec)
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images as LeRobot does: as video, or as PNG."""
+        return LEROBOT.encoding(stream, options)
+
+    def write(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write both tables, each with one commit. Equal pieces in equal order give equal bytes, also of the logs."""
+        new = NewEpisodes(dataset, dataset.encodings(LEROBOT.encoding), folder)
+        new.write_media()
+        for table, schema, write, name in (
+            (TICKS, new.tick_schema, new.write_ticks, new.id),
+            (EPISODES, new.episode_schema, new.write_episodes, done(new.id)),
+        ):
+            files = write(0)
+            given = {EPISODES_NUMBERED: len(new.episodes)} if table == EPISODES else {}
+            TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
+            make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
+
+
+def done(append: str) -> str:
+    """Return the transaction identifier by which the rows of an append are in the table of episodes."""
+    return f"{append}/{EPISODES}"
+
+
+DELTA = DeltaFormat()

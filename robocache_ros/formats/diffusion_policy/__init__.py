@@ -1,0 +1,1 @@
+"""Diffusion Policy: a replay buffer in a zarr group."""

@@ -1,0 +1,1 @@
+"""HDF5 trajectories of any layout, which are only read."""

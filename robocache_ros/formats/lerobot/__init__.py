@@ -1,0 +1,1 @@
+"""LeRobot datasets v2.1 and v3.0."""

@@ -1,0 +1,169 @@
+"""The folder arrays/ of a LeRobot dataset: voxels and images that are not 8-bit, dense or sparse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.extras import need
+from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.parquet import Table, column
+from robocache_ros.formats.pieces import ArrayInfo, runs
+from robocache_ros.formats.write import FileTask, array_bytes
+from robocache_ros.untrusted_files import file_below, files_below, folder_below, read_bytes
+
+# Voxel grids as the coordinates and values of their voxels that are not empty.
+
+
+def coordinate_type(shape: tuple[int, ...]) -> str:
+    """Return the dtype of coordinates in a grid with this shape, (X, Y, Z) or (F, X, Y, Z): uint8 or uint16."""
+    return "uint8" if max(shape[-3:]) <= 1 << 8 else "uint16"
+
+
+def to_sparse(grid: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the voxels of a grid that are not empty, in C order of x, y, z.
+
+    Args:
+        grid: (X, Y, Z), or (F, X, Y, Z) with F features per voxel.
+
+    Returns:
+        (K, 3) uint8 or uint16 indices x, y, z, and (K, F) values, F = 1 without features. A voxel is empty if all
+        bits of all its values are zero.
+    """
+    grids = np.ascontiguousarray(grid if grid.ndim == 4 else grid[None])
+    bits = grids.view(f"u{grids.itemsize}")
+    x, y, z = np.nonzero(bits.any(axis=0))
+    coordinates = np.stack([x, y, z], axis=1).astype(coordinate_type(grid.shape))
+    return coordinates, np.ascontiguousarray(grids[:, x, y, z].T)
+
+
+def to_dense(coordinates: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the grid with these voxels: the inverse of `to_sparse`."""
+    grids = np.zeros(shape if len(shape) == 4 else (1, *shape), values.dtype)
+    x, y, z = coordinates.T.astype(np.intp)
+    grids[:, x, y, z] = values.T
+    return grids.reshape(shape)
+
+
+# Storage of voxels and depth images: array tables in addition to the tables of LeRobot.
+
+
+ARRAYS_PATH = "arrays/{name}/chunk-{{chunk_index:03d}}/file-{{file_index:03d}}.parquet"
+ARRAYS_FILE_MB = 100
+
+
+def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Read the arrays of a stream in an episode of a dataset.
+
+    Returns:
+        (K, 2) int64 [start, stop) frames for which each array is valid; (K, ...) the arrays, occupancy as uint8.
+
+    Errors:
+        RoboCacheError: the dataset has no arrays of this stream.
+    """
+    parquet = need("pyarrow.parquet", "export")
+    told = json.loads(read_bytes(file_below(Path(dataset), "meta/robocache.json")))["arrays"]
+    if stream not in told:
+        raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
+    info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])
+    files = files_below(folder_below(Path(dataset), f"arrays/{stream}"), "chunk-*/file-*.parquet")
+    tables = [parquet.read_table(file, filters=[("episode_index", "=", episode)]) for file in files]
+    arrays = [_array(table, row, info) for table in tables for row in range(len(table))]
+    frames = [np.stack([table["frame_from"], table["frame_to"]], axis=1) for table in tables]
+    empty = np.zeros((0, *info.shape), info.numpy_dtype)
+    return np.concatenate([np.zeros((0, 2), np.int64), *frames]), np.stack(arrays) if arrays else empty
+
+
+def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
+    if "data" in table.column_names:
+        return info.array(table["data"][row].as_py())
+    coords, values = (
+        table[name][row].values.flatten().to_numpy().reshape(-1, width)
+        for name, width in (("coords", 3), ("values", info.shape[0] if len(info.shape) == 4 else 1))
+    )
+    return to_dense(coords, values, info.shape)
+
+
+def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequence[str] = ()) -> list[FileTask]:
+    """Return the tasks that write the voxels and the images that are not 8-bit (depth) of a dataset, one per stream.
+
+    The depth images of `depth_videos`, which the dataset stores as videos, are left out.
+
+    Arrays are not in the data table, because LeRobot's statistics and checks would treat each number as a dimension.
+    Columns: episode_index, frame_from, frame_to (exclusive), stamp_ns, data (the bytes of the array in C order,
+    little endian; occupancy as bits, least significant bit first). With the option `voxels` sparse, grids have instead
+    of data: coords (the indices x, y, z of each voxel that is not empty) and values (its features).
+    """
+    return [
+        FileTask(
+            f"arrays/{name}",
+            dataset.frames * array_bytes(dataset, name),
+            partial(_write_stream, name=name, chunk_files=chunk_files),
+        )
+        for name in dataset.arrays
+        if name not in depth_videos
+    ]
+
+
+def described_arrays(dataset: ExportedDataset, depth_videos: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what describes the arrays that `array_tasks` write."""
+    return {
+        name: {
+            "path": ARRAYS_PATH.format(name=name),
+            "shape": list(info.shape),
+            "dtype": info.dtype,
+            **({"layout": "sparse"} if _is_sparse(dataset, name) else {}),
+        }
+        for name, info in dataset.arrays.items()
+        if name not in depth_videos
+    }
+
+
+def _write_stream(dataset: ExportedDataset, folder: Path, name: str, chunk_files: int) -> None:
+    with closing(Table(folder, ARRAYS_PATH.format(name=name), ARRAYS_FILE_MB, chunk_files)) as table:
+        for episode in dataset.episodes:
+            for rows in _rows(episode, name, sparse=_is_sparse(dataset, name)):
+                table.append(rows)
+            table.end_episode()
+
+
+def _is_sparse(dataset: ExportedDataset, stream: str) -> bool:
+    is_grid = dataset.spec.stream(stream).voxels is not None and len(dataset.arrays[stream].shape) > 2
+    return dataset.options.voxels == "sparse" and is_grid
+
+
+def _rows(episode: Episode, stream: str, *, sparse: bool) -> Iterator[Any]:
+    """Yield a row for each distinct array of an episode."""
+    pyarrow = need("pyarrow", "export")
+    arrays = episode.arrays(stream)
+    stamps = episode.stamps_ns[:, episode.layout.names.index(stream)]
+    for start, stop, _ in runs(arrays.samples):
+        data = arrays.data(start)
+        if data is not None:
+            columns = {
+                "episode_index": column(np.array([episode.index])),
+                "frame_from": column(np.array([start])),
+                "frame_to": column(np.array([stop])),
+                "stamp_ns": column(stamps[start : start + 1]),
+            }
+            if sparse:
+                coords, values = to_sparse(arrays.info.array(data))
+                columns |= {"coords": _list(coords), "values": _list(values)}
+            else:
+                columns["data"] = pyarrow.array([data], pyarrow.binary())
+            yield pyarrow.table(columns)
+
+
+def _list(rows: NDArray[Any]) -> Any:
+    """Return one value of a column: a list of (K, n) rows."""
+    pyarrow = need("pyarrow", "export")
+    flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1])
+    return pyarrow.ListArray.from_arrays(np.array([0, len(rows)], np.int32), flat)

@@ -1,0 +1,100 @@
+"""norm_stats.json, by which openpi (https://github.com/Physical-Intelligence/openpi) normalizes states and actions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+from robocache_ros.formats.checksums import update_checksum
+from robocache_ros.formats.pieces import ACTION, STATE
+from robocache_ros.formats.statistics import Stats, of_columns
+from robocache_ros.untrusted_files import files_below
+
+FOLDER = "openpi"  # in meta/: AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi")
+FILE = "norm_stats.json"
+_KEYS = {"state": STATE, "actions": ACTION}  # openpi's names
+_STATS = ("mean", "std", "q01", "q99")
+
+
+def write_norm_stats(meta: Path, stats: Mapping[str, Stats]) -> None:
+    """Write the statistics of the states and the actions of all rows, if the dataset has both.
+
+    Args:
+        meta: the dataset's folder meta/, in which the folder openpi/ is created or its file replaced.
+        stats: by feature.
+    """
+    if not all(feature in stats for feature in _KEYS.values()):
+        return
+    chosen = {key: {name: stats[feature][name] for name in _STATS} for key, feature in _KEYS.items()}
+    (meta / FOLDER).mkdir(exist_ok=True)
+    text = json.dumps({"norm_stats": chosen}, indent=2)
+    (meta / FOLDER / FILE).write_text(text, encoding="utf-8")
+
+
+def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bool] = ()) -> None:
+    """Replace the norm_stats.json of a LeRobot dataset by the statistics of the action chunks that openpi trains on.
+
+    openpi's scripts/compute_norm_stats.py counts an action once for each chunk in which it occurs, and the last action
+    of an episode also in place of those after it. It decodes every image for this; this function reads no image.
+
+    Args:
+        dataset: the folder of a dataset with one of the LeRobot formats.
+        horizon: `action_horizon` of the model.
+        delta: the mask of openpi's `DeltaActions`: of these actions, the state at the start of the chunk is subtracted.
+
+    Errors:
+        RoboCacheError: the dataset has no states or actions, or the mask does not fit.
+    """
+    dataset = Path(dataset)
+    columns = _columns(dataset)
+    episodes, state, action = columns["episode_index"], columns[STATE], columns[ACTION]
+    if horizon < 1 or len(delta) > min(state.shape[1], action.shape[1]):
+        raise RoboCacheError(
+            f"{printable(dataset)}: horizon {horizon} and {len(delta)} deltas do not fit {state.shape[1]} states and "
+            f"{action.shape[1]} actions"
+        )
+    ends = np.flatnonzero(np.append(np.diff(episodes) != 0, True))
+    last = ends[np.searchsorted(ends, np.arange(len(episodes)))]  # the last row of the episode of each row
+    rows = np.minimum(np.arange(len(episodes))[:, None] + np.arange(horizon), last[:, None])
+    chunks = []
+    for k in range(action.shape[1]):  # one column at a time: a chunk is `horizon` times the data
+        values = action[rows, k]
+        if k < len(delta) and delta[k]:
+            values -= state[:, k, None]
+        chunks.append(of_columns(values.reshape(-1, 1)))
+    actions = {name: [chunk[name][0] for chunk in chunks] for name in _STATS}
+    write_norm_stats(dataset / "meta", {STATE: of_columns(state), ACTION: actions})
+    update_checksum(dataset, f"meta/{FOLDER}/{FILE}")
+
+
+def _columns(dataset: Path) -> dict[str, NDArray[Any]]:
+    parquet = need("pyarrow.parquet", "export")
+    files = files_below(dataset, "data/*/*.parquet")
+    wanted = ["episode_index", STATE, ACTION]
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+    for file in files:
+        with parquet.ParquetFile(file) as opened:
+            missing = [name for name in wanted if name not in opened.schema_arrow.names]
+            if missing:
+                raise RoboCacheError(f"{printable(file)}: has no column {missing[0]}; openpi needs states and actions")
+            table = opened.read(columns=wanted)
+        for name in wanted:
+            parts[name].append(_values(table[name]))
+    if not files:
+        raise RoboCacheError(f"{printable(dataset)}: has no data/*/*.parquet; give the folder of a LeRobot dataset")
+    episodes = np.concatenate(parts.pop("episode_index")).reshape(-1)
+    return {"episode_index": episodes, **{name: np.concatenate(values) for name, values in parts.items()}}
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return a column as (T, D)."""
+    flat = [chunk.flatten() if chunk.type.num_fields else chunk for chunk in column.chunks]
+    values = [chunk.to_numpy(zero_copy_only=False) for chunk in flat]
+    return np.concatenate(values).reshape(len(column), -1) if values else np.zeros((0, 1))

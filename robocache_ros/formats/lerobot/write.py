@@ -1,0 +1,366 @@
+"""Write LeRobot datasets: v2.1 with a file per episode, and v3.0 with large files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.extras import need
+from robocache_ros.formats.dataset import IMAGES, Episode, ExportedDataset
+from robocache_ros.formats.lerobot import schema
+from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
+from robocache_ros.formats.lerobot.openpi import write_norm_stats
+from robocache_ros.formats.lerobot.schema import REWARD, RowTables, standard_columns
+from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.parquet import Table
+from robocache_ros.formats.pictures import VIDEO, copied_or
+from robocache_ros.formats.pieces import ACTION, STATE
+from robocache_ros.formats.statistics import Stats, of_columns
+from robocache_ros.formats.video import CODECS, DEPTH_VIDEO, JoinedVideo, joined_files
+from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, row_bytes, video_bytes
+from robocache_ros.spec import FusionSpec, StreamSpec
+
+# LeRobot datasets, v2.1, with the files that GR00T reads: meta/modality.json and meta/stats.json.
+
+
+VERSION_V21 = "v2.1"
+CHUNK_EPISODES = 1000  # episodes per folder, as in LeRobot
+DATA_PATH_V21 = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO_PATH_V21 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+ANNOTATION = "human.action.task_description"  # GR00T's name for the index of the task
+SHORT_ANNOTATION = "human.task_description"  # the name in GR00T's examples for new robots
+ANNOTATION_COLUMN = f"annotation.{ANNOTATION}"
+EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
+GR00T_STATS = ("mean", "std", "min", "max", "q01", "q99")  # GR00T indexes each of them by column, so no count
+
+
+class LeRobotV21Format(WrittenByTasks):
+    """LeRobot v2.1."""
+
+    name = "lerobot21"
+    title = "LeRobot v2.1, also for GR00T and openpi"
+    entry = "meta"
+    needs_stats = True
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Accept every spec."""
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
+        return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
+
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the rows and the videos of some episodes each, and the arrays of each stream."""
+        of_row = row_bytes(dataset, _ContentsV21(dataset).encodings)
+        return [*group_tasks(dataset, of_row, _write_episodes_v21), *array_tasks(dataset, CHUNK_EPISODES)]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
+        contents, meta = _ContentsV21(dataset), folder / "meta"
+        meta.mkdir()
+        _write_lines(meta / "tasks.jsonl", ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks)))
+        _write_lines(
+            meta / "episodes.jsonl",
+            ({"episode_index": e.index, "tasks": [e.task], "length": e.length} for e in dataset.episodes),
+        )
+        stats = (_episode_stats(contents, episode) for episode in dataset.episodes)
+        _write_lines(meta / "episodes_stats.jsonl", ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
+        schema.write_json(meta / "modality.json", contents.modality())
+        schema.write_json(meta / "stats.json", contents.gr00t_stats())
+        write_norm_stats(meta, dataset.stats)
+        schema.write_provenance(meta, dataset, contents.encodings, described_arrays(dataset))
+        schema.write_json(meta / "info.json", contents.info())
+
+
+def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) -> None:
+    """Write the rows and the videos of some episodes."""
+    encodings = _ContentsV21(dataset).encodings
+    images = {name: encoding for name, encoding in encodings.items() if encoding not in VIDEO}
+    # GR00T expects a list also where a vector has one value.
+    tables = RowTables(dataset, images, lists=(STATE, ACTION), image_types=True)
+    for episode in map(dataset.episodes.__getitem__, group):
+        place = {"episode_chunk": episode.index // CHUNK_EPISODES, "episode_index": episode.index}
+        with closing(Table(folder, DATA_PATH_V21.format(**place))) as table:
+            for rows in tables.parts(episode, _own_columns(dataset, episode)):
+                table.append(rows)
+            table.end_episode()
+        for name, encoding in encodings.items():
+            if encoding in VIDEO:
+                path = folder / VIDEO_PATH_V21.format(video_key=IMAGES.format(name), **place)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(episode.video(name, encoding), path)
+
+
+def _own_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
+    """Return the columns that LeRobot and GR00T define."""
+    return {**standard_columns(dataset, episode), ANNOTATION_COLUMN: np.full(episode.length, episode.task_index)}
+
+
+def _episode_stats(contents: _ContentsV21, episode: Episode) -> dict[str, Stats]:
+    """Return the statistics of an episode."""
+    own = _own_columns(contents.dataset, episode)
+    stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
+    stats.update({IMAGES.format(name): episode.histogram(name).stats() for name in contents.encodings})
+    return {name: {key: values[key] for key in EPISODE_STATS} for name, values in stats.items()}
+
+
+class _ContentsV21:
+    """What the dataset stores of each stream of images, and the files that describe the dataset."""
+
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self.dataset = dataset
+        self.encodings = dataset.encodings(LEROBOT21.encoding)
+
+    def gr00t_stats(self) -> dict[str, Stats]:
+        """Return the statistics of all float features. GR00T recomputes the file if one of them is missing."""
+        timestamps = [(np.arange(n) / self.dataset.rate_hz).astype(np.float32) for n in self.dataset.episodes.lengths]
+        stats = {name: self.dataset.stats[name] for name, f in self.dataset.features.items() if f.dtype == "float32"}
+        stats["timestamp"] = of_columns(*timestamps)
+        if "reward" in self.dataset.outcomes:
+            stats[REWARD] = of_columns(*(episode.rewards for episode in self.dataset.episodes))
+        return {name: {key: values[key] for key in GR00T_STATS} for name, values in stats.items()}
+
+    def modality(self) -> dict[str, Any]:
+        """Return the streams in the vectors, the cameras and the annotations, under the names that GR00T uses."""
+        dataset = self.dataset
+        videos = [name for name, encoding in self.encodings.items() if encoding in VIDEO]
+        return {
+            "state": _spans(dataset.state),
+            "action": self._actions(),
+            "video": {name: {"original_key": IMAGES.format(name)} for name in videos},
+            "annotation": {ANNOTATION: {}, SHORT_ANNOTATION: {"original_key": "task_index"}},
+        }
+
+    def _actions(self) -> dict[str, dict[str, Any]]:
+        """Return the spans of the actions. GR00T pads deltas with zeros, and others with the last action."""
+        spans = _spans(self.dataset.actions)
+        for stream in self.dataset.actions:
+            if (stream.label or self.dataset.options.action).endswith("delta"):
+                spans[stream.name]["absolute"] = False
+        return spans
+
+    def info(self) -> dict[str, Any]:
+        """Return info.json."""
+        dataset = self.dataset
+        episodes = len(dataset.episodes)
+        features = schema.features(dataset, self.encodings)
+        features[ANNOTATION_COLUMN] = {"dtype": "int64", "shape": [1], "names": None}
+        return {
+            "codebase_version": VERSION_V21,
+            "robot_type": dataset.options.robot_type,
+            "total_episodes": episodes,
+            "total_frames": dataset.frames,
+            "total_tasks": len(dataset.tasks),
+            "total_videos": episodes * sum(encoding in VIDEO for encoding in self.encodings.values()),
+            "total_chunks": -(-episodes // CHUNK_EPISODES),
+            "chunks_size": CHUNK_EPISODES,
+            "fps": dataset.rate_hz,
+            "splits": {"train": f"0:{episodes}"},
+            "data_path": DATA_PATH_V21,
+            "video_path": VIDEO_PATH_V21,
+            "features": features,
+        }
+
+
+def _spans(streams: Iterable[StreamSpec]) -> dict[str, dict[str, Any]]:
+    """Return the first column and the one after the last of each stream."""
+    spans: dict[str, dict[str, Any]] = {}
+    start = 0
+    for stream in streams:
+        spans[stream.name] = {"start": start, "end": start + stream.width}
+        start += stream.width
+    return spans
+
+
+def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+
+
+LEROBOT21 = LeRobotV21Format()
+
+
+# LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), written with pyarrow and PyAV.
+
+
+VERSION_V3 = "v3.0"
+CHUNK_FILES = 1000  # files per folder, as in LeRobot
+DATA_FILE_MB, VIDEO_FILE_MB = 100, 200
+DATA_PATH_V3 = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH_V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
+
+DataPlace = tuple[int, int]  # chunk and file of an episode
+VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode
+
+
+class LeRobotFormat(WrittenByTasks):
+    """LeRobot v3.0."""
+
+    name = "lerobot"
+    title = "LeRobot v3.0"
+    entry = "meta"
+    needs_stats = True
+
+    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+        """Accept every spec."""
+
+    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+        """Store images as video, AV1 by default as LeRobot does, or as PNG."""
+        video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
+        return {"video": video, "image": "png"}.get(options.media)
+
+    def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
+        """Return the tasks: the rows, the videos of each stream, and the arrays of each."""
+        contents = _ContentsV3(dataset)
+        frames = dataset.frames
+        return [
+            FileTask("data", frames * row_bytes(dataset, contents.images), _write_data),
+            *(
+                FileTask(
+                    f"videos/{name}, file {file}",
+                    sum(dataset.episodes.lengths[group.start : group.stop]) * video_bytes(dataset, name),
+                    partial(_write_video, name=name, file=file, group=group),
+                )
+                for name in contents.videos
+                for file, group in enumerate(contents.video_files(name))
+            ),
+            *array_tasks(dataset, CHUNK_FILES, dataset.depth_videos),
+        ]
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
+        contents, meta = _ContentsV3(dataset), folder / "meta"
+        places, of_files = results[0], iter(results[1:])
+        videos = {
+            name: [place for _ in contents.video_files(name) for place in next(of_files)] for name in contents.videos
+        }
+        (meta / "episodes" / "chunk-000").mkdir(parents=True)
+        _write_episodes_v3(contents, folder, places, videos)
+        schema.write_tasks(meta, dataset.tasks)
+        arrays = described_arrays(dataset, dataset.depth_videos)
+        schema.write_provenance(meta, dataset, contents.encodings, arrays)
+        write_norm_stats(meta, dataset.stats)
+        schema.write_json(meta / "stats.json", {**dataset.stats, **_own_stats(dataset)})
+        schema.write_json(meta / "info.json", _info(contents))
+
+
+class _ContentsV3:
+    """What the dataset stores of each stream of images: the encoding of each, and which of them are videos."""
+
+    def __init__(self, dataset: ExportedDataset) -> None:
+        self.dataset = dataset
+        self.encodings = dataset.encodings(LEROBOT.encoding)
+        self.images = {name: encoding for name, encoding in self.encodings.items() if encoding not in VIDEO}
+        self.videos = {name: codec for name, codec in self.encodings.items() if codec in VIDEO}
+        self.videos.update(dict.fromkeys(dataset.depth_videos, DEPTH_VIDEO))
+
+    def video_files(self, name: str) -> list[range]:
+        """Return the episodes in each video file of a stream."""
+        return joined_files([e.video_part(name, self.videos[name]) for e in self.dataset.episodes], VIDEO_FILE_MB)
+
+
+def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
+    """Write the rows; return the place of each episode."""
+    tables = RowTables(dataset, _ContentsV3(dataset).images)
+    places: list[DataPlace] = []
+    with closing(Table(folder, DATA_PATH_V3, DATA_FILE_MB, CHUNK_FILES)) as table:
+        for episode in dataset.episodes:
+            for rows in tables.parts(episode, standard_columns(dataset, episode)):
+                table.append(rows)
+            places.append(table.end_episode())
+    return places
+
+
+def _write_video(dataset: ExportedDataset, folder: Path, name: str, file: int, group: range) -> list[VideoPlace]:
+    """Write a video file of a stream; return the place of each episode in it."""
+    codec, path = _ContentsV3(dataset).videos[name], VIDEO_PATH_V3.replace("{video_key}", IMAGES.format(name))
+    with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES, files=file)) as joined:
+        episodes = map(dataset.episodes.__getitem__, group)
+        places = [joined.append(episode.video(name, codec), episode.length) for episode in episodes]
+    assert all(place[:2] == divmod(file, CHUNK_FILES) for place in places)
+    return places
+
+
+def _own_stats(dataset: ExportedDataset) -> dict[str, Stats]:
+    """Return the statistics of the columns that LeRobot defines."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for episode in dataset.episodes:
+        for name, values in standard_columns(dataset, episode).items():
+            parts.setdefault(name, []).append(values)
+    return {name: of_columns(*values) for name, values in parts.items()}
+
+
+def _write_episodes_v3(
+    contents: _ContentsV3, folder: Path, places: Sequence[DataPlace], videos: Mapping[str, Sequence[VideoPlace]]
+) -> None:
+    """Write the table of the episodes."""
+    dataset = contents.dataset
+    with closing(Table(folder, EPISODES_PATH)) as table:
+        for episode in dataset.episodes:
+            entry = _episode(episode, places[episode.index])
+            for name, parts in videos.items():
+                entry.update(_place_in_video(name, parts[episode.index], episode.length, dataset.rate_hz))
+            own = standard_columns(dataset, episode)
+            stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
+            media = {**contents.encodings, **contents.videos}
+            stats.update({IMAGES.format(name): episode.image_stats(name) for name in media})
+            for key, values in stats.items():
+                entry.update({f"stats/{key}/{name}": value for name, value in values.items()})
+            table.append(need("pyarrow", "export").Table.from_pylist([entry]))
+        table.end_episode()
+
+
+def _episode(episode: Episode, place: DataPlace) -> dict[str, Any]:
+    return {
+        "episode_index": episode.index,
+        "tasks": [episode.task],
+        "length": episode.length,
+        "data/chunk_index": place[0],
+        "data/file_index": place[1],
+        "dataset_from_index": episode.first_row,
+        "dataset_to_index": episode.first_row + episode.length,
+        "meta/episodes/chunk_index": 0,
+        "meta/episodes/file_index": 0,
+    }
+
+
+def _place_in_video(stream: str, place: VideoPlace, length: int, rate_hz: int) -> dict[str, Any]:
+    chunk, file, first = place
+    key = IMAGES.format(stream)
+    return {
+        f"videos/{key}/chunk_index": chunk,
+        f"videos/{key}/file_index": file,
+        f"videos/{key}/from_timestamp": first / rate_hz,
+        f"videos/{key}/to_timestamp": (first + length) / rate_hz,
+    }
+
+
+def _info(contents: _ContentsV3) -> dict[str, Any]:
+    dataset = contents.dataset
+    return {
+        "codebase_version": VERSION_V3,
+        "robot_type": dataset.options.robot_type,
+        "total_episodes": len(dataset.episodes),
+        "total_frames": dataset.frames,
+        "total_tasks": len(dataset.tasks),
+        "chunks_size": CHUNK_FILES,
+        "data_files_size_in_mb": DATA_FILE_MB,
+        "video_files_size_in_mb": VIDEO_FILE_MB,
+        "fps": dataset.rate_hz,
+        "splits": {"train": f"0:{len(dataset.episodes)}"},
+        "data_path": DATA_PATH_V3,
+        "video_path": VIDEO_PATH_V3,
+        "features": schema.features(dataset, contents.encodings, dataset.depth_videos),
+    }
+
+
+LEROBOT = LeRobotFormat()

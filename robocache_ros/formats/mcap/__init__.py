@@ -1,0 +1,1 @@
+"""MCAP recordings of fused episodes, for plots and replay."""

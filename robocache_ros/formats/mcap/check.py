@@ -1,0 +1,410 @@
+"""Check exported MCAP recordings of fused episodes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.reader import CHECKED, Bag
+from robocache_ros.bags.source import Data
+from robocache_ros.bags.storage.metadata import read_metadata
+from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.definitions import message_type
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.check import (
+    ExportedRows,
+    Findings,
+    TickRows,
+    check_ticks,
+    file_in,
+    files_in,
+    image_size,
+    read_json,
+    stamps_disagree,
+)
+from robocache_ros.formats.mcap import schema as messages
+from robocache_ros.formats.mcap.schema import CLOUD_TYPE, COMPRESSED_TYPE, IMAGE_TYPE, message_dtype
+from robocache_ros.formats.mcap.write import LAYOUT, PREFIX, REWARD, TASK
+from robocache_ros.spec import StreamSpec
+from robocache_ros.units import NS_PER_S
+
+# The messages of one stream of a recording of the fused stream: stamps, validity, ages and values.
+
+
+class StreamMessages(NamedTuple):
+    """The messages of a stream, one per tick."""
+
+    stamps_ns: NDArray[np.int64]  # (T,) 0 where there is no value
+    valid: NDArray[np.uint8]  # (T,)
+    age_ms: NDArray[np.float32]  # (T,)
+    values: NDArray[np.float32]  # (T, K); of a window the ages of its samples, and then the samples by component
+
+
+def check_stream(
+    findings: Findings, where: str, stream: StreamSpec, messages: Sequence[bytes]
+) -> StreamMessages | None:
+    """Check the messages of a vector stream, or of the status of an image or voxel stream.
+
+    Args:
+        findings: collects what is wrong.
+        where: the recording and the topic.
+        stream: the stream.
+        messages: one per tick.
+
+    Returns:
+        What they contain; None if the messages cannot be read.
+    """
+    components = len(stream.components) if stream.kind == "vector" else 0
+    dtype = message_dtype(stream.rows + components * max(stream.rows, 1))
+    wrong = [row for row, message in enumerate(messages) if len(message) != dtype.itemsize]
+    text = f"{len(wrong)} messages have not {dtype.itemsize} bytes, the first is row {wrong[:1]}"
+    if not findings.check(not wrong, where, text):
+        return None
+    table = np.frombuffer(b"".join(messages), dtype)
+    valid = table["valid"]
+    stamps: NDArray[np.int64] = table["sec"].astype(np.int64) * NS_PER_S + table["nanosec"]
+    _none(findings, where, ~np.isin(valid, (0, 1, 2)), "valid is not 0, 1 or 2")
+    _none(findings, where, stamps_disagree(stamps, valid), "valid and the stamp disagree")
+    _none(findings, where, ~np.isfinite(table["age_ms"]), "age_ms is NaN or infinite")
+    if stream.kind == "vector":
+        values = table["values"]
+        has = valid > 0
+        if stream.rows:
+            has = values[:, : stream.rows] >= 0  # the ages of the samples; padding is negative
+            has = np.broadcast_to(has[:, None], (len(table), components, stream.rows)).reshape(len(table), -1)
+            values = values[:, stream.rows :]
+        else:
+            has = np.broadcast_to(has[:, None], values.shape)
+        _none(findings, where, (has & ~np.isfinite(values)).any(axis=1), "a value is NaN or infinite")
+        _none(findings, where, (~has & ~np.isnan(values)).any(axis=1), "a value that is missing is not NaN")
+    return StreamMessages(stamps, valid, table["age_ms"], table["values"])
+
+
+def _none(findings: Findings, where: str, wrong: NDArray[np.bool_], what: str) -> None:
+    """Report in how many rows something is wrong."""
+    findings.check(not wrong.any(), where, f"{what} in {int(wrong.sum())} rows, the first is row {wrong.argmax()}")
+
+
+# The images or clouds of one stream of a recording of the fused stream.
+
+
+class MediaMessages:
+    """Checks the messages of an image or voxel stream, which are at the ticks with a new image or grid.
+
+    Args:
+        findings: collects what is wrong.
+        where: the recording and the topic.
+        stream: the stream.
+        kind: the type of the messages.
+
+    Attributes:
+        accepted: whether the stream may have messages of this type.
+    """
+
+    def __init__(self, findings: Findings, where: str, stream: StreamSpec, kind: str) -> None:
+        self._findings, self._where, self._type = findings, where, kind
+        self.accepted = kind in ((CLOUD_TYPE,) if stream.voxels else (COMPRESSED_TYPE, IMAGE_TYPE))
+        self._stamps: dict[int, int] = {}  # tick -> stamp of the header
+        self._shape: tuple[Any, ...] = ()  # of the first image
+
+    def add(self, log_ns: int, data: Data) -> None:
+        """Check the contents of a message."""
+        where = f"{self._where}, tick {log_ns}"
+        with self._findings.reading(where, ValueError):
+            message = read_message(message_type(self._type), data)
+            self._stamps[log_ns] = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
+            if self._type == CLOUD_TYPE:
+                self._check_cloud(where, message)
+            else:
+                self._check_image(where, message)
+
+    def check(self, ticks: NDArray[np.int64], stamps: NDArray[np.int64], valid: NDArray[np.uint8]) -> None:
+        """Check that there is a message, with the stamp of the sample, at each tick with a new one."""
+        new = (valid > 0) & (np.diff(np.where(valid > 0, stamps, -1), prepend=-1) != 0)
+        wanted = dict(zip(ticks[new].tolist(), stamps[new].tolist(), strict=True))
+        missing, other = sorted(wanted.keys() - self._stamps.keys()), sorted(self._stamps.keys() - wanted.keys())
+        text = f"{len(missing)} ticks with a new sample have no message, the first is {missing[:1]}"
+        self._findings.check(not missing, self._where, text)
+        text = f"{len(other)} messages are at ticks without a new sample, the first at {other[:1]}"
+        self._findings.check(not other, self._where, text)
+        differ = [tick for tick, stamp in wanted.items() if self._stamps.get(tick, stamp) != stamp]
+        text = f"{len(differ)} stamps are not those of the status, the first at {differ[:1]}"
+        self._findings.check(not differ, self._where, text)
+
+    def _check_image(self, where: str, message: Any) -> None:
+        if self._type == COMPRESSED_TYPE:
+            shape: tuple[Any, ...] = image_size(message.data.tobytes(), decode=self._findings.decode)
+        else:
+            shape = (message.height, message.width, message.encoding, message.step)
+            size = message.height * message.step
+            self._findings.check(len(message.data) == size, where, f"{len(message.data)} bytes of pixels, not {size}")
+        self._shape = self._shape or shape
+        self._findings.check(shape == self._shape, where, f"is {shape}; the first image is {self._shape}")
+        self._findings.counted["images"] += 1
+
+    def _check_cloud(self, where: str, message: Any) -> None:
+        names = [field.name for field in message.fields]
+        step, size = 4 * len(names), 4 * len(names) * message.width
+        right = names[:3] == ["x", "y", "z"] and (message.height, message.point_step) == (1, step)
+        self._findings.check(right, where, f"is not a row of points with float32 fields from x, y, z, but {names}")
+        if self._findings.check(len(message.data) == size, where, f"{len(message.data)} bytes of points, not {size}"):
+            finite = bool(np.isfinite(message.data.view("<f4")).all())
+            self._findings.check(finite, where, "NaN or infinite")
+        self._findings.counted["clouds"] += 1
+
+
+# The messages of one recording of the fused stream, against its layout and against robocache.json.
+
+
+INDEX = "robocache.json"
+_EPISODE_TYPES = {TASK: messages.STRING_TYPE, LAYOUT: messages.STRING_TYPE, REWARD: messages.NUMBER_TYPE}
+
+
+def episode_folder(number: int) -> str:
+    """Return the name of the folder of a recording."""
+    return f"episode_{number:06d}"
+
+
+class EpisodeMessages:
+    """Checks the recording of one episode.
+
+    Args:
+        findings: collects what is wrong.
+        number: of the episode.
+        bag: the recording.
+        episode: its `frames`, `first_tick_ns`, `last_tick_ns` and `task`.
+        index: robocache.json.
+        exported: what it states.
+    """
+
+    def __init__(
+        self,
+        findings: Findings,
+        number: int,
+        bag: Bag,
+        episode: dict[str, Any],
+        index: dict[str, Any],
+        exported: ExportedRows,
+    ) -> None:
+        self._findings, self._bag, self._episode, self._index = findings, bag, episode, index
+        self._number, self._name, self._exported = number, episode_folder(number), exported
+        self._spec = exported.spec
+        self._times: dict[str, list[int]] = defaultdict(list)  # log times by topic
+        self._kept: dict[str, list[bytes]] = defaultdict(list)  # messages by topic, but for images and clouds
+
+    def check(self) -> None:
+        """Report everything that is wrong.
+
+        Errors:
+            RoboCacheError: the recording cannot be read.
+        """
+        values, media = self._topics()
+        readable = self._check_topics(values, media)
+        for topic, log_ns, data in self._bag.messages(sorted(readable)):
+            self._findings.counted["messages"] += 1
+            self._times[topic].append(log_ns)
+            if topic in media:
+                media[topic].add(log_ns, data)
+            else:
+                self._kept[topic].append(bytes(data))
+        ticks = np.array(self._times[REWARD], np.int64)
+        if not self._findings.check(len(ticks) > 0, self._where(REWARD), "has no messages, which show the ticks"):
+            return
+        before = len(self._findings.found)  # what is wrong with one stream is not repeated for all
+        rewards = self._check_episode(ticks)
+        found: dict[str, StreamMessages] = {}
+        for topic, stream in values.items():
+            times = np.array(self._times[topic], np.int64)
+            if topic in readable and self._check_times(topic, times, ticks):
+                messages = check_stream(self._findings, self._where(topic), stream, self._kept[topic])
+                pictures = media.get(f"{PREFIX}/{stream.name}")
+                if messages is not None:
+                    found[stream.name] = messages
+                    if pictures:
+                        pictures.check(ticks, messages.stamps_ns, messages.valid)
+        if len(found) == len(self._spec.streams) and len(self._findings.found) == before:
+            self._check_rows(ticks, found, rewards)
+        for topic, count in read_metadata(self._findings.dataset / self._name).counts.items():
+            text = (
+                f"metadata.yaml has {count} messages of {printable(topic, 60)}; the file has {len(self._times[topic])}"
+            )
+            self._findings.check(topic not in readable or count == len(self._times[topic]), self._name, text)
+        self._findings.counted["rows"] += len(ticks)
+
+    def _where(self, topic: str) -> str:
+        return f"{self._name}, {topic}"
+
+    def _topics(self) -> tuple[dict[str, StreamSpec], dict[str, MediaMessages]]:
+        """Return the stream of each topic with values or status, and the topics of images and clouds."""
+        values, media = {}, {}
+        for stream in self._spec.streams:
+            topic = f"{PREFIX}/{stream.name}"
+            if stream.kind == "vector":
+                values[topic] = stream
+                continue
+            values[f"{topic}/status"] = stream
+            found = self._bag.topics.get(topic)
+            if found or self._index["images"].get(stream.name, {}).get("stored") != "not stored":
+                kind = found.type if found else ""
+                media[topic] = MediaMessages(self._findings, self._where(topic), stream, kind)
+        return values, media
+
+    def _check_topics(self, values: dict[str, StreamSpec], media: dict[str, MediaMessages]) -> set[str]:
+        """Check topics, types and definitions; return the topics whose messages can be read."""
+        readable = set()
+        found = self._bag.topics
+        for topic in (*_EPISODE_TYPES, *values, *media):
+            if not self._findings.check(topic in found, self._name, f"has no topic {topic}"):
+                continue
+            kind = found[topic].type
+            shown = printable(kind, 60)
+            if topic in values:
+                definition = messages.definition(values[topic])
+                declared = message_type(kind, self._bag.definitions).fields
+                same = declared == message_type(kind, {kind: definition}).fields
+                text = f"the definition of {shown} is not that of the stream {values[topic].name}"
+            elif topic in media:
+                same, text = media[topic].accepted, f"is {shown}, which is no type of its stream"
+            else:
+                same, text = kind == _EPISODE_TYPES[topic], f"is {shown}, not {_EPISODE_TYPES[topic]}"
+            if self._findings.check(same, self._where(topic), text):
+                readable.add(topic)
+        for topic in sorted(set(found) - {*_EPISODE_TYPES, *values, *media}):
+            self._findings.add(self._name, f"{printable(topic, 60)} is a topic of no stream in {INDEX}")
+        return readable
+
+    def _check_times(self, topic: str, times: NDArray[np.int64], ticks: NDArray[np.int64]) -> bool:
+        """Check that a topic has a message at each tick."""
+        if np.array_equal(times, ticks):
+            return True
+        without, other = len(np.setdiff1d(ticks, times)), len(np.setdiff1d(times, ticks))
+        text = f"{len(times)} messages for {len(ticks)} ticks: {without} ticks have none, {other} are at no tick"
+        self._findings.add(self._where(topic), text)
+        return False
+
+    def _check_rows(
+        self, ticks: NDArray[np.int64], found: Mapping[str, StreamMessages], rewards: NDArray[np.float64]
+    ) -> None:
+        """Compare the streams with each other and with the provenance."""
+        exported, order = self._exported, [found[name] for name in self._exported.layout.names]
+        stamps, valid, age_ms = (
+            np.stack([getattr(messages, name) for messages in order], axis=1)
+            for name in ("stamps_ns", "valid", "age_ms")
+        )
+        latency = np.array([stream.latency_ns for stream in exported.spec.streams], np.int64)
+        ages = np.where(valid > 0, ticks[:, None] + latency - stamps, 0)
+        for n, name in enumerate(exported.layout.names):
+            # Ages are float32 milliseconds, converted from nanoseconds.
+            off = ~(np.abs(age_ms[:, n] - ages[:, n] / 1e6) <= 1e-6 * np.abs(ages[:, n] / 1e6) + 1e-6)
+            if off.any():
+                row = int(off.argmax())
+                text = f"age_ms is {age_ms[row, n]:g} in row {row}; tick - stamp is {ages[row, n] / 1e6:g}"
+                self._findings.add(self._where(f"{PREFIX}/{name}"), f"{text}, wrong in {int(off.sum())} rows")
+        vectors = {s.name: found[s.name].values for s in exported.spec.vectors if not s.rows}
+        rows = TickRows(ticks, stamps, valid, ages, vectors, missing=np.nan)
+        exported.check_episode(self._name, self._number, rows)
+        for stream in exported.spec.vectors:
+            if stream.rows:
+                exported.check_window(self._name, rows, stream, found[stream.name].values[:, : stream.rows])
+        if streams := exported.of_role("reward"):
+            of_stream = found[streams[0].name]
+            off = rewards != np.where(of_stream.valid > 0, of_stream.values[:, 0], 0)
+            text = f"row {off.argmax()} is {rewards[off.argmax()]:g}, not the value of {streams[0].name}"
+            self._findings.check(not off.any(), self._where(REWARD), text)
+        else:
+            exported.check_rewards(self._where(REWARD), self._number, rows, rewards)
+
+    def _check_episode(self, ticks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Check the ticks, the task, the layout and the rewards; return the rewards."""
+        wanted = self._episode
+        self._findings.check(
+            len(ticks) == wanted["frames"], self._where(REWARD), f"{len(ticks)} ticks; {INDEX} says {wanted['frames']}"
+        )
+        for end, place in (("first_tick_ns", 0), ("last_tick_ns", -1)):
+            same = int(ticks[place]) == wanted[end]
+            self._findings.check(same, self._where(REWARD), f"{end} is not {wanted[end]}, as in {INDEX}")
+        check_ticks(self._findings, self._where(REWARD), ticks, self._spec.rate_hz)
+        first = ticks[:1].tolist()
+        for topic, expected in ((TASK, wanted["task"]), (LAYOUT, self._index["layout"])):
+            texts = [self._read(topic, data) for data in self._kept[topic]]
+            text = "is not one message at the first tick"
+            if self._findings.check(self._times[topic] == first, self._where(topic), text):
+                with self._findings.reading(self._where(topic), ValueError, RecursionError, TypeError):
+                    found = json.loads(texts[0]) if topic == LAYOUT else texts[0]
+                    self._findings.check(found == expected, self._where(topic), f"is not that of {INDEX}")
+        rewards = [self._read(REWARD, data) for data in self._kept[REWARD]]
+        bad = [number for number, reward in enumerate(rewards) if reward is None or not np.isfinite(reward)]
+        self._findings.check(
+            not bad, self._where(REWARD), f"{len(bad)} are NaN or infinite, the first is row {bad[:1]}"
+        )
+        return np.array([np.nan if reward is None else reward for reward in rewards], float)
+
+    def _read(self, topic: str, data: bytes) -> Any:
+        """Return the `data` of a message; None if it cannot be read."""
+        with self._findings.reading(self._where(topic)):
+            return read_message(message_type(_EPISODE_TYPES[topic]), data).data
+        return None
+
+
+# Validation of recordings (mcap) of the fused stream, as the format `mcap` writes them.
+
+
+class FusedRecordingsCheck:
+    """Reads every message of every recording, and compares them with each other and with robocache.json."""
+
+    title = "recordings (mcap) of the fused stream"
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether the folder has recordings of episodes."""
+        return dataset.is_dir() and any(_folders(dataset))
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong.
+
+        Errors:
+            RoboCacheError: robocache.json cannot be used.
+        """
+        told = read_json(findings.dataset, INDEX)
+        exported = ExportedRows(findings, INDEX, told)
+        episodes = {episode_folder(index): about for index, about in enumerate(told["episodes"])}
+        for folder in _folders(findings.dataset):
+            findings.check(folder.name in episodes, folder.name, f"is not in {INDEX}")
+        for number, (name, about) in enumerate(episodes.items()):
+            recording = told["recordings"][about["recording"]]
+            wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
+            with findings.reading(name):
+                _check_recording(findings, number, wanted, told, exported)
+                findings.counted["episodes"] += 1
+
+
+def _folders(dataset: Path) -> list[Path]:
+    return [folder for folder in sorted(dataset.glob("episode_*")) if any(folder.glob("episode_*.mcap"))]
+
+
+def _check_recording(
+    findings: Findings, number: int, wanted: dict[str, Any], told: dict[str, Any], exported: ExportedRows
+) -> None:
+    name = episode_folder(number)
+    folder = findings.dataset / name
+    if not folder.is_dir():
+        raise RoboCacheError(f"{name}: is missing; it is in {INDEX}")
+    for file in files_in(findings.dataset, f"{name}/*"):  # metadata.yaml and recordings, which `Bag` opens
+        file_in(findings.dataset, file)
+    try:
+        bag = Bag(folder)
+    except RoboCacheError as error:
+        raise RoboCacheError(f"{name}: {str(error).removeprefix(f'{folder}: ')}") from None
+    with bag:
+        EpisodeMessages(findings, number, bag, wanted, told, exported).check()
+        for note in bag.notes:  # complete after all messages have been read
+            findings.add(name, note.removeprefix(f"{name}: "))
+        findings.check(bag.integrity == CHECKED, name, "not every message has a checksum")
+
+
+FUSED_RECORDINGS_CHECK = FusedRecordingsCheck()

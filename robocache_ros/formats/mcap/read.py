@@ -1,0 +1,320 @@
+"""Read exported MCAP recordings of fused episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.bags.source import Data
+from robocache_ros.bags.storage.mcap import McapFile
+from robocache_ros.decode.cdr import read_message
+from robocache_ros.decode.definitions import message_type
+from robocache_ros.engine.backends.media import tensor_format
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.columns import MAX_BYTES, Marks, export_columns, read_marks
+from robocache_ros.formats.images import decode_image
+from robocache_ros.formats.mcap.schema import message_dtype
+from robocache_ros.formats.read import (
+    MAX_EPISODES,
+    MAX_STEPS,
+    DatasetError,
+    SourceEpisode,
+    check_image_bytes,
+    numbers,
+    read_object,
+)
+from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
+from robocache_ros.storage.paths import as_path
+from robocache_ros.units import NS_PER_S
+from robocache_ros.untrusted_files import DatasetFile, file_below
+
+# The messages of exported recordings as arrays: the inverse of `formats.mcap.schema`.
+
+
+_LITTLE_ENDIAN = b"\0\1\0\0"
+_DEPTH = {"32FC": "<f4", "16UC": "<u2", "8UC": "<u1", "32SC": "<i4", "64FC": "<f8"}
+
+
+class Rows(NamedTuple):
+    """A stream at T ticks."""
+
+    stamps_ns: NDArray[np.int64]  # (T,)
+    valid: NDArray[np.uint8]  # (T,)
+    values: NDArray[np.float32]  # (T, K) in the order of the fields; NaN where there is none
+
+
+def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
+    """Return the messages of the values, or of the status, of a stream.
+
+    Errors:
+        ValueError: a message has another size or byte order.
+    """
+    kind = message_dtype(columns)
+    for message in messages:
+        if len(message) != kind.itemsize or bytes(message[:4]) != _LITTLE_ENDIAN:
+            raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
+    rows = np.frombuffer(b"".join(messages), kind)
+    stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
+    return Rows(stamps, rows["valid"].copy(), rows["values"])
+
+
+def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[np.float32]:
+    """Return the (T, rows, dim) values of a window, from its ages and the values of each component; 0 for padding."""
+    by_sample: NDArray[np.float32] = values[:, rows:].reshape(len(values), dim, rows).transpose(0, 2, 1).copy()
+    by_sample[values[:, :rows] < 0] = 0
+    return by_sample
+
+
+def read_text(message: bytes | memoryview) -> str:
+    """Return the text of a std_msgs/String."""
+    return str(_read("std_msgs/msg/String", message).data)
+
+
+def read_number(message: bytes | memoryview) -> float:
+    """Return the number of a std_msgs/Float32."""
+    return float(_read("std_msgs/msg/Float32", message).data)
+
+
+def read_compressed(message: bytes | memoryview) -> bytes:
+    """Return the file in a sensor_msgs/CompressedImage."""
+    return bytes(_read("sensor_msgs/msg/CompressedImage", message).data)
+
+
+def read_image(message: bytes | memoryview) -> NDArray[Any]:
+    """Return the (H, W, C) pixels of a sensor_msgs/Image."""
+    image = _read("sensor_msgs/msg/Image", message)
+    name = image.encoding.rstrip("0123456789")
+    dtype, channels = np.dtype(_DEPTH[name]), int(image.encoding[len(name) :])
+    return np.frombuffer(bytes(image.data), dtype).reshape(image.height, image.width, channels)
+
+
+def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]:
+    """Return the grid, (X, Y, Z) or (F, X, Y, Z), whose occupied voxels are a sensor_msgs/PointCloud2.
+
+    Errors:
+        ValueError: a point is outside of the grid.
+    """
+    cloud = _read("sensor_msgs/msg/PointCloud2", message)
+    grid, form = stream.voxels, tensor_format(stream)
+    assert grid is not None
+    points = np.frombuffer(bytes(cloud.data), "<f4").reshape(cloud.width, -1)
+    cells = np.rint((points[:, :3].astype(np.float64) - grid.origin_m) / grid.size_m - 0.5).astype(np.int64)
+    if not ((cells >= 0) & (cells < grid.shape)).all():
+        raise ValueError("a voxel is outside of the grid")
+    shape, dtype = tuple(form.shape), np.dtype(str(form.dtype).removeprefix("torch."))
+    if math.prod(shape) * dtype.itemsize > MAX_BYTES:
+        raise ValueError(f"a grid of {shape}")
+    found = np.zeros(shape if len(shape) == 4 else (1, *shape), dtype)
+    x, y, z = cells.T
+    found[:, x, y, z] = points[:, 3:].T if points.shape[1] > 3 else 1
+    return found.reshape(shape)
+
+
+@cache
+def _type(name: str) -> Any:
+    return message_type(name)
+
+
+def _read(name: str, message: bytes | memoryview) -> Any:
+    return read_message(_type(name), message)
+
+
+# Recordings (mcap) of the fused stream that this project exported, one per episode.
+
+
+PREFIX = "/robocache"
+TASK, REWARD = f"{PREFIX}/episode/task", f"{PREFIX}/episode/reward"
+_LAST_NS = 2**63 - 1
+Messages = list[tuple[int, Data]]  # log time and data
+
+
+class McapEpisodes:
+    """The episodes of a dataset in the format mcap.
+
+    Args:
+        path: the folder with robocache.json and a folder per episode.
+
+    Errors:
+        DatasetError: a file is missing or damaged, or the recordings are not an export of this project.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = as_path(path)
+        self.name = self.folder.name
+        provenance, where = (
+            read_object(file_below(self.folder, "robocache.json")),
+            printable(self.folder / "robocache.json"),
+        )
+        self._columns = export_columns(provenance, where)
+        try:
+            self._spec: FusionSpec = load_spec(provenance["layout"]["spec"])
+            self._count = len(provenance["episodes"])  # not that of the files, of which some may be missing
+        except (KeyError, TypeError, RoboCacheError) as error:
+            raise DatasetError(
+                f"{where}: has no spec or no episodes ({printable(error, 60)}); export the dataset again"
+            ) from None
+        if not 0 < self._count <= MAX_EPISODES:
+            raise DatasetError(f"{where}: lists {self._count:,} episodes; 1 to {MAX_EPISODES:,} are read")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files by which a change of the dataset is noticed."""
+        return (self.folder / "robocache.json", *(self.folder / self._name(index) for index in range(self._count)))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, index: int) -> SourceEpisode:
+        """Return an episode. Images and arrays are read when they are asked for."""
+        path = file_below(self.folder, self._name(index))
+        where = printable(path)
+        topics = {s.name: f"{PREFIX}/{s.name}{'' if s.kind == 'vector' else '/status'}" for s in self._spec.streams}
+        with _reading(path) as file:
+            stored = {topic.name: topic.type for topic in file.topics if topic.count}
+            read = _messages(file, {*topics.values(), TASK, REWARD}, 0, _LAST_NS)
+            ticks = np.array([at for at, _ in read[REWARD]], np.int64)
+            counts = {len(read[topic]) for topic in topics.values()}
+            if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[TASK]:
+                raise ValueError("its topics do not have a message per tick")
+            rows = {
+                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], _columns(stream))
+                for stream in self._spec.streams
+            }
+            rewards = np.array([read_number(data) for _, data in read[REWARD]], np.float32)
+            task = read_text(read[TASK][0][1])
+        marks = self._marks(ticks, rows, where)
+        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for stream in self._spec.streams:
+            topic = f"{PREFIX}/{stream.name}"
+            if stream.kind == "vector":
+                if stream.role in ("observation", "action"):
+                    found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
+            elif topic in stored:
+                is_image = stored[topic].endswith("CompressedImage")
+                convert = _picture if is_image else partial(_array, stream)
+                (found if is_image else arrays)[stream.name] = TopicRows(
+                    path, topic, _first_ticks(ticks, rows[stream.name]), convert
+                )
+        streams = self._columns.episode_streams(ticks, marks, found, arrays, rewards, where)
+        return SourceEpisode(streams, task, self.name, where)
+
+    def span_ns(self, index: int) -> tuple[int, int]:
+        """Return the first and the last stamp of an episode."""
+        with _reading(file_below(self.folder, self._name(index))) as file:
+            groups = file.log_times()
+            return min(group.first_ns for group in groups), max(group.last_ns for group in groups)
+
+    def _name(self, index: int) -> str:
+        return f"episode_{index:06d}/episode_{index:06d}.mcap"
+
+    def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
+        names = self._columns.names
+        if missing := [name for name in names if name not in rows]:
+            raise DatasetError(f"{where}: has no {printable(missing[0], 40)}; export the dataset again")
+        valid = np.stack([rows[name].valid for name in names], axis=1)
+        stamps = np.stack([rows[name].stamps_ns for name in names], axis=1)
+        latency = np.array([self._spec.stream(name).latency_ns for name in names])
+        age_ns = np.where(valid > 0, ticks[:, None] - (stamps - latency), 0)  # stamps are those of the messages
+        return read_marks(self._columns, valid, age_ns, where)
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """The images or voxels of an episode: a message at the first tick of each.
+
+    Attributes:
+        firsts_ns: (T,) the tick whose message a row uses; -1 where there is none.
+    """
+
+    path: DatasetFile
+    topic: str
+    firsts_ns: NDArray[np.int64]
+    convert: Callable[[Data, str], NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.firsts_ns)
+
+    def frames(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the (n, ...) images or voxels of rising rows; zeros where there is none.
+
+        Errors:
+            DatasetError: a message is missing or damaged.
+        """
+        firsts = self.firsts_ns[rows]
+        wanted = np.unique(firsts[firsts >= 0])
+        where = f"{printable(self.path)}: {printable(self.topic, 60)}"
+        if not len(wanted):  # of one for the shape
+            wanted = np.unique(self.firsts_ns[self.firsts_ns >= 0])[:1]
+        found: NDArray[Any] | None = None
+        with _reading(self.path) as file:
+            messages = dict(_messages(file, {self.topic}, int(wanted[0]), int(wanted[-1]) + 1)[self.topic])
+            for first in wanted.tolist():
+                if first not in messages:
+                    raise DatasetError(f"{where}: no message at {first} ns; export the dataset again")
+                array = self.convert(messages[first], f"{where} at {first} ns")
+                if found is None:
+                    check_image_bytes(len(rows), (*array.shape, array.itemsize), where)
+                    found = np.zeros((len(rows), *array.shape), array.dtype)
+                found[firsts == first] = array
+        assert found is not None
+        return found
+
+
+@contextmanager
+def _reading(path: DatasetFile) -> Iterator[McapFile]:
+    """Open a file; a damaged message in it is an error."""
+    where = printable(path)
+    try:
+        with closing(McapFile(path)) as file:
+            yield file
+            if file.notes:
+                raise DatasetError(f"{where}: {printable(file.notes[0], 100)}; get the file again")
+    except DatasetError:
+        raise
+    except Exception as error:  # damaged messages raise errors of any kind
+        reason = f"damaged ({printable(error, 80)})" if path.exists() else "not there"
+        raise DatasetError(f"{where}: {reason}; get the file again") from None
+
+
+def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> dict[str, Messages]:
+    found: dict[str, Messages] = {topic: [] for topic in topics}
+    for message in file.messages(topics, start_ns, stop_ns):
+        found[message.topic].append((message.log_ns, message.data))
+    return found
+
+
+def _columns(stream: StreamSpec) -> int:
+    """Return the number of values in a message of a stream."""
+    if stream.kind != "vector":
+        return 0
+    return stream.rows + stream.rows * stream.dim if stream.rows else stream.dim
+
+
+def _values(stream: StreamSpec, rows: Rows) -> NDArray[np.float32]:
+    """Return the values of a stream; 0 where its marks say that there is none, so that any other NaN is refused."""
+    if stream.rows:
+        return window_values(rows.values, stream.rows, stream.dim)
+    return np.where(rows.valid[:, None] > 0, rows.values, np.float32(0))
+
+
+def _first_ticks(ticks: NDArray[np.int64], rows: Rows) -> NDArray[np.int64]:
+    """(T,) the first tick that uses the sample of each tick, -1 where there is none."""
+    _, first, sample = np.unique(rows.stamps_ns + (rows.valid == 0) * -_LAST_NS, return_index=True, return_inverse=True)
+    return np.where(rows.valid > 0, ticks[first[sample.reshape(-1)]], -1)
+
+
+def _picture(data: Data, where: str) -> NDArray[Any]:
+    return decode_image(read_compressed(data), where)
+
+
+def _array(stream: StreamSpec, data: Data, where: str) -> NDArray[Any]:
+    return read_voxels(data, stream) if stream.voxels else read_image(data)

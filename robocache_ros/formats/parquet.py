@@ -1,0 +1,100 @@
+"""Parquet files with row groups of bounded size."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.extras import need
+
+# Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
+ROW_GROUP_BYTES = 32 << 20
+WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
+
+
+def column(values: NDArray[Any], *, as_list: bool = False) -> Any:
+    """Convert (N,) values, (N, D) rows or (N, n, D) arrays to a pyarrow array; rows with D = 1 become a plain column.
+
+    LeRobot v3.0 expects a plain column for D = 1; with `as_list` it has lists of one value. Arrays are lists of lists,
+    as `Array2D` of Hugging Face datasets reads.
+    """
+    pyarrow = need("pyarrow", "export")
+    if values.ndim == 3:
+        array = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
+        for size in values.shape[:0:-1]:
+            array = pyarrow.ListArray.from_arrays(np.arange(0, len(array) + 1, size, dtype=np.int32), array)
+        return array
+    if values.ndim == 1 or (values.shape[1] == 1 and not as_list):
+        return pyarrow.array(values.reshape(-1))
+    flat = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
+    return pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+class Table:
+    """A table in numbered files, written in row groups of bounded size. A row group contains one episode.
+
+    Args:
+        folder: the folder of the dataset.
+        path: the files' names, with {chunk_index} and {file_index}; without them the table has one file.
+        file_mb: file size from which the next episode starts a new file.
+        chunk_files: number of files per folder.
+    """
+
+    def __init__(self, folder: Path, path: str, file_mb: float = math.inf, chunk_files: int = 1) -> None:
+        self._folder = folder
+        self._path = path
+        self._file_bytes = file_mb * 1_000_000
+        self._chunk_files = chunk_files
+        self._files = 0
+        self._writer: Any = None
+        self._file = folder
+        self._waiting: list[Any] = []  # tables of the next row group
+        self._waiting_bytes = 0
+
+    def append(self, rows: Any) -> None:
+        """Add a pyarrow table of at most ROW_GROUP_BYTES. Pending rows are written before they exceed this size."""
+        if self._waiting_bytes + rows.nbytes > ROW_GROUP_BYTES:
+            self._write_waiting()
+        if len(self._waiting) == WAITING_TABLES:
+            self._waiting = [_joined(self._waiting)]
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+
+    def end_episode(self) -> tuple[int, int]:
+        """Write the pending rows; return the chunk and file index of the episode, which is in one file."""
+        self._write_waiting()
+        place = divmod(self._files - 1, self._chunk_files)
+        if self._writer is not None and self._file.stat().st_size >= self._file_bytes:
+            self.close()
+        return place
+
+    def close(self) -> None:
+        """Write the footer of the file, which is required to read it."""
+        self._waiting, self._waiting_bytes = [], 0
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            rows = _joined(self._waiting)
+            self._waiting, self._waiting_bytes = [], 0
+            self._write(rows)
+
+    def _write(self, rows: Any) -> None:
+        """Write a row group."""
+        if self._writer is None:
+            chunk, file = divmod(self._files, self._chunk_files)
+            self._file = self._folder / self._path.format(chunk_index=chunk, file_index=file)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = need("pyarrow.parquet", "export").ParquetWriter(self._file, rows.schema)
+            self._files += 1
+        self._writer.write_table(rows)
+
+
+def _joined(tables: list[Any]) -> Any:
+    return need("pyarrow", "export").concat_tables(tables).combine_chunks()

@@ -1,0 +1,336 @@
+"""What a piece contains: rows in a file per column, their features, and contents.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.engine.frames import Frames
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.statistics import Histogram, Stats
+from robocache_ros.formats.video import VideoPart
+from robocache_ros.spec import StreamSpec
+from robocache_ros.spec.layout import Layout
+
+# What a piece states of each of its episodes.
+
+
+@dataclass(frozen=True)
+class EpisodeInfo:
+    """An episode: its rows are the ticks start <= tick < stop, counted from the recording's first tick."""
+
+    start: int
+    stop: int
+    task: str | None = None  # as the recording states it; None: the task of the export
+    success: bool | None = None  # None: unknown
+
+
+# The columns of a piece: the output of the engine for each row, in one file per column.
+
+
+FOLDER = "columns"
+Rows = dict[str, NDArray[Any]]  # column -> (T,) or (T, K) values
+
+
+def shapes(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the dtype and the shape of a row of each column."""
+    streams = len(layout.spec.streams)
+    return {
+        "ticks_ns": ("<i8", ()),
+        "stamps_ns": ("<i8", (streams,)),  # as in the message, for lookups in the recording; 0 if there is none
+        "valid": ("|u1", (streams,)),
+        "age_ns": ("<i8", (streams,)),
+        "fused": ("<f4", (layout.width,)),
+        "sample_age_ms": ("<f4", (layout.ages,)),
+    }
+
+
+def rows_of(layout: Layout, frames: Frames) -> Rows:
+    """Return the columns of frames."""
+    latency = np.array([s.latency_ns for s in layout.spec.streams])
+    ages = frames.sample_age_ms
+    return {
+        "ticks_ns": frames.ticks_ns,
+        "stamps_ns": np.where(frames.valid > 0, frames.stamps_ns + latency, 0),
+        "valid": frames.valid,
+        "age_ns": frames.age_ns,
+        "fused": frames.fused.numpy(),
+        "sample_age_ms": np.zeros((len(frames), 0), np.float32) if ages is None else ages,
+    }
+
+
+class RowColumnsWriter:
+    """Writes the columns of a piece.
+
+    Args:
+        folder: the folder of the piece.
+        layout: the columns of the frames.
+    """
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self._layout = layout
+        (folder / FOLDER).mkdir()
+        self._shapes = shapes(layout)
+        self._files: dict[str, BinaryIO] = {name: (folder / FOLDER / name).open("wb") for name in self._shapes}
+
+    def append(self, frames: Frames) -> None:
+        """Write the next rows."""
+        for name, values in rows_of(self._layout, frames).items():
+            self._files[name].write(np.ascontiguousarray(values, self._shapes[name][0]).data)
+
+    def flush(self) -> None:
+        """Make all rows readable."""
+        for file in self._files.values():
+            file.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        with ExitStack() as stack:
+            for file in self._files.values():
+                stack.callback(file.close)
+
+
+def load(folder: Path, layout: Layout) -> Rows:
+    """Return the columns of a piece as memory-mapped arrays."""
+    return dict(_loaded(folder, layout))
+
+
+def _loaded(folder: Path, layout: Layout) -> Iterator[tuple[str, NDArray[Any]]]:
+    rows = (folder / FOLDER / "ticks_ns").stat().st_size // 8
+    for name, (dtype, shape) in shapes(layout).items():
+        path = folder / FOLDER / name
+        if path.stat().st_size:
+            yield name, np.memmap(os.fspath(path), dtype, "r", shape=(rows, *shape))
+        else:  # no columns; an empty file cannot be mapped
+            yield name, np.zeros((rows, *shape), dtype)
+
+
+def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
+    """Return (start, stop, state) of each run of equal values in the (T,) states."""
+    if not len(states):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
+    return [(start, stop, int(states[start])) for start, stop in pairwise(edges)]
+
+
+# The numeric features of a dataset, computed from the columns of its pieces. Names follow LeRobot.
+
+
+STATE, ACTION = "observation.state", "action"
+# A policy may read the values. The others are not below `observation.`, so that a policy does not use them as input.
+WINDOW, MASK, AGES = "observation.window.{}", "robocache.mask.{}", "robocache.sample_age_ms.{}"
+TICK, STAMP, VALID, AGE = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A numeric feature: K numbers per row in a shape."""
+
+    name: str
+    dtype: str  # float32 or int64
+    shape: tuple[int, ...]
+    names: tuple[str, ...]  # a label for each number or, for windows, for each value of a sample; empty: no labels
+    columns: tuple[int, ...]  # of the column `source`
+    source: str  # a column of the piece
+    present: Callable[[Rows, int], NDArray[np.bool_]] | None = None  # of number k: (T,) whether it is a value
+
+    def values(self, rows: Rows) -> NDArray[Any]:
+        """Return the (T, *shape) values; missing ones are zero."""
+        table = rows[self.source].reshape(len(rows[self.source]), -1)
+        first, last = self.columns[0], self.columns[-1]
+        adjacent = last - first == len(self.columns) - 1
+        chosen = table[:, first : last + 1] if adjacent else table[:, self.columns]
+        return self._converted(chosen).reshape(len(table), *self.shape)
+
+    def column(self, rows: Rows, k: int) -> NDArray[Any]:
+        """Return the (T,) values of number k for statistics, with NaN for missing ones."""
+        table = rows[self.source].reshape(len(rows[self.source]), -1)
+        values = self._converted(table[:, self.columns[k]])
+        return values if self.present is None else np.where(self.present(rows, k), values, np.float32(np.nan))
+
+    def _converted(self, values: NDArray[Any]) -> NDArray[Any]:
+        if self.name.startswith(MASK.format("")):  # the age of a sample is negative where there is none
+            return (values >= 0).astype(np.int64)
+        return values.astype(self.dtype, copy=False)
+
+
+def features_of(layout: Layout) -> dict[str, Feature]:
+    """Return all numeric features by name."""
+    features = []
+    for name, role in ((STATE, "observation"), (ACTION, "action")):
+        if streams := layout.vectors_of(role):
+            features.append(_vector(name, layout, streams))
+    for stream in layout.spec.vectors:
+        if stream.rows:
+            features += _window(layout, stream)
+    names = layout.names
+    features.append(Feature(TICK, "int64", (1,), (), (0,), "ticks_ns"))
+    for name, source in ((STAMP, "stamps_ns"), (VALID, "valid"), (AGE, "age_ns")):
+        features.append(Feature(name, "int64", (len(names),), names, tuple(range(len(names))), source))
+    return {feature.name: feature for feature in features}
+
+
+def _vector(name: str, layout: Layout, streams: Sequence[StreamSpec]) -> Feature:
+    labels = tuple(f"{s.name}.{component}" for s in streams for component in s.components)
+    columns = tuple(k for s in streams for k in range(layout.slots[s.name].start, layout.slots[s.name].stop))
+    row = [layout.names.index(s.name) for s in streams for _ in range(s.width)]
+    return Feature(
+        name, "float32", (len(columns),), labels, columns, "fused", lambda rows, k: rows["valid"][:, row[k]] > 0
+    )
+
+
+def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
+    values, ages = layout.slots[stream.name], layout.sample_ages[stream.name]
+    columns, rows = tuple(range(values.start, values.stop)), tuple(range(ages.start, ages.stop))
+
+    def present(table: Rows, k: int) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = table["sample_age_ms"][:, ages.start + k // stream.dim] >= 0
+        return found
+
+    name, n = stream.name, stream.rows
+    return [
+        Feature(WINDOW.format(name), "float32", stream.shape, stream.components, columns, "fused", present),
+        Feature(MASK.format(name), "int64", (n,), (), rows, "sample_age_ms"),
+        Feature(AGES.format(name), "float32", (n,), (), rows, "sample_age_ms"),
+    ]
+
+
+# The numbers of a feature in all pieces of a dataset, for statistics.
+
+
+STATS_BYTES = 128 << 20  # bytes of columns that statistics are computed from at once
+
+
+class FeatureColumns:
+    """Reads the values of each number of a feature from all pieces, several numbers at a time in bounded memory."""
+
+    def __init__(self, feature: Feature, pieces: Sequence[Path], layout: Layout, rows: int) -> None:
+        self._feature, self._pieces, self._layout = feature, pieces, layout
+        self._step = max(1, STATS_BYTES // (8 * rows))
+        self._first, self._block = -self._step, np.zeros((0, 0))
+
+    def __call__(self, k: int) -> NDArray[Any]:
+        """Return the values of number k of all rows, NaN where there is none."""
+        if not self._first <= k < self._first + self._step:
+            numbers = range(k, min(k + self._step, len(self._feature.columns)))
+            self._first, self._block = k, np.concatenate([self._read(piece, numbers) for piece in self._pieces], axis=1)
+        values: NDArray[Any] = self._block[k - self._first]
+        return values
+
+    def _read(self, piece: Path, numbers: Sequence[int]) -> NDArray[Any]:
+        rows = load(piece, self._layout)  # of one piece at a time: the number of mapped files is limited
+        return np.stack([self._feature.column(rows, k) for k in numbers])
+
+
+# What contents.json of a piece tells: its episodes with their statistics, and its images and arrays.
+
+
+CONTENTS = "contents.json"
+
+
+@dataclass(frozen=True)
+class PictureInfo:
+    """What is known of a stream of 8-bit RGB images in a piece."""
+
+    shape: tuple[int, int]  # height and width
+    codecs: dict[str, str]  # requested video codec -> the codec used
+    pixel_formats: dict[str, str]  # requested video codec -> pixel format
+    episodes: tuple[Histogram, ...] = ()
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> PictureInfo:
+        """Restore from the summary of a `PictureWriter`."""
+        height, width = raw["shape"]
+        histograms = tuple(Histogram(**told) for told in raw["episodes"])
+        return cls((height, width), raw["codecs"], raw["pixel_formats"], histograms)
+
+
+@dataclass(frozen=True)
+class ArrayInfo:
+    """What is known of a stream of arrays (voxels, images that are not 8-bit) in a piece."""
+
+    shape: tuple[int, ...]
+    dtype: str  # of NumPy, or bits: 0 and 1, read as uint8
+    depth_unit: str = ""  # of depth images that are also in videos; empty: there are none
+    depth_episodes: tuple[Histogram, ...] = ()  # of the codes in the videos
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> ArrayInfo:
+        """Restore from the summary of an `ArrayWriter`."""
+        histograms = tuple(Histogram(**told) for told in raw.get("depth_episodes", ()))
+        return cls(tuple(raw["shape"]), raw["dtype"], raw.get("depth_unit", ""), histograms)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of the arrays that are read."""
+        return np.dtype(np.uint8) if self.dtype == "bits" else np.dtype(self.dtype).newbyteorder("<")
+
+    def array(self, data: bytes) -> NDArray[Any]:
+        """Return an array from its bytes in the piece."""
+        if self.dtype != "bits":
+            return np.frombuffer(data, self.numpy_dtype).reshape(self.shape)
+        count = int(np.prod(self.shape))
+        return np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little").reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class PieceContents:
+    """What is known of a piece.
+
+    Attributes:
+        lengths: number of rows of each episode.
+        stats: of the numeric features, for each episode.
+        pictures: the streams of 8-bit images.
+        arrays: the streams of voxels and of images that are not 8-bit.
+        videos: by the names of their files.
+    """
+
+    lengths: tuple[int, ...]
+    stats: tuple[dict[str, Stats], ...]
+    pictures: dict[str, PictureInfo]
+    arrays: dict[str, ArrayInfo]
+    videos: dict[str, VideoPart]
+
+    @classmethod
+    def load(cls, piece: Path) -> PieceContents:
+        """Read the contents of the piece in a folder."""
+        told = json.loads((piece / CONTENTS).read_text(encoding="utf-8"))
+        return cls(
+            tuple(episode["length"] for episode in told["episodes"]),
+            tuple(episode["stats"] for episode in told["episodes"]),
+            {name: PictureInfo.from_dict(raw) for name, raw in told["pictures"].items()},
+            {name: ArrayInfo.from_dict(raw) for name, raw in told["arrays"].items()},
+            {name: VideoPart(*part) for name, part in told["videos"].items()},
+        )
+
+
+def common(parts: Sequence[Mapping[str, Any]], recordings: Sequence[str]) -> dict[str, Any]:
+    """Return what is known of each stream, which must be equal in all pieces where an image has come."""
+    return {name: _common_of(name, [part[name] for part in parts], recordings) for name in parts[0]}
+
+
+def _common_of(name: str, parts: Sequence[Any], recordings: Sequence[str]) -> Any:
+    known = [index for index, part in enumerate(parts) if 0 not in part.shape] or [0]
+    first = parts[known[0]]
+    for index in known:
+        part = parts[index]
+        if _described(part) != _described(first):
+            raise RoboCacheError(
+                f"streams.{name}: {_described(first)} in {recordings[known[0]]}, {_described(part)} in "
+                f"{recordings[index]}; give it one size, or make two datasets"
+            )
+    return first
+
+
+def _described(part: PictureInfo | ArrayInfo) -> str:
+    dtype = part.dtype if isinstance(part, ArrayInfo) else "uint8"
+    return f"{'x'.join(map(str, part.shape))} {dtype}"

@@ -1,0 +1,1 @@
+"""RLDS: TFDS datasets of TFRecord files, without TensorFlow."""

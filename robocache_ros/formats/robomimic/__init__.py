@@ -1,0 +1,1 @@
+"""robomimic: demonstrations in an HDF5 file."""

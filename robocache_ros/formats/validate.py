@@ -1,0 +1,151 @@
+"""Validate datasets: find the format of a folder, and run its checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.formats.check import Findings, read_json
+from robocache_ros.formats.checksums import check_checksums, sha256
+from robocache_ros.formats.registry import FORMATS, known_formats, load_format
+from robocache_ros.storage.paths import as_path
+
+# The recordings of a dataset against the checksums in its provenance.
+
+
+PROVENANCE = ("meta/robocache.json", "robocache.json", "*/*/robocache.json")  # of the formats with files for it
+
+
+def check_recordings(findings: Findings) -> None:
+    """Compare the files of the recordings that a dataset was exported from, if they are on this machine."""
+    found = [path for pattern in PROVENANCE for path in sorted(findings.dataset.glob(pattern))]
+    if not found:
+        findings.skip("recordings: the dataset does not name any")
+        return
+    for path in found:
+        name = path.relative_to(findings.dataset).as_posix()
+        with findings.reading(name, KeyError, TypeError, AttributeError):
+            for recording in read_json(findings.dataset, name)["recordings"]:
+                _check(findings, Path(recording["bag"]), recording["files"])
+
+
+def _check(findings: Findings, bag: Path, files: list[dict[str, Any]]) -> None:
+    where = printable(bag)
+    if not bag.exists():
+        findings.skip(f"recording {where}: is not on this machine")
+        return
+    for told in files:
+        name = Path(told["name"]).name
+        path = bag / name if bag.is_dir() else bag
+        if not path.is_file():
+            findings.add(where, f"{name}: is missing; the dataset was exported from it")
+            continue
+        with findings.reading(where):
+            same = path.stat().st_size == told["size"] and sha256(path) == told["sha256"]
+            findings.check(same, where, f"{name}: was changed after the export")
+            findings.counted["files of recordings"] += 1
+
+
+# The validators of the formats, and the way to validate a folder.
+
+
+# Module and name of the `Validator` of each format, imported on use.
+VALIDATORS = (
+    "robocache_ros.formats.lerobot.check_v3:LEROBOT_V3",
+    "robocache_ros.formats.lerobot.check_v21:LEROBOT_V21",
+    "robocache_ros.formats.robomimic.check:ROBOMIMIC_CHECK",
+    "robocache_ros.formats.diffusion_policy.check:ZARR_CHECK",
+    "robocache_ros.formats.rlds.check:RLDS_CHECK",
+    "robocache_ros.formats.webdataset.check:WEBDATASET_CHECK",
+    "robocache_ros.formats.mcap.check:FUSED_RECORDINGS_CHECK",
+    "robocache_ros.formats.delta.check:DELTA_CHECK",
+)
+
+
+class Validator(Protocol):
+    """Validates the datasets of one format.
+
+    Attributes:
+        title: name of the format in the output.
+    """
+
+    title: str
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether a folder or file is a dataset of this format, however damaged."""
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong with the dataset `findings.dataset`.
+
+        Errors:
+            RoboCacheError: the checks cannot go on; the message becomes a finding.
+        """
+
+
+def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = False) -> list[Findings]:
+    """Read every file of a dataset and report what is wrong.
+
+    Args:
+        dataset: a folder or a file of one of the formats, or a folder with a dataset in each of its subfolders.
+        decode: also decode every image.
+        recordings: also compare the recordings that the dataset was exported from, if they are on this machine.
+
+    Returns:
+        What was found in each dataset.
+
+    Errors:
+        RoboCacheError: there is no dataset of a known format.
+    """
+    path = Path(os.path.abspath(as_path(dataset)))
+    where = printable(path)
+    if not path.exists():
+        raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")
+    known = list(_known())
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for candidates in ([path], inside):
+        found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
+        if found:
+            known_folders = {one for one, _ in found}
+            others = [one for one in candidates if one.is_dir() and one not in known_folders]
+            checked = [_validate(one, validator, decode) for one, validator in found]
+            for findings in checked if recordings else ():
+                check_recordings(findings)
+            checked[-1].unchecked += [f"{printable(one.name)}: not a dataset of a known format" for one in others]
+            return checked
+    titles = ", ".join(validator.title for validator in known)
+    raise RoboCacheError(f"{where}: not a dataset that can be validated; known are {titles}")
+
+
+def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
+    findings = Findings(dataset, validator.title, decode=decode)
+    try:
+        validator.check(findings)
+    except RoboCacheError as error:
+        where, _, what = str(error).partition(": ")
+        findings.add(where, what)
+        findings.skip("everything else: the error above stops the validation")
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        # A value of a type that no format has, where the checks do not expect it.
+        findings.add(dataset.name, f"cannot be read further ({type(error).__name__}: {error})")
+        findings.skip("everything else: the error above stops the validation")
+    if dataset.is_dir():
+        check_checksums(findings)
+    return findings
+
+
+def _known() -> Iterator[Validator]:
+    """Yield the validators of this package, then those that formats of other packages bring."""
+    for target in VALIDATORS:
+        module, _, name = target.partition(":")
+        yield getattr(import_module(module), name)
+    for name in known_formats():
+        if name not in FORMATS:
+            with suppress(RoboCacheError):  # a format that cannot be imported
+                validator = getattr(load_format(name), "validator", None)
+                if validator is not None:
+                    yield validator

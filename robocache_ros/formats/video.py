@@ -1,0 +1,323 @@
+"""Video files: settings of the encoders, a file per episode, and files joined without encoding again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.extras import need
+from robocache_ros.untrusted_files import given_file, open_container
+
+# Settings with which x264 encodes equal frames to equal bytes.
+
+
+def x264_repeatable() -> dict[str, str]:
+    """Return the options of FFmpeg's libx264 that make its output a function of the frames.
+
+    With AVX-512 instructions, x264 (builds 164 and 165) reads past the rows of its macroblock tree if a frame has not a
+    multiple of 8 macroblocks in a row, as 224 pixels have. What is there in memory then changes the quantizers, so that
+    about one encoding in twenty has other bytes. AVX2 instructions do not, and are as fast.
+    """
+    try:
+        has_avx512 = "avx512" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        return {}
+    return {"x264-params": "asm=avx2"} if has_avx512 else {}
+
+
+# Writes images and depth codes to video files, by default with the settings of LeRobot.
+
+
+class Encoder(NamedTuple):
+    """An encoder and its settings."""
+
+    codec: str  # name in info.json
+    name: str  # name in FFmpeg
+    pixel_format: str
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """Quality, speed and distance of key frames; None: the default of the codec, which is LeRobot's.
+
+    Args:
+        crf: constant rate factor; lower is better and larger: 0..63 of av1, 0..51 of h264, which uses 51 for more.
+        preset: `0` (slow, small files) to `13` of av1, or `ultrafast` to `placebo` of h264; the other codec uses its
+            default.
+        gop: number of frames from one key frame to the next; a reader of any frame decodes so many at most.
+    """
+
+    crf: int | None = None
+    preset: str | None = None
+    gop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.crf is not None and not 0 <= self.crf <= MAX_CRF["av1"]:
+            raise RoboCacheError(f"crf: {self.crf} is not in 0..{MAX_CRF['av1']}; lower is better and larger")
+        if self.preset is not None and self.preset not in (*PRESETS["av1"], *PRESETS["h264"]):
+            raise RoboCacheError(
+                f"preset: {printable(self.preset, 20)!r} is not in 0..13 (av1) or one of {', '.join(PRESETS['h264'])}"
+            )
+        if self.gop is not None and not 1 <= self.gop <= MAX_GOP:
+            raise RoboCacheError(f"gop: {self.gop} is not in 1..{MAX_GOP:,}; 2 suits readers of random frames")
+
+    def applied(self, encoder: Encoder) -> Encoder:
+        """Return the encoder with these settings.
+
+        With key frames further apart than two, the preset of h264 decides on B-frames, as in FFmpeg and LeRobot.
+        """
+        given = {
+            "crf": None if self.crf is None else str(min(self.crf, MAX_CRF[encoder.codec])),
+            "preset": self.preset if self.preset in PRESETS[encoder.codec] else None,
+            "g": None if self.gop is None else str(self.gop),
+        }
+        options = {**encoder.options, **{k: v for k, v in given.items() if v is not None}}
+        if self.gop is not None and self.gop > 2:
+            options.pop("bf", None)
+        return encoder._replace(options=options)
+
+
+CODECS = ("av1", "h264")
+COPY = "copy"  # the packets of a video topic
+MAX_CRF = {"av1": 63, "h264": 51}
+MAX_GOP = 1000
+PRESETS = {
+    "av1": tuple(str(number) for number in range(14)),
+    "h264": (
+        *("ultrafast", "superfast", "veryfast", "faster", "fast", "medium"),
+        *("slow", "slower", "veryslow", "placebo"),
+    ),
+}
+# The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. One thread,
+# because the number of threads may change the output, and because cameras are encoded in parallel. B-frames need more
+# than two frames from one key frame to the next.
+_AV1 = Encoder(
+    "av1", "libsvtav1", "yuv420p", {"g": "2", "crf": "30", "preset": "12", "threads": "1", "svtav1-params": "lp=1"}
+)
+_H264 = Encoder("h264", "libx264", "yuv420p", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0", "threads": "1"})
+_H264.options.update(x264_repeatable())
+_H264_ANY_SIZE = _H264._replace(pixel_format="yuv444p")
+# Depth codes, lossless. A faster preset makes files a twentieth larger, and four times as many frames a second.
+_HEVC = Encoder("hevc", "libx265", "gray12le", {"g": "2", "preset": "ultrafast"})
+_HEVC.options["x265-params"] = "lossless=1:bframes=0:open-gop=0:frame-threads=1:pools=none:info=0:log-level=none"
+DEPTH_VIDEO = "hevc"
+_REORDERED = 2  # frames by which x264 decodes a frame with B-frames before its time, at most
+MIN_SIDE = 64  # SVT-AV1 refuses sides below 4 pixels, and hangs for some narrow frames, such as 16x640 and 4000x4
+
+
+def encoder_of(size: tuple[int, int], codec: str = "av1") -> Encoder:
+    """Return the encoder for frames with a height and width of at least 1 pixel.
+
+    With av1: h264 if PyAV has no AV1 encoder. Both halve the color resolution, which requires even sizes. Frames of odd
+    or small sizes use h264 with full color resolution, which supports any size.
+
+    Args:
+        size: height and width.
+        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
+
+    Errors:
+        RoboCacheError: PyAV has no such encoder.
+    """
+    available = need("av", "export").codecs_available
+    usual = min(size) >= MIN_SIDE and not any(side % 2 for side in size)
+    wanted = ((_AV1, _H264) if codec == "av1" else (_H264,)) if usual else (_H264_ANY_SIZE,)
+    for encoder in (_HEVC,) if codec == DEPTH_VIDEO else wanted:
+        if encoder.name in available:
+            return encoder
+    raise RoboCacheError(
+        f"video: this PyAV has no encoder for {size[0]}x{size[1]} {codec} frames; use its wheel, or store no video"
+    )
+
+
+class VideoFile:
+    """An mp4 file that is written frame by frame at a fixed rate.
+
+    Args:
+        path: the file; must not exist.
+        size: height and width of the frames.
+        rate_hz: frames per second.
+        codec: av1 or h264; `DEPTH_VIDEO` for depth codes.
+        settings: of the encoder of images.
+    """
+
+    def __init__(
+        self, path: Path, size: tuple[int, int], rate_hz: int, codec: str = "av1", settings: VideoSettings | None = None
+    ) -> None:
+        height, width = size
+        av = need("av", "export")
+        av.logging.set_level(av.logging.ERROR)
+        os.environ.setdefault("SVT_LOG", "0")  # only fatal errors; PyAV raises others, with advice
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.frames = self._packets = 0
+        found = encoder_of(size, codec)
+        self.encoder = settings.applied(found) if settings else found
+        self._container = av.open(str(path), "w")
+        self._stream: Any = self._container.add_stream(self.encoder.name, rate_hz, options=self.encoder.options)
+        self._stream.width, self._stream.height = width, height
+        self._stream.pix_fmt = self.encoder.pixel_format
+        self._time_base = Fraction(1, rate_hz)
+        self._early = _REORDERED if self.encoder.name == "libx264" and "bf" not in self.encoder.options else 0
+        # The newer function does not copy the image.
+        self._make_frame = getattr(av.VideoFrame, "from_numpy_buffer", av.VideoFrame.from_ndarray)
+        self._empty_frame = av.VideoFrame
+
+    def write(self, image: NDArray[Any]) -> None:
+        """Encode a (3, H, W) uint8 RGB image as the next frame, or (H, W) uint16 depth codes.
+
+        An image is written fastest if its memory is in the order (H, W, 3).
+        """
+        if image.ndim == 3:
+            frame = self._make_frame(np.ascontiguousarray(image.transpose(1, 2, 0)), format="rgb24")
+        else:
+            frame = self._depth_frame(image)
+        frame.pts = self.frames
+        frame.time_base = self._time_base  # the stream's time base changes when the file header is written
+        self._mux(self._stream.encode(frame))
+        self.frames += 1
+
+    def _depth_frame(self, codes: NDArray[np.uint16]) -> Any:
+        height, width = codes.shape
+        frame = self._empty_frame(width, height, self.encoder.pixel_format)
+        plane = frame.planes[0]
+        rows = np.zeros((plane.height, plane.line_size // 2), "<u2")
+        rows[:, :width] = codes
+        plane.update(rows.tobytes())
+        return frame
+
+    def close(self, *, complete: bool = True) -> None:
+        """Flush the encoder and write the index; with `complete=False` only close the file.
+
+        Errors:
+            RoboCacheError: the encoder did not return as many frames as were written.
+        """
+        if complete:
+            self._mux(self._stream.encode())
+        self._container.close()
+        if complete and self._packets != self.frames:
+            raise RoboCacheError(
+                f"{self.path.name}: {self.encoder.name} returned {self._packets} of {self.frames} frames; "
+                "use another codec"
+            )
+
+    def _mux(self, packets: Any) -> None:
+        for packet in packets:
+            if self._early:  # x264 decodes the first frames of a short video later, so that it could not be joined
+                packet.dts = int((self._packets - self._early) * self._time_base / packet.time_base)
+            self._packets += 1
+            self._container.mux(packet)
+
+
+# Joins videos of episodes into a few large files.
+
+
+class VideoPart(NamedTuple):
+    """What decides in which file of a `JoinedVideo` a part is.
+
+    Attributes:
+        nbytes: of its packets.
+        settings: a hash of the settings of its codec.
+    """
+
+    nbytes: int
+    settings: str
+
+
+def video_part(path: Path) -> VideoPart:
+    """Read the packets of a part."""
+    with open_container(given_file(path)) as source:
+        stream = source.streams.video[0]
+        settings = hashlib.sha256(bytes(stream.codec_context.extradata or b"")).hexdigest()[:16]
+        return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
+
+
+def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
+    """Return which parts, in their order, are in each file of a `JoinedVideo`."""
+    files, start, nbytes = [], 0, 0
+    for index, part in enumerate(parts):
+        if index > start and (nbytes >= file_mb * 1_000_000 or part.settings != parts[start].settings):
+            files.append(range(start, index))
+            start, nbytes = index, 0
+        nbytes += part.nbytes
+    return [*files, range(start, len(parts))]
+
+
+class JoinedVideo:
+    """Joins the video files of one feature into a few large files. Packets are copied, not encoded again.
+
+    Args:
+        folder: the folder of the dataset.
+        path: the files' names, with {chunk_index} and {file_index}.
+        rate_hz: frames a second.
+        file_mb: file size from which the next part starts a new file.
+        chunk_files: number of files per folder.
+        files: number of files before the first one.
+    """
+
+    def __init__(
+        self, folder: Path, path: str, rate_hz: int, file_mb: float, chunk_files: int, *, files: int = 0
+    ) -> None:
+        self._folder, self._path, self._rate_hz = folder, path, rate_hz
+        self._file_bytes = file_mb * 1_000_000
+        self._chunk_files = chunk_files
+        self._container: Any = None
+        self._stream: Any = None
+        self._settings = b""  # codec settings, which are equal for all parts of a file
+        self._files = files
+        self._frames = self._bytes = self._packets = 0
+
+    def append(self, part: Path, frames: int) -> tuple[int, int, int]:
+        """Add a file with `frames` frames; return the chunk, the file and the index of its first frame."""
+        with open_container(given_file(part)) as source:
+            stream = source.streams.video[0]
+            settings = bytes(stream.codec_context.extradata or b"")
+            if self._bytes >= self._file_bytes or settings != self._settings:
+                self.close()
+            if self._container is None:
+                self._open(stream)
+                self._settings = settings
+            first, before = self._frames, self._packets
+            shift = int(Fraction(first, self._rate_hz) / stream.time_base)
+            for packet in source.demux(stream):
+                if packet.dts is not None:  # the last packet is empty
+                    packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                    packet.stream = self._stream
+                    self._bytes += packet.size
+                    self._packets += 1
+                    self._container.mux(packet)
+        if self._packets - before != frames:
+            raise RoboCacheError(f"{part}: has {self._packets - before} frames for {frames} rows; export again")
+        self._frames += frames
+        return *divmod(self._files - 1, self._chunk_files), first
+
+    def close(self) -> None:
+        """Write the index of the open file."""
+        container, self._container = self._container, None
+        self._frames = self._bytes = 0
+        if container is not None:
+            container.close()
+
+    def _open(self, stream: Any) -> None:
+        chunk, file = divmod(self._files, self._chunk_files)
+        path = self._folder / self._path.format(chunk_index=chunk, file_index=file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = need("av", "export").open(str(path), "w")
+        self._stream = add_stream_like(self._container, stream)
+        self._files += 1
+
+
+def add_stream_like(container: Any, stream: Any) -> Any:
+    """Add a stream for packets of another one to a container."""
+    if hasattr(container, "add_stream_from_template"):
+        return container.add_stream_from_template(stream, opaque=True)
+    return container.add_stream(template=stream)  # PyAV before 14

@@ -1,0 +1,1 @@
+"""WebDataset: shards of samples in tar files."""

@@ -1,0 +1,280 @@
+"""What writers share: files as independent tasks, values without gaps, and the provenance."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.lerobot.schema import image_contract
+from robocache_ros.formats.pieces import runs
+from robocache_ros.spec import StreamSpec
+
+# Formats whose files are written by independent tasks, in any process and in any order.
+
+
+GROUP_BYTES = 256 << 20  # of the episodes of a task
+# Bytes of a pixel in each encoding, about: large tasks are begun first.
+_PIXEL_BYTES = {"raw": 3.0, "png": 1.5, "jpeg": 0.5}
+_VIDEO_BYTES = 0.1  # of a pixel of a video
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """Files of a dataset that one process writes, from the pieces of these files alone.
+
+    Attributes:
+        name: of the files, for people.
+        nbytes: that are read, about.
+        write: called with the dataset and a folder, below which it writes the files under their final names. Returns
+            what the last step needs of them. A function of a module, or a `partial` of one, so that it can be pickled;
+            what it returns is pickled too, and small.
+    """
+
+    name: str
+    nbytes: int
+    write: Callable[[ExportedDataset, Path], Any]
+
+
+class WrittenByTasks:
+    """A format that is written by tasks, and then by a last step. Equal pieces in equal order give equal bytes."""
+
+    needs_stats = False  # whether `finish` uses the statistics of the dataset
+
+    def tasks(self, dataset: ExportedDataset) -> Sequence[FileTask]:
+        """Return the tasks. Their number and their files depend on the dataset alone."""
+        raise NotImplementedError
+
+    def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
+        """Write the other files, given what the tasks returned; the one by which readers recognize a dataset last."""
+        raise NotImplementedError
+
+    def write(self, dataset: ExportedDataset, folder: Path) -> None:
+        """Write the dataset with this process alone."""
+        self.finish(dataset, folder, [task.write(dataset, folder) for task in self.tasks(dataset)])
+
+
+def row_bytes(dataset: ExportedDataset, encodings: Mapping[str, str]) -> int:
+    """Return about how many bytes a row takes without arrays, given the encodings of the images."""
+    total = 8 * dataset.layout.row_width
+    for name, encoding in encodings.items():
+        height, width = dataset.pictures[name].shape
+        total += int(height * width * _PIXEL_BYTES.get(encoding, _VIDEO_BYTES))
+    return total
+
+
+def video_bytes(dataset: ExportedDataset, name: str) -> int:
+    """Return about how many bytes a frame takes in the video of a stream."""
+    if name in dataset.pictures:
+        height, width = dataset.pictures[name].shape
+        return int(height * width * _VIDEO_BYTES)
+    return array_bytes(dataset, name)
+
+
+def array_bytes(dataset: ExportedDataset, name: str) -> int:
+    """Return the bytes of an array of a stream."""
+    info = dataset.arrays[name]
+    size = math.prod(info.shape) * info.numpy_dtype.itemsize
+    return size // 8 if info.dtype == "bits" else size
+
+
+def arrays_bytes(dataset: ExportedDataset) -> int:
+    """Return the bytes of the arrays of a row, of all streams."""
+    return sum(array_bytes(dataset, name) for name in dataset.arrays)
+
+
+def group_tasks(
+    dataset: ExportedDataset, bytes_of_row: int, write: Callable[..., None], of: str = ""
+) -> list[FileTask]:
+    """Return a task for each group of episodes; `write` is called with its range of episodes as `group` too.
+
+    Args:
+        dataset: the contents.
+        bytes_of_row: that are read.
+        write: as of a `FileTask`.
+        of: what is written of the episodes, at the beginning of the names.
+    """
+    return [
+        FileTask(
+            f"{of}episodes {group.start} to {group.stop - 1}",
+            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
+            partial(write, group=group),
+        )
+        for group in _groups(dataset, bytes_of_row, GROUP_BYTES)
+    ]
+
+
+def shard_tasks(
+    dataset: ExportedDataset, bytes_of_row: int, shard_bytes: int, write: Callable[..., Any]
+) -> list[FileTask]:
+    """Return a task for each shard of a dataset, a file of complete episodes.
+
+    Args:
+        dataset: the contents.
+        bytes_of_row: that are written, about.
+        shard_bytes: a shard that has about this size is followed by another.
+        write: as of a `FileTask`; called with its episodes as `group`, its number as `shard`, and that of all as
+            `shards` too.
+    """
+    groups = _groups(dataset, bytes_of_row, shard_bytes)
+    return [
+        FileTask(
+            f"shard {shard} of {len(groups)}",
+            sum(dataset.episodes.lengths[group.start : group.stop]) * bytes_of_row,
+            partial(write, group=group, shard=shard, shards=len(groups)),
+        )
+        for shard, group in enumerate(groups)
+    ]
+
+
+def _groups(dataset: ExportedDataset, bytes_of_row: int, nbytes: int) -> list[range]:
+    """Divide the episodes into groups of consecutive ones, which have about these bytes, or are a longer episode."""
+    ends = list(accumulate(length * bytes_of_row for length in dataset.episodes.lengths))
+    found, start = [], 0
+    for index, end in enumerate(ends):
+        before = ends[start - 1] if start else 0
+        if end - before >= nbytes or index == len(ends) - 1:
+            found.append(range(start, index + 1))
+            start = index + 1
+    return found
+
+
+# The images and arrays of an episode as formats store them tick by tick: one that several ticks use is made once.
+
+
+class HeldBytes(Sequence[bytes]):
+    """The bytes of each tick; those of the last sample are kept.
+
+    Args:
+        samples: (T,) number of the sample that a tick uses.
+        data_of: returns the bytes of a tick; not called again for ticks with the same sample in a row.
+    """
+
+    def __init__(self, samples: NDArray[np.int64], data_of: Callable[[int], bytes]) -> None:
+        self._samples, self._data_of = samples, data_of
+        self._last: tuple[int, bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, tick: Any) -> Any:
+        sample = int(self._samples[tick])
+        if self._last is None or self._last[0] != sample:
+            self._last = sample, self._data_of(tick)
+        return self._last[1]
+
+
+def array_or_zeros(arrays: StoredArrays, tick: int) -> NDArray[Any]:
+    """Return the array of a tick; zeros if there is none, which only `on_invalid: mask` allows."""
+    array = arrays[tick]
+    if array is None:
+        return np.zeros(arrays.info.shape, np.uint8 if arrays.info.dtype == "bits" else arrays.info.dtype)
+    return np.ascontiguousarray(array)
+
+
+# The streams of a dataset as dense arrays with one row per tick.
+
+
+@dataclass(frozen=True)
+class VectorArray:
+    """An array of numbers, small enough to read a whole episode at once."""
+
+    name: str
+    shape: tuple[int, ...]  # of a row
+    dtype: str
+    read: Callable[[Episode], NDArray[Any]]  # (T, *shape)
+
+
+@dataclass(frozen=True)
+class MediaArray:
+    """An array of images or voxels, read row by row."""
+
+    name: str
+    shape: tuple[int, ...]  # of a row; images: (H, W, C)
+    dtype: str
+    is_image: bool
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def runs(self, episode: Episode) -> Iterator[tuple[int, int, NDArray[Any] | None]]:
+        """Yield (start, stop, value) for the ticks of an episode. Adjacent ticks may share a value; None: no value."""
+        has, name = episode.has(self.name), self.name
+        stored = episode.arrays(name) if name in episode.array_streams else episode.images(name, "raw")
+        samples = np.where(has, stored.samples, -1)
+        for start, stop, sample in runs(samples):
+            if sample < 0:
+                yield start, stop, None
+            elif isinstance(stored, StoredArrays):
+                value = stored[start]
+                yield start, stop, np.moveaxis(value, 0, -1) if self.is_image and value is not None else value
+            else:
+                yield start, stop, stored.array(start)
+
+
+def vectors(dataset: ExportedDataset, role: str) -> list[VectorArray]:
+    """Return the vector streams of a role, each with its own shape: (dim,), of a window (samples, dim)."""
+    return [_vector(stream) for stream in dataset.spec.vectors if stream.role == role]
+
+
+def media(dataset: ExportedDataset) -> list[MediaArray]:
+    """Return the images and voxels that the pieces store, in the order of the spec."""
+    found = []
+    for stream in dataset.spec.media:
+        if stream.name in dataset.pictures:
+            height, width = dataset.pictures[stream.name].shape
+            found.append(MediaArray(stream.name, (height, width, 3), "uint8", True))
+        elif stream.name in dataset.arrays:
+            info, image = dataset.arrays[stream.name], stream.kind == "image"
+            shape = (*info.shape[1:], info.shape[0]) if image else info.shape
+            found.append(MediaArray(stream.name, shape, "uint8" if info.dtype == "bits" else info.dtype, image))
+    return found
+
+
+def tick_columns(dataset: ExportedDataset) -> list[VectorArray]:
+    """Return what is known of each tick beside its values: times, validity and ages. N streams in the spec's order."""
+    n = len(dataset.spec.streams)
+    columns = [
+        VectorArray("tick_ns", (), "int64", lambda episode: episode.ticks_ns),
+        VectorArray("stamp_ns", (n,), "int64", lambda episode: episode.stamps_ns),
+        VectorArray("valid", (n,), "uint8", lambda episode: episode.valid),
+        VectorArray("age_ns", (n,), "int64", lambda episode: episode.age_ns),
+    ]
+    return columns + [column for s in dataset.spec.vectors if s.rows for column in _window_columns(s)]
+
+
+def _vector(stream: StreamSpec) -> VectorArray:
+    return VectorArray(stream.name, stream.shape, "float32", lambda episode: episode.vector(stream.name))
+
+
+def _window_columns(stream: StreamSpec) -> tuple[VectorArray, VectorArray]:
+    name = stream.name
+    return (
+        VectorArray(f"mask.{name}", (stream.rows,), "uint8", lambda e: (e.window_ages_ms(name) >= 0).astype(np.uint8)),
+        VectorArray(f"sample_age_ms.{name}", (stream.rows,), "float32", lambda e: e.window_ages_ms(name)),
+    )
+
+
+# The JSON files of datasets: metadata, and the provenance.
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a human-readable JSON file."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_provenance(path: Path, dataset: ExportedDataset, encodings: Mapping[str, str]) -> None:
+    """Write the provenance, and how images and voxels are stored, given the encoding of each image stream."""
+    stored = {stream.name: dataset.stored(stream.name, encodings.get(stream.name)) for stream in dataset.spec.media}
+    write_json(path, {**dataset.provenance, "images": image_contract(dataset.spec, stored)})

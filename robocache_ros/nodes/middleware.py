@@ -1,0 +1,209 @@
+"""What differs between ROS releases, and the QoS of topics."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rclpy.callback_groups import CallbackGroup
+from rclpy.guard_condition import GuardCondition
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.subscription import Subscription
+from rclpy.time import Time
+
+from robocache_ros.spec import QosSpec
+
+# Differences between Humble, Jazzy, Kilted and later, and functions that rclpy has no public interface for.
+
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
+_MESSAGE_TYPE = re.compile(r"(?P<package>[a-z][a-z0-9_]*)/msg/(?P<name>[A-Z][A-Za-z0-9_]*)", re.ASCII)
+POLL_NS = 2_000_000  # period of polling where a wait set is not available
+
+
+class ManualCallbackGroup(CallbackGroup):
+    """A callback group of subscriptions that no executor runs: a separate thread takes the messages.
+
+    An executor rebuilds its wait set for every callback and, in Humble, does not pass on the message info. It does not
+    handle the events of these subscriptions either: Fast DDS wakes an executor that waits for the events of a
+    subscription at each message too, and the executor then holds the interpreter's lock while the thread needs it.
+    """
+
+    def can_execute(self, entity: object) -> bool:
+        """Whether an executor may run it: never."""
+        return False
+
+    def beginning_execution(self, entity: object) -> bool:
+        """Whether an executor may start to run it."""
+        return self.can_execute(entity)
+
+    def ending_execution(self, entity: object) -> None:
+        """Do nothing."""
+
+
+class Signal:
+    """Wakes a Waiter from another thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._condition: Any = GuardCondition(lambda: None, None, node.context)
+        self.handle: Any = self._condition.handle
+
+    def send(self) -> None:
+        """Wake the waiting thread, or the next thread that waits."""
+        self._condition.trigger()
+
+    def destroy(self) -> None:
+        """Release the context."""
+        self._condition.destroy()
+
+
+class Waiter:
+    """Waits until one of at most `most` subscriptions has a message, or a signal is sent."""
+
+    def __init__(self, node: Node, most: int, signal: Signal | None = None) -> None:
+        self._signal = signal
+        try:
+            # rclpy.wait_for_message does the same in every distribution; there is no public interface.
+            rcl = importlib.import_module("rclpy.impl.implementation_singleton").rclpy_implementation
+            self._set: Any = rcl.WaitSet(most, int(signal is not None), 0, 0, 0, 0, node.context.handle)
+        except (ImportError, AttributeError, TypeError):
+            self._set = None
+
+    def wait(self, timeout_ns: int, subscriptions: Iterable[Subscription[Any]]) -> None:
+        """Return when a message has arrived, or after `timeout_ns`."""
+        if timeout_ns <= 0:
+            return
+        if self._set is None:
+            time.sleep(min(timeout_ns, POLL_NS) / 1e9)
+            return
+        self._set.clear_entities()
+        for subscription in subscriptions:
+            self._set.add_subscription(subscription.handle)
+        if self._signal:
+            self._set.add_guard_condition(self._signal.handle)
+        self._set.wait(timeout_ns)
+
+    def destroy(self) -> None:
+        """Release the wait set: if it outlives its context, the threads of the context do not end."""
+        if self._set is not None:
+            self._set.clear_entities()
+            self._set.destroy_when_not_in_use()
+            self._set = None
+
+
+def no_events() -> SubscriptionEventCallbacks:
+    """No event callbacks for a subscription; `TopicChecks` reads the ROS graph instead."""
+    return SubscriptionEventCallbacks(use_default_callbacks=False)
+
+
+class NodeClock:
+    """Sets a node's clock in sim time from an existing /clock subscription.
+
+    rclpy's time source would receive every /clock message a second time, in the executor, which is half the cost of a
+    fast replay.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._clock: Any = node.get_clock()
+        source: Any = getattr(node, "_time_source", None)
+        self._overridable = source is not None and hasattr(self._clock, "set_ros_time_override")
+        if self._overridable:
+            source.detach_node()
+
+    def set(self, now_ns: int) -> None:
+        """Set the node's clock."""
+        if self._overridable:
+            self._clock.set_ros_time_override(Time(nanoseconds=now_ns, clock_type=self._clock.clock_type))
+
+
+def load_message_class(type_name: str) -> type[Any] | None:
+    """The class of `package/msg/Type`; None if its package is not installed.
+
+    The name may come from a recording. It must be a valid ROS name, and its package must not be a folder or a file
+    in the working directory, which Python would import before an installed package.
+    """
+    match = _MESSAGE_TYPE.fullmatch(type_name)
+    if match is None or _is_beside(match["package"]):
+        return None
+    package, name = match["package"], match["name"]
+    try:
+        found: type[Any] | None = getattr(importlib.import_module(f"{package}.msg"), name, None)
+    except ImportError:
+        return None
+    return found
+
+
+def _is_beside(package: str) -> bool:
+    """Whether a package would be imported from the working directory although PYTHONPATH does not name it."""
+    here = Path.cwd()
+    named = [Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    spec = importlib.util.find_spec(package)
+    if spec is None or here in named:
+        return False
+    files = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
+    return any(Path(file).resolve().parent in (here, here / package) for file in files)
+
+
+# Quality of service of the subscriptions and the publishers.
+
+
+SMALL_DEPTH, LARGE_DEPTH = 5000, 500  # messages that are queued for a busy node during a replay
+CLOCK_DEPTH = 10_000
+
+
+def profile(qos: QosSpec) -> QoSProfile:
+    """The profile of a spec's `qos`."""
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=qos.depth,
+        reliability=ReliabilityPolicy.RELIABLE if qos.reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL
+        if qos.durability == "transient_local"
+        else DurabilityPolicy.VOLATILE,
+    )
+
+
+def for_replay(asked: QosSpec, *, large: bool) -> QosSpec:
+    """Reliable, with a queue deep enough that a fast replay loses no message while the node is busy."""
+    return replace(asked, reliability="reliable", depth=max(asked.depth, LARGE_DEPTH if large else SMALL_DEPTH))
+
+
+def any_best_effort(offered: Iterable[QoSProfile]) -> bool:
+    """Whether a publisher offers best effort only, which a reliable subscription does not receive."""
+    return any(profile.reliability == ReliabilityPolicy.BEST_EFFORT for profile in offered)
+
+
+def unmet(asked: QosSpec, offered: QoSProfile) -> str:
+    """The QoS policy for which a publisher offers less than is requested; empty if it offers enough."""
+    if asked.reliability == "reliable" and offered.reliability == ReliabilityPolicy.BEST_EFFORT:
+        return "reliability"
+    if asked.durability == "transient_local" and offered.durability == DurabilityPolicy.VOLATILE:
+        return "durability"
+    return ""
+
+
+def reliable(depth: int) -> QoSProfile:
+    """Reliable, which matches reliable and best effort subscribers."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def latched(depth: int = 1) -> QoSProfile:
+    """Reliable and transient local: later subscribers receive the last messages too."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def clock(depth: int = CLOCK_DEPTH) -> QoSProfile:
+    """A profile that matches every publisher of /clock, with a queue for one /clock per message of a fast replay."""
+    return QoSProfile(depth=depth, reliability=ReliabilityPolicy.BEST_EFFORT)

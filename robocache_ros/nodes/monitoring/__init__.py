@@ -1,1 +1,0 @@
-"""Diagnostics and warnings of the fusion node: topics, streams and ticks."""

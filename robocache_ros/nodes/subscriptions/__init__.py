@@ -1,1 +1,0 @@
-"""Subscriptions: the messages of the topics, into the engine."""

@@ -1,1 +1,0 @@
-"""The CUDA backend of resampling and blending."""

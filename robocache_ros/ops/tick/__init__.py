@@ -1,1 +1,0 @@
-"""One tick of the engine on the GPU."""

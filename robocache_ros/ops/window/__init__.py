@@ -1,1 +1,0 @@
-"""Windows: all samples since the last tick, as rows of their own or reduced to one."""

@@ -1,1 +1,0 @@
-"""TFRecord files and tf.train.Example records, read and written without TensorFlow."""

@@ -1,0 +1,118 @@
+"""The benchmark of the loader: its data, and how it compares rates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.loading import __main__ as loading
+from benchmarks.loading import datasets
+from benchmarks.loading.__main__ import as_markdown, summary
+from benchmarks.loading.trajectories import (
+    STREAMS,
+    TICKS,
+    InterpTrajectories,
+    VectorisedTrajectories,
+    write_trajectories,
+)
+from robocache_ros.datasets import (
+    Hdf5Trajectories,
+    LeRobotTimelineDataset,
+    RoboMimicDataset,
+    RTXDataset,
+    TimelineDataset,
+)
+
+ROUNDS = [
+    {
+        "ours, 0 workers": 10.0,
+        "ours, 2 workers": 30.0,
+        "peer a": 5.0,
+        "peer b": 10.0,
+        "nested loop": 1.0,
+        "bound: x": 99,
+    },
+    {
+        "ours, 0 workers": 10.0,
+        "ours, 2 workers": 30.0,
+        "peer a": 5.0,
+        "peer b": 6.0,
+        "nested loop": 2.0,
+        "bound: x": 99,
+    },
+]
+
+
+def test_the_best_forms_are_compared_within_each_round() -> None:
+    found = summary(ROUNDS, {"peer": 1.3, "nested loop": 3})
+
+    assert found["best"] == "ours, 2 workers"
+    assert found["peer"] == {"best": "peer b", "times": 4.0, "wanted": 1.3}
+    assert found["nested loop"] == {"best": "nested loop", "times": 22.5, "wanted": 3}
+
+
+def test_a_peer_that_was_left_out_is_not_compared() -> None:
+    assert "peer" not in summary([{"ours": 1.0, "bound: x": 2.0}], {"peer": 20})
+
+
+def test_the_report_has_the_ratio_and_what_is_wanted() -> None:
+    case = {"title": "T", "note": "N", "unit": "batches/s", **summary(ROUNDS, {"peer": 1.3})}
+    machine = {"cores": 2, "cpu": "C", "python": "3", "date": "D", "load_before": 0}
+
+    assert "ours, 2 workers: 4 times peer b (wanted: 1.3)." in as_markdown(
+        {"machine": machine, "rounds": 2, "cases": {"t": case}}
+    )
+
+
+def test_the_data_is_read_by_the_datasets(tmp_path: Path) -> None:
+    for module in ("h5py", "av", "PIL", "rosbags"):
+        pytest.importorskip(module)
+
+    assert len(RoboMimicDataset(datasets.robomimic(tmp_path / "lift.hdf5", demos=2))) == 2
+    episode = RTXDataset(datasets.rlds(tmp_path / "rlds", episodes=1, shards=1), target_hz=10, rate_hz=10)[0]
+    assert tuple(episode["vision"].shape) == (100, 1, 256, 256, 3)
+    videos = LeRobotTimelineDataset(datasets.lerobot(tmp_path / "lerobot", seconds=0.5), target_hz=30)[0]
+    assert tuple(videos["vision"].shape[1:]) == (2, 224, 224, 3)
+    assert not videos["measured"].any()
+
+
+def test_datasets_that_were_measured_before_a_failure_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(name: str, *_: object) -> dict[str, float]:
+        if name == "rlds":
+            raise RuntimeError("out of memory")
+        return {"ours": 3.0, "peer": 1.0}
+
+    monkeypatch.setattr("sys.argv", ["loading", f"--out={tmp_path / 'out'}", "--case=robomimic", "--case=rlds"])
+    monkeypatch.setattr(loading, "_write", lambda _folder, cases: dict.fromkeys(cases, tmp_path))
+    monkeypatch.setattr(loading, "_round", measured)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loading.main()
+
+    found = json.loads((tmp_path / "out" / "loading.json").read_text(encoding="utf-8"))["cases"]
+    assert found["robomimic"]["peer"]["times"] == 3.0
+    assert "ours: 3 times peer" in (tmp_path / "out" / "loading.md").read_text(encoding="utf-8")
+
+
+# The trajectories of the benchmark: all ways to load them compute the same values.
+
+
+pytest.importorskip("h5py")
+
+
+def test_all_ways_to_load_a_trajectory_give_the_same_values(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.hdf5"
+    write_trajectories(path, 2)
+    episode = TimelineDataset(Hdf5Trajectories(path), modalities=("proprio",))
+    names = episode.stream_names()
+    ours = dict(zip(names, episode[1]["fused"].split([STREAMS[name][1] for name in names], dim=1), strict=True))
+
+    expected = torch.cat([ours[name][:TICKS] for name in STREAMS], dim=1)
+
+    assert torch.allclose(InterpTrajectories(path, 2)[1], expected, atol=1e-5)
+    assert torch.allclose(VectorisedTrajectories(path, 2)[1], expected, atol=1e-5)

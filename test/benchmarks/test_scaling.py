@@ -1,0 +1,139 @@
+"""Each process of the benchmark of scaling has a share of the cores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import scaling as bench
+from benchmarks import scaling_process
+from benchmarks.scaling_process import APART, PEER, UNKNOWN, gpu_node, keep_to_share
+from robocache_ros.training.throughput import table
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of 2 processors with 2 cores of 2 threads each; the threads of core n are CPU n and CPU n + 4."""
+    for cpu in range(8):
+        folder = tmp_path / f"devices/system/cpu/cpu{cpu}"
+        (folder / "topology").mkdir(parents=True)
+        (folder / f"node{cpu % 4 // 2}").mkdir()
+        (folder / "topology/physical_package_id").write_text(f"{cpu % 4 // 2}\n")
+        (folder / "topology/core_id").write_text(f"{cpu % 4}\n")
+    monkeypatch.setattr(scaling_process, "SYSTEM", tmp_path)
+    return tmp_path
+
+
+def shares_of(
+    cpus: Iterable[int], processes: int, monkeypatch: pytest.MonkeyPatch, nodes: Sequence[int] = ()
+) -> list[set[int]]:
+    """The cores of each process on a machine with some cores."""
+    shares: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(cpus))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _process, share: shares.append(set(share)))
+    for rank in range(processes):
+        keep_to_share(rank, processes, nodes)
+    return shares
+
+
+@pytest.mark.parametrize(
+    ("cpus", "processes", "sizes"), [(4, 2, [2, 2]), (5, 2, [2, 2]), (2, 2, [1, 1]), (8, 1, [8]), (8, 4, [2] * 4)]
+)
+def test_processes_share_the_cores_without_overlap(
+    cpus: int, processes: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = shares_of(range(cpus), processes, monkeypatch)
+
+    assert [len(share) for share in shares] == sizes
+    assert len(set().union(*shares)) == sum(sizes)
+
+
+def test_more_processes_than_cores_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of([7], 2, monkeypatch) == [{7}, {7}]
+    assert sorted(map(sorted, shares_of([0, 1], 3, monkeypatch))) in ([[0], [0], [1]], [[0], [1], [1]])
+
+
+@pytest.mark.usefixtures("system")
+def test_the_threads_of_a_core_belong_to_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of(range(8), 2, monkeypatch) == [{0, 1, 4, 5}, {2, 3, 6, 7}]
+    assert shares_of(range(8), 4, monkeypatch, [UNKNOWN] * 4) == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
+
+
+@pytest.mark.usefixtures("system")
+def test_a_share_is_near_the_gpu_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of(range(8), 2, monkeypatch, [1, 0]) == [{2, 3, 6, 7}, {0, 1, 4, 5}]
+    assert shares_of(range(8), 4, monkeypatch, [1, 0, 1, 0]) == [{2, 6}, {0, 4}, {3, 7}, {1, 5}]
+
+
+@pytest.mark.usefixtures("system")
+def test_shares_are_of_one_size_where_all_gpus_are_at_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of(range(8), 2, monkeypatch, [0, 0]) == [{0, 1, 4, 5}, {2, 3, 6, 7}]
+
+
+def test_the_node_of_a_gpu_is_found_by_its_address(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xA8, pci_device_id=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    assert gpu_node(0) == UNKNOWN
+
+    folder = system / "bus/pci/devices/0000:a8:01.0"
+    folder.mkdir(parents=True)
+    (folder / "numa_node").write_text("1\n")
+    assert gpu_node(0) == 1
+
+
+def test_the_node_of_a_gpu_without_an_address_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
+
+    assert gpu_node(0) == UNKNOWN
+
+
+# The benchmark of scaling runs on processes of the CPU.
+
+
+pytest.importorskip("h5py")
+
+
+def test_a_quick_run_measures_one_process_and_two(tmp_path: Path) -> None:
+    assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
+
+    rows = json.loads((tmp_path / "scaling.json").read_text())["rows"]
+    ours, peers = {"loading", "preprocessing", "training"}, {PEER, APART}
+    assert {(row["mode"], row["processes"], row["what"]) for row in rows} == {
+        (mode, count, what)
+        for mode in ("weak", "strong")
+        for count in (1, 2)
+        for what in (ours | peers if mode == "weak" or count == 1 else ours)
+    }
+    assert {(row["mode"], row["batch"]) for row in rows if row["processes"] == 2} == {("weak", 4), ("strong", 2)}
+    text = (tmp_path / "scaling.md").read_text()
+    assert text.count("100.0%") == 10
+    assert "8 processes: not measured, needs 8 GPUs." in text
+
+
+def test_processes_that_fail_are_named_with_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "PROCESS", "import sys; sys.exit(1)")
+    monkeypatch.setattr(bench, "COUNTS", (1,))
+
+    assert bench.main(["--quick", "--out", str(tmp_path)]) == 1
+
+    assert (
+        "1 processes: not measured, exit status 1; the reason is in its output."
+        in (tmp_path / "scaling.md").read_text()
+    )
+
+
+def test_the_efficiency_is_that_of_the_last_rows() -> None:
+    about = {"mode": "weak", "what": "loading", "policy": "tiny", "device": "cuda"}
+    rows = [{**about, "processes": count, "samples_per_s": each} for count, each in ((1, 9.0), (1, 10.0), (2, 19.0))]
+
+    assert table(rows).splitlines()[2:] == [
+        "| weak, loading, tiny, cuda | 1 | 10 | 100.0% |",
+        "| weak, loading, tiny, cuda | 2 | 19 | 95.0% |",
+    ]
+    assert "needs a run with 1 process" in table(rows[2:])

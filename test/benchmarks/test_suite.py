@@ -1,0 +1,303 @@
+"""The benchmark suite: its parts run in processes, a failure is reported, and missing hardware is not a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report, suite
+from benchmarks.__main__ import main
+from benchmarks.suite import NEEDS, PARTS, Part, run_suite
+from robocache_ros.errors import RoboCacheError
+
+ROOT = Path(__file__).parents[2]
+WORKS, FAILS = Part(("this",), "nothing"), Part(("json.tool", "--no-such-option"), "nothing")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Part]:
+    some = {"works": WORKS, "fails": FAILS, "lacks": Part(("this",), "nothing", ("GPU",))}
+    monkeypatch.setattr(suite, "PARTS", some)
+    monkeypatch.setitem(suite.NEEDS, "GPU", (lambda: False, "a GPU"))
+    return some
+
+
+def test_each_part_is_told_as_measured_failed_or_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+    told: list[str] = []
+    assert run_suite(list(parts), tmp_path, told.append) == 1
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert {name: one["state"] for name, one in found.items()} == {
+        "works": "measured", "fails": "failed", "lacks": "not run",
+    }  # fmt: skip
+    assert found["lacks"]["reason"] == "needs a GPU"
+    assert found["fails"]["reason"].startswith("exit status 2: ")
+    assert (tmp_path / "fails" / "output.txt").is_file()
+    assert told[0].endswith(f" works: at most 120 s; its output is in {tmp_path / 'works' / 'output.txt'}")
+    assert " works: measured (" in told[1]
+
+
+def writes(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) -> None:
+    """Let the program of a part write a file before it runs."""
+    failure = suite._failure
+
+    def write_and_run(*about: Any) -> tuple[str | None, bool]:
+        (folder / name).write_text(text, encoding="utf-8")
+        return failure(*about)
+
+    monkeypatch.setattr(suite, "_failure", write_and_run)
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_page_contains_the_tables_and_plots_of_each_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    writes(monkeypatch, tmp_path / "works", "works.md", "# Some figures\n\n| a |\n")
+    writes(monkeypatch, tmp_path / "works", "works.png", "")
+    run_suite(["works"], tmp_path, lambda _line: None)
+    page = (tmp_path / "suite.md").read_text(encoding="utf-8")
+    assert "\n## Some figures\n\n| a |\n" in page
+    assert "![works](works/works.png)" in page
+    assert re.search(r"\nAll parts together: \d+ s, of at most 1,200 s\.\n", page)
+    assert re.search(r"\n\| works \| measured \| [\d.]+ \| 120 \| ", page)
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(RoboCacheError, match=r"bench: 'vector' is not a part; choose from training, scaling"):
+        run_suite(["vector"], tmp_path, lambda _line: None)
+
+
+def test_a_part_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=0.2)
+    failure = suite._failure
+    monkeypatch.setattr(suite, "_failure", lambda command, *about: failure(command[:6], *about))
+    writes(monkeypatch, tmp_path / "waits", "half.md", "# Half of it\n")
+    run_suite(["waits"], tmp_path, lambda _line: None)
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
+    assert found["state"] == "failed"
+    assert "ended after 0 s" in found["reason"]
+    assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
+
+
+def test_what_was_measured_before_an_interruption_is_kept(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(command: list[str], *about: Any) -> tuple[str | None, bool]:
+        if "json.tool" in command:
+            (tmp_path / "fails" / "half.md").write_text("# Half of it\n", encoding="utf-8")
+            raise KeyboardInterrupt
+        return None, False
+
+    monkeypatch.setattr(suite, "_failure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(list(parts), tmp_path, lambda _line: None)
+
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert {name: one["state"] for name, one in found.items()} == {"works": "measured", "fails": "cut short"}
+    assert found["fails"]["reason"] == "interrupted"
+    assert "## Half of it" in (tmp_path / "suite.md").read_text(encoding="utf-8")
+
+
+def test_a_part_that_is_ended_leaves_no_temporary_files(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code").mkdir()
+    text = "import tempfile, signal\nwith tempfile.TemporaryDirectory():\n    signal.pause()\n"
+    (tmp_path / "code" / "waiting_part.py").write_text(text, encoding="utf-8")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'code'}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    ended = suite._end
+
+    def begun_and_ended(process: subprocess.Popen[bytes]) -> None:
+        while not any((tmp_path / "temporary").iterdir()):
+            assert process.poll() is None
+        ended(process)
+
+    monkeypatch.setattr(suite, "_end", begun_and_ended)
+    parts["waits"] = Part(("waiting_part",), "nothing", limit_s=0.1)
+    run_suite(["waits"], tmp_path / "out", lambda _line: None)
+
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+def test_a_part_that_is_killed_is_told_so(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'code'}")
+    (tmp_path / "code").mkdir()
+    text = "import os, signal; print('half', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    (tmp_path / "code" / "killed_part.py").write_text(text, encoding="utf-8")
+    parts["killed"] = Part(("killed_part",), "nothing")
+
+    assert run_suite(["killed"], tmp_path / "out", lambda _line: None) == 1
+
+    found = json.loads((tmp_path / "out" / "suite.json").read_text(encoding="utf-8"))["parts"]["killed"]
+    assert found["reason"].startswith("killed by SIGKILL: half; see ")
+
+
+def test_without_matplotlib_a_part_is_measured_without_its_plot(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(suite.NEEDS, "plots", (lambda: False, "matplotlib"))
+    parts["works"] = Part(("this",), "nothing", plot="json.tool")
+
+    assert run_suite(["works"], tmp_path, lambda _line: None) == 0
+
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["works"]
+    assert (found["state"], found["reason"]) == ("measured", "no plot, which needs matplotlib")
+
+
+@pytest.mark.usefixtures("parts")
+def test_results_are_not_written_among_those_of_another_run(tmp_path: Path) -> None:
+    run_suite(["works"], tmp_path / "out", lambda _line: None)
+
+    with pytest.raises(RoboCacheError, match="is not empty; give a new folder"):
+        run_suite(["works"], tmp_path / "out", lambda _line: None)
+    with pytest.raises(RoboCacheError, match=r"(Not a directory|File exists); give another --out"):
+        run_suite(["works"], tmp_path / "out" / "suite.json", lambda _line: None)
+
+
+def test_a_part_that_the_budget_cuts_short_has_not_failed(
+    parts: dict[str, Part], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts["waits"] = Part(("http.server", "0", "--bind", "127.0.0.1"), "nothing", limit_s=100.0)
+    monkeypatch.setattr(suite, "LEAST_S", -math.inf)  # however long this machine takes to begin
+    failure = suite._failure
+    monkeypatch.setattr(suite, "_failure", lambda command, *about: failure(command[:6], *about))
+
+    assert run_suite(["waits"], tmp_path, lambda _line: None, budget_s=0.5) == 0
+
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]["waits"]
+    assert found["state"] == "cut short"
+    assert found["limit_s"] <= 0.5
+
+
+def test_without_time_left_parts_are_not_run(parts: dict[str, Part], tmp_path: Path) -> None:
+    told: list[str] = []
+    assert run_suite(["works", "lacks"], tmp_path, told.append, budget_s=1.0) == 0
+    found = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))["parts"]
+    assert found["works"]["reason"] == "the 1 s are over; run it alone, or with a larger --budget-s"
+    assert found["lacks"]["reason"] == "needs a GPU"
+    assert len(told) == 2
+
+
+def test_the_machine_is_described_and_its_work_is_counted() -> None:
+    machine = report.system()
+    assert machine["cores"] >= 1
+    assert "torch" in machine["versions"]
+    assert report.busy_seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("own", "everything", "apps", "told"),
+    [
+        (9.0, 10.0, [], []),
+        (1.0, 31.0, [], ["other processes used 3.0 cores"]),
+        (0.0, 0.0, ["4711"], ["other processes on the GPU: 4711"]),
+    ],
+)
+def test_other_work_on_the_machine_is_a_disturbance(
+    own: float, everything: float, apps: list[str], told: list[str]
+) -> None:
+    assert report.disturbances({"gpu_processes": apps}, 10.0, own, everything) == told
+
+
+# The parts of the suite: their programs, their help, and what they need.
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_the_program_of_a_part_exists(part: Part) -> None:
+    assert importlib.util.find_spec(part.command[0]) is not None
+    assert part.plot is None or importlib.util.find_spec(part.plot) is not None
+    assert all(need in NEEDS for need in part.needs)
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS.values() if part.in_suite], ids=lambda part: part.command[-1])
+def test_the_program_of_a_part_has_the_options_of_the_suite(part: Part) -> None:
+    module = "robocache_ros.bench.command" if part.command[0] == "robocache_ros" else part.command[0]
+    place = importlib.util.find_spec(module)
+    assert place is not None
+    place = importlib.util.find_spec(f"{module}.__main__") if place.submodule_search_locations else place
+    assert place is not None
+    program = Path(str(place.origin)).read_text(encoding="utf-8")
+    for option in (each for each in part.in_suite if each.startswith("--")):
+        assert f'"{option}"' in program or f"    {option[2:]}: Annotated[" in program
+
+
+def test_the_limits_of_the_parts_are_within_the_budget() -> None:
+    alone = [part.limit_s for name, part in PARTS.items() if name != "scaling"]  # which a machine with one GPU lacks
+    assert sum(alone) <= suite.BUDGET_S
+
+
+def test_the_command_names_what_a_part_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(suite.NEEDS, "GPU", (lambda: False, "a GPU"))
+    assert main(["vectors"]) == 2
+    assert "benchmarks: vectors: needs a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
+@pytest.mark.parametrize("name", ["ops.vectors", "ops.spatial", "ops.roofline", "ingest_cost"])
+def test_parts_have_help_with_defaults_without_what_they_need(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy" if "ops" in name else "rclpy", None)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert "(default: benchmarks/results)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["vectors", "spatial", "roofline", "tick", "windows", "profile"])
+def test_without_cupy_parts_with_kernels_name_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEEDS, "GPU", (lambda: True, "a GPU"))
+    monkeypatch.setattr(suite.importlib.util, "find_spec", lambda _name: None)
+    assert str(PARTS[name].missing()).startswith("CuPy: pip install ")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "from robocache_ros.errors import RoboCacheError; raise RoboCacheError('part: wrong; stop')",
+            "part: wrong; stop",
+        ),
+        ("open('/proc/none/results.json', 'w')", "/proc/none/results.json: No such file or directory; check --out"),
+    ],
+)
+def test_a_mistake_in_a_part_is_one_line(code: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mistaken_part.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "benchmarks.run_part", "works", "mistaken_part"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"benchmarks: works: {told}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["training", "scaling"])
+def test_a_quick_run_of_a_training_needs_no_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEEDS, "GPU", (lambda: False, "a GPU"))
+    monkeypatch.setitem(NEEDS, "GPUs", (lambda: False, "two GPUs"))
+    monkeypatch.setitem(NEEDS, "datasets", (lambda: True, ""))
+    assert str(PARTS[name].missing()).endswith(("a GPU", "two GPUs"))
+    assert PARTS[name].missing(quick=True) is None
+    assert PARTS["vectors"].missing(quick=True) == "a GPU"
+
+
+def test_the_commands_of_an_export_need_their_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["export", f"--bag={tmp_path / 'none'}", f"--out={tmp_path / 'out'}"])
+    with pytest.raises(RoboCacheError, match="none: does not exist; give --bag and --spec, or leave `commands` out"):
+        runpy.run_module("benchmarks.export", run_name="__main__")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,165 @@
+"""The benchmark of trainings runs, in miniature and on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.episodes import InterpolatingDataset, mixed_rate_dataset, write_episodes
+from benchmarks.training import __main__ as bench
+from benchmarks.training import parts
+from benchmarks.training.measured import Row, Size
+from benchmarks.training.parts import PARTS
+from robocache_ros.datasets import Window
+
+pytest.importorskip("h5py")
+
+
+@pytest.mark.parametrize("keep_open", [False, True])
+def test_the_baseline_and_the_loader_train_on_the_same_values(keep_open: bool, tmp_path: Path) -> None:
+    window = Window(n_obs=3, horizon=4)
+    write_episodes(tmp_path / "episodes.hdf5", 2)
+    ours = mixed_rate_dataset(tmp_path / "episodes.hdf5", window)
+    baseline = InterpolatingDataset(tmp_path / "episodes.hdf5", window, keep_open=keep_open)
+
+    # The first tick is the first one on the grid after the first stamp; both grids are multiples of 20 ms.
+    for tick in (10, 100, 200):
+        mine, other = ours[tick], baseline[tick + int(ours[0]["tick_ns"][-1]) // 20_000_000]
+        # Stamps of the baseline are float64 seconds.
+        torch.testing.assert_close(mine["proprio"], other["proprio"], atol=1e-5, rtol=0)
+        assert mine["actions"].shape == other["actions"].shape
+        assert torch.equal(mine["action_is_pad"], other["action_is_pad"])
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures the parts here, which saves processes that import torch."""
+
+    def rows_of(wanted: dict[str, Any]) -> Any:
+        measure = PARTS[wanted["part"]].measure
+        return measure(Size(**wanted["size"]), torch.device("cpu"), Path(wanted["episodes"]))
+
+    monkeypatch.setattr(bench, "rows_of", rows_of)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_quick_run_writes_every_part(tmp_path: Path) -> None:
+    assert bench.main(["--quick", "--out", str(tmp_path)]) == 0
+
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert set(record["took_s"]) == set(PARTS)
+    assert not [row for row in record["rows"] if row["what"] == "failed"]
+    measured = [row["what"] for row in record["rows"] if row["value"] is not None]
+    assert {"step on ready tensors", "step from disk / on ready tensors", "TimelineLoader, from disk / first"} <= {
+        *measured
+    }
+    assert "step from DataLoader, 8 workers, np.interp" in measured
+    text = (tmp_path / "training.md").read_text()
+    assert "| 1.56 ms | 0.22 ms |" in text
+    assert "not reached in" in text or "1 steps, 64 samples" in text
+    assert "no figure means anything" in text
+
+
+ROW = {"part": "step", "what": "a", "value": 1.0, "unit": "ms"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [("import sys; sys.exit(3)", "exit status 3"), ("import signal; signal.pause()", "ended after 5 s")],
+)
+def test_a_part_that_fails_or_hangs_is_in_the_results_with_what_it_measured(
+    ends: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"print({json.dumps(json.dumps(ROW))}, flush=True); {ends}"
+    monkeypatch.setattr(bench, "RUN_PART", (sys.executable, "-c", program))
+
+    assert bench.main(["--quick", "--out", str(tmp_path), "--part", "step", "--limit-s", "5"]) == 1
+
+    first, second = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert first == {**first, **ROW}
+    assert (second["part"], second["what"], second["value"]) == ("step", "failed", None)
+    assert second["note"] == f"{reason}; the reason is in its output"
+
+
+def test_the_process_of_a_part_prints_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object) -> Any:
+        yield Row("step", "a", 1.0, "ms")
+
+    monkeypatch.setattr(parts, "PARTS", {"step": parts.Part(measure, 60)})
+    wanted = {"part": "step", "size": asdict(bench.QUICK), "episodes": str(tmp_path), "limit_s": 60}
+    monkeypatch.setattr(sys, "argv", ["training_parts", json.dumps(wanted)])
+
+    parts.main()
+
+    assert json.loads(capfd.readouterr().out) == asdict(Row("step", "a", 1.0, "ms"))
+
+
+PARENT = """
+import sys
+from benchmarks.processes import end_on_sigterm, lines_of
+end_on_sigterm()
+for line in lines_of([sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"], 60):
+    print(line, end="", flush=True)
+"""
+
+
+def test_sigterm_ends_the_process_of_the_lines_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.terminate()
+
+        assert parent.wait(30) == 128 + signal.SIGTERM
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+BUSY = """
+import sys, threading
+from benchmarks.processes import stacks_after
+
+class Errors:
+    def write(self, text):
+        sys.__stderr__.write(text)
+        printed.set()
+
+    def flush(self):
+        sys.__stderr__.flush()
+
+def deep(n):
+    return n and deep(n - 1)
+
+def busy():
+    while True:
+        deep(50)
+
+printed = threading.Event()
+sys.stderr = Errors()
+for _ in range(4):
+    threading.Thread(target=busy, name="busy", daemon=True).start()
+for _ in range(20):
+    with stacks_after(0.0):
+        printed.wait()
+    printed.clear()
+print("measured")
+"""
+
+
+def test_the_stacks_of_busy_threads_are_printed_and_the_measurement_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "measured\n")
+    assert done.stderr.count("thread busy:\n") == 80
+    assert "in busy" in done.stderr

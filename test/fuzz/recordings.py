@@ -1,0 +1,310 @@
+"""Small recordings of every storage variant, ways to damage them, and whether what is lost is stated."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import random
+import resource
+import signal
+import struct
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import UNCHECKED, Bag
+from robocache_ros.bags.write import write_bag, write_ros1_bag
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.spec import FusionSpec, load_spec
+from test.fuzz.mcap_writer import McapLayout, write_mcap
+
+# Small recordings of every storage variant, and ways to damage them.
+
+
+START_NS = 1_700_000_000_000_000_000
+MS = 1_000_000
+POSE, ARRAY = "geometry_msgs/msg/PoseStamped", "std_msgs/msg/Float64MultiArray"
+TYPES = {"/arm/pose": POSE, "/arm/command": ARRAY}
+SQLITE_PAGE = 4096
+
+MCAP_VARIANTS = {
+    "mcap": McapLayout(),
+    "mcap, zstd chunks": McapLayout(compression="zstd"),
+    "mcap, lz4 chunks": McapLayout(compression="lz4"),
+    "mcap without chunks": McapLayout(chunk_messages=0),
+    "mcap without summary": McapLayout(summary=False),
+}
+BAG_VARIANTS = {
+    "mcap, zstd file": ("mcap", "file"),
+    "sqlite3": ("sqlite3", "none"),
+    "sqlite3, zstd file": ("sqlite3", "file"),
+    "sqlite3, zstd messages": ("sqlite3", "message"),
+}
+ROS1_VARIANTS = {"ROS 1 bag": "none", "ROS 1 bag, lz4 chunks": "lz4", "ROS 1 bag, bz2 chunks": "bz2"}
+ROS1_CHUNK_BYTES = 2000
+VARIANTS = (*MCAP_VARIANTS, *BAG_VARIANTS, *ROS1_VARIANTS)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An undamaged recording: what is opened, and the file in it that is damaged."""
+
+    path: Path
+    file: Path
+    data: bytes
+
+
+def fusion_spec() -> FusionSpec:
+    """The spec with which the recordings are fused."""
+    streams = {
+        "position": {"topic": "/arm/pose", "type": POSE, "field": "pose.position", "max_gap_ms": 60},
+        "command": {
+            "topic": "/arm/command",
+            "type": ARRAY,
+            "dim": 2,
+            "align": "hold",
+            "max_age_ms": 200,
+            "role": "action",
+        },
+    }
+    return load_spec({"robocache": 1, "rate_hz": 50, "streams": streams})
+
+
+def messages() -> list[tuple[str, int, bytes]]:
+    """Two seconds of a 50 Hz pose, logged 5 ms late, and of a 20 Hz command."""
+    found = []
+    for k in range(100):
+        seconds, nanoseconds = divmod(START_NS + 20 * k * MS, 10**9)
+        pose = struct.pack("<iII4x7d", seconds, nanoseconds, 1, 0.1 * k, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+        found.append(("/arm/pose", START_NS + (20 * k + 5) * MS, b"\0\1\0\0" + pose))
+    commands = (b"\0\1\0\0" + struct.pack("<III4x2d", 0, 0, 2, k, -k) for k in range(40))
+    found += [("/arm/command", START_NS + 50 * k * MS, command) for k, command in enumerate(commands)]
+    return sorted(found, key=lambda message: message[1])
+
+
+def make(variant: str, folder: Path) -> Recording:
+    """Write the undamaged recording of a variant into a new folder."""
+    if variant in MCAP_VARIANTS:
+        folder.mkdir(parents=True)
+        file = folder / "lift.mcap"
+        file.write_bytes(write_mcap({t: (kind, "") for t, kind in TYPES.items()}, messages(), MCAP_VARIANTS[variant]))
+        return Recording(file, file, file.read_bytes())
+    if variant in ROS1_VARIANTS:
+        folder.mkdir(parents=True)
+        file = folder / "lift.bag"
+        write_ros1_bag(file, TYPES, messages(), compression=ROS1_VARIANTS[variant], chunk_bytes=ROS1_CHUNK_BYTES)
+        return Recording(file, file, file.read_bytes())
+    storage, compression = BAG_VARIANTS[variant]
+    write_bag(folder, TYPES, messages(), storage=storage, compression=compression)
+    file = next(f for f in folder.iterdir() if f.suffix != ".yaml")
+    return Recording(folder, file, file.read_bytes())
+
+
+def _cut(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def _flip(data: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def _zero(data: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(len(data))
+    stop = min(start + (1 << rng.randint(0, 12)), len(data))
+    data[start:stop] = bytes(stop - start)
+
+
+def _summary(data: bytearray, rng: random.Random) -> None:
+    """Flip one bit of what describes the rest: the end of an mcap file or a bag, the first pages of an SQLite file."""
+    if data.startswith(b"SQLite"):
+        place = rng.randrange(min(6 * SQLITE_PAGE, len(data)))
+    else:
+        place = len(data) - 1 - rng.randrange(max(len(data) // 8, 1))
+    data[place] ^= 1 << rng.randrange(8)
+
+
+DAMAGES: dict[str, Callable[[bytearray, random.Random], None]] = {
+    "cut": _cut,
+    "bits flipped": _flip,
+    "block zeroed": _zero,
+    "bit flipped in the summary": _summary,
+}
+
+
+def damaged(data: bytes, damage: str, seed: int) -> bytes:
+    """A damaged copy; the same for the same seed."""
+    found = bytearray(data)
+    DAMAGES[damage](found, random.Random(f"{damage} {seed}"))
+    return bytes(found)
+
+
+# Damaged recordings: each is read like the undamaged one, refused in one line, or read with the difference stated.
+
+
+MAX_S = 10
+MAX_GROWTH_KIB = 1 << 20
+LINE = 200  # characters of an error, less the path of the recording
+GOOD = ("identical", "refused", "stated")
+NO_CHECKSUM = "stated (no checksums)"  # a message or its time was altered, and its integrity is stated as unknown
+BAD = ("unstated", "long error", "traceback", "hang", "memory")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of reading a recording."""
+
+    messages: tuple[tuple[str, int, bytes], ...]
+    frames: str  # digest of the fused ticks; an error's text where there are none
+    counters: str
+    notes: tuple[str, ...]
+    integrity: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damaged recording."""
+
+    variant: str
+    damage: str
+    seed: int
+
+
+class _TookTooLongError(BaseException):
+    pass
+
+
+def read(path: Path) -> Reading:
+    """Read a recording and fuse it."""
+    with Bag(path) as bag:
+        messages = tuple((m.topic, m.log_ns, bytes(m.data)) for m in bag.messages())
+        digest = hashlib.sha256()
+        try:
+            run = BagRun(bag, fusion_spec(), trim=False)
+            for part in run.frames():
+                for array in (part.ticks_ns, part.valid, part.fused.numpy()):
+                    digest.update(array.tobytes())
+            frames, counters = digest.hexdigest(), str(run.counters)
+        except RoboCacheError as error:
+            frames, counters = f"refused: {error}", ""
+        return Reading(messages, frames, counters, tuple(bag.notes), bag.integrity)
+
+
+def judge(recording: Recording, expected: Reading, data: bytes) -> tuple[str, str]:
+    """The outcome for a damaged recording: a word of GOOD or BAD or NO_CHECKSUM, and the text that goes with it."""
+    recording.file.write_bytes(data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        with _limited():
+            found = read(recording.path)
+    except RoboCacheError as error:
+        text = str(error).replace(str(recording.path.parent), "")
+        return ("refused" if len(text) <= LINE and text.isprintable() else "long error"), text
+    except _TookTooLongError:
+        return "hang", f"{MAX_S} s"
+    except BaseException:  # what a user would see as a traceback
+        return "traceback", traceback.format_exc()
+    finally:
+        recording.file.write_bytes(recording.data)
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_GROWTH_KIB:
+        return "memory", ""
+    return _compare(expected, found)
+
+
+def _compare(expected: Reading, found: Reading) -> tuple[str, str]:
+    same = found.messages == expected.messages and found.frames == expected.frames
+    if same:
+        return "identical", "; ".join(found.notes)
+    if found.frames.startswith("refused: "):
+        return "refused", found.frames
+    if set(found.notes) - set(expected.notes):
+        long = [note for note in found.notes if len(note) > LINE or not note.isprintable()]
+        return ("long error", long[0]) if long else ("stated", "; ".join(found.notes))
+    counts = [Counter(topic for topic, _, _ in reading.messages) for reading in (expected, found)]
+    if found.integrity == UNCHECKED and counts[0] == counts[1]:
+        return NO_CHECKSUM, ""
+    return "unstated", f"{len(found.messages)} of {len(expected.messages)} messages, frames {found.frames[:12]}"
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _TookTooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MAX_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Judge:
+    """Damages recordings in a separate folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._recordings = {v: make(v, folder / f"v{index}") for index, v in enumerate(VARIANTS)}
+        # The result of each variant before it is damaged.
+        self.undamaged: dict[str, Reading] = {
+            variant: read(recording.path) for variant, recording in self._recordings.items()
+        }
+
+    def __call__(self, case: Case) -> tuple[str, str]:
+        """See `judge`."""
+        recording = self._recordings[case.variant]
+        return judge(recording, self.undamaged[case.variant], damaged(recording.data, case.damage, case.seed))
+
+
+def cases(count: int) -> list[Case]:
+    """`count` cases, evenly over variants and kinds of damage."""
+    pairs = [(variant, damage) for variant in VARIANTS for damage in DAMAGES]
+    return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
+
+
+_judge: Judge | None = None
+
+
+def _start(folder: str) -> None:
+    global _judge  # one for each worker process
+    _judge = Judge(Path(tempfile.mkdtemp(dir=folder)))
+
+
+def _work(case: Case) -> tuple[Case, str, str]:
+    if _judge is None:
+        raise AssertionError("the worker has not started")
+    return (case, *_judge(case))
+
+
+def run(count: int, workers: int = 2) -> dict[str, Any]:
+    """Damage `count` recordings and count the outcomes.
+
+    Returns:
+        `rows`: by variant, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.
+    """
+    table: dict[str, Counter[str]] = {variant: Counter() for variant in VARIANTS}
+    failures: list[dict[str, Any]] = []
+    noted = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="robocache-hostile-") as folder,  # the pool ends its workers without cleanup
+        multiprocessing.get_context("spawn").Pool(workers, _start, (folder,)) as pool,
+    ):
+        results = pool.imap_unordered(_work, cases(count))
+        for _ in range(count):
+            case, outcome, text = results.next(timeout=60)  # a worker that hangs in C ends the run
+            table[case.variant][outcome] += 1
+            noted += outcome == "identical" and bool(text)
+            if outcome in BAD and len(failures) < 20:
+                failures.append({"case": [case.variant, case.damage, case.seed], "outcome": outcome, "said": text})
+    rows = [
+        {"variant": variant, **{word: counts[word] for word in (*GOOD, NO_CHECKSUM, *BAD)}}
+        for variant, counts in table.items()
+    ]
+    return {"count": count, "identical_with_a_note": noted, "rows": rows, "failures": failures}

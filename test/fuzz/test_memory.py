@@ -1,0 +1,198 @@
+"""What a small hostile file costs in memory, of a process of its own: at most 1 GB above its start."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rosbags", reason="needs the `bags` extra")
+
+from rosbags.rosbag2.writer import zstd
+
+from robocache_ros.bags.storage import mcap
+from robocache_ros.bags.storage.codecs import MAX_BYTES
+from robocache_ros.decode.payloads import IMAGE_LIMITS
+from test.fuzz.mcap_writer import McapLayout, write_mcap
+from test.fuzz.node_inputs import jpeg_bomb, png_bomb
+from test.fuzz.recordings import ARRAY, MS, START_NS
+
+ROOT = Path(__file__).parents[2]
+LIMIT_KIB = 10**9 // 1024
+HOLE = 4 << 30  # bytes of zeros in a sparse file
+SIDE = int(IMAGE_LIMITS.pixels**0.5)  # of the largest image that is decoded
+DECODE = """
+import sys
+from pathlib import Path
+import numpy as np
+from robocache_ros.decode import ImagePayload, decode_compressed
+from robocache_ros.engine.backends.media import warm_up
+warm_up(decode_compressed)
+def work(path):
+    data = np.frombuffer(Path(path).read_bytes(), np.uint8)
+    return decode_compressed(ImagePayload(data, Path(path).suffix[1:])).data.nbytes
+"""
+READ = """
+from robocache_ros.bags.reader import Bag
+def work(path):
+    with Bag(path) as bag:
+        return sum(len(message.data) for message in bag.messages())
+"""
+# The peak of this process alone: ru_maxrss includes that of its parent before exec.
+FUSE = """
+from robocache_ros.bags.fuse import BagRun
+from robocache_ros.bags.reader import Bag
+from robocache_ros.spec import load_spec
+stream = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 1}
+def work(path):
+    with Bag(path) as bag:
+        run = BagRun(bag, load_spec({"robocache": 1, "streams": {"a": stream}}), trim=False)
+        sum(len(part) for part in run.frames())
+        return dict(run.counters["a"])
+"""
+MEASURE = """
+import re, sys
+from robocache_ros.errors import RoboCacheError
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
+before = peak()
+try:
+    found = work(sys.argv[1])
+except RoboCacheError as error:
+    found = error
+print(peak() - before, found)
+"""
+
+
+def measured(work: str, file: Path) -> tuple[int, str]:
+    """KiB by which a process grows over a file, and what it found there."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", work + MEASURE, str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    grown, _, found = done.stdout.strip().partition(" ")
+    return int(grown), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "pixels", "expected"),
+    [
+        ("png", 3 * SIDE, "a png of"),
+        ("png", SIDE, str(3 * SIDE * SIDE)),
+        ("jpeg", 3 * SIDE, "a jpeg of"),
+        ("jpeg", SIDE, str(SIDE * SIDE)),
+    ],
+)
+def test_an_image(kind: str, pixels: int, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / f"bomb.{kind}"
+    file.write_bytes(png_bomb(pixels) if kind == "png" else jpeg_bomb(pixels, IMAGE_LIMITS.scans))
+
+    grown, found = measured(DECODE, file)
+
+    assert expected in found
+    assert grown < LIMIT_KIB
+
+
+def array(nbytes: int) -> bytes:
+    """A std_msgs/Float64MultiArray of zeros."""
+    return struct.pack("<4sIIII", b"\0\1\0\0", 0, 0, nbytes // 8, 0) + bytes(nbytes)
+
+
+def overlapping(chunks: int, nbytes: int) -> bytes:
+    """An mcap of zstd chunks that all span the same time."""
+    large, small = array(nbytes), array(8)
+    messages = []
+    for number in range(chunks):
+        messages += [("/a", START_NS + number * MS, large), ("/a", START_NS + 10**12 + number, small)]
+    return write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=2, compression="zstd"))
+
+
+@pytest.mark.parametrize(("chunks", "expected"), [(1, "18874"), (8, "overlap in time by more than")])
+def test_chunks_that_overlap_in_time(chunks: int, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "bomb.mcap"
+    file.write_bytes(overlapping(chunks, 180 << 20))
+    assert file.stat().st_size < 1 << 20
+
+    grown, found = measured(READ, file)
+
+    assert expected in found
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.parametrize("declared", [1000, MAX_BYTES, 1 << 40])
+def test_a_chunk_that_inflates_without_end(declared: int, tmp_path: Path) -> None:
+    content = zstd.compress(bytes(100 << 20)) * 61
+    head = struct.pack("<QQQII4sQ", START_NS, START_NS, declared, 1, 4, b"zstd", len(content))
+    chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(content)) + head + content
+    foot = mcap.RECORD.pack(mcap.DATA_END, 4) + bytes(4) + mcap.RECORD.pack(mcap.FOOTER, 20) + bytes(20)
+    (tmp_path / "bomb.mcap").write_bytes(mcap.MCAP_MAGIC + chunk + foot + mcap.MCAP_MAGIC)
+
+    grown, found = measured(READ, tmp_path / "bomb.mcap")
+
+    assert "1 of 1 chunks are damaged" in found
+    assert grown < LIMIT_KIB
+
+
+def test_messages_that_are_read_ahead(tmp_path: Path) -> None:
+    large = array(180 << 20)
+    messages = [("/a", START_NS + number * MS, large) for number in range(12)]
+    file = tmp_path / "bomb.mcap"
+    file.write_bytes(write_mcap({"/a": (ARRAY, "")}, messages, McapLayout(chunk_messages=1, compression="zstd")))
+
+    grown, found = measured(FUSE, file)
+
+    assert "'received': 12" in found
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.parametrize(
+    ("place", "record", "expected"),
+    [
+        ("data", mcap.RECORD.pack(0x09, HOLE), 20),
+        ("data", mcap.RECORD.pack(mcap.MESSAGE, HOLE) + mcap.MESSAGE_HEAD.pack(1, 0, START_NS, START_NS), 5),
+        ("data", mcap.RECORD.pack(mcap.CHUNK, HOLE) + struct.pack("<QQQIIQ", 1, 1, 999, 0, 0, HOLE - 40), 20),
+        ("summary", b"", 20),
+    ],
+    ids=["attachment", "message", "chunk", "summary"],
+)
+def test_records_of_many_gigabytes(place: str, record: bytes, expected: int, tmp_path: Path) -> None:
+    small = array(8)
+    layout = McapLayout(chunk_messages=5, checksums=False)
+    data = write_mcap({"/a": (ARRAY, "")}, [("/a", START_NS + n * MS, small) for n in range(20)], layout)
+    heads = [(op, start - mcap.RECORD.size) for op, start, _ in mcap.records(data, len(mcap.MCAP_MAGIC))]
+    at = [at for op, at in heads if op == (mcap.CHUNK if place == "data" else mcap.STATISTICS)][-3 if record else 0]
+    with (tmp_path / "bomb.mcap").open("wb") as out:  # the hole takes no space on disk
+        out.write(data[:at] + record)
+        out.seek(at + mcap.RECORD.size + HOLE)
+        out.write(data[at:])
+
+    grown, found = measured(READ, tmp_path / "bomb.mcap")
+
+    assert found == str(expected * len(small))
+    assert grown < LIMIT_KIB
+
+
+@pytest.mark.parametrize(
+    ("count", "chunks", "expected"),
+    [(2_100_000, 1, "28"), (1_900_000, 1, "28"), (900_000, 5, "overlap in time by more than")],
+)
+def test_chunks_of_empty_messages(count: int, chunks: int, expected: str, tmp_path: Path) -> None:
+    content = (mcap.RECORD.pack(mcap.MESSAGE, 22) + mcap.MESSAGE_HEAD.pack(1, 0, START_NS, START_NS)) * count
+    packed = zstd.compress(content)
+    head = struct.pack("<QQQII4sQ", START_NS, START_NS, len(content), zlib.crc32(content), 4, b"zstd", len(packed))
+    chunk = mcap.RECORD.pack(mcap.CHUNK, len(head) + len(packed)) + head + packed
+    data = write_mcap({"/a": (ARRAY, "")}, [("/a", START_NS, array(8))], McapLayout(chunk_messages=1, summary=False))
+    at = (
+        next(start for op, start, _ in mcap.records(data, len(mcap.MCAP_MAGIC)) if op == mcap.DATA_END)
+        - mcap.RECORD.size
+    )
+    (tmp_path / "bomb.mcap").write_bytes(data[:at] + chunks * chunk + data[at:])
+
+    grown, found = measured(READ, tmp_path / "bomb.mcap")
+
+    assert expected in found
+    assert grown < LIMIT_KIB
