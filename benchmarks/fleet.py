@@ -19,13 +19,13 @@ from typing import Any
 
 from benchmarks import recordings as camera_recording
 from benchmarks.report import RESULTS, machine
-from robocache_ros.export.executors.base import Resources, Task
-from robocache_ros.export.executors.ray import RayTasks, ray_session
-from robocache_ros.export.job import export
-from robocache_ros.export.piece_store import PieceStore
-from robocache_ros.export.pieces import Outcome, Plan, make_pieces
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Ended, Event, Merging, Progress, Started
+from robocache_ros.exporter.executors.base import Resources, Task
+from robocache_ros.exporter.executors.ray import RayTasks, ray_session
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.pieces import Outcome, Plan, make_pieces
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Ended, Event, Merging, Progress, Started
 from robocache_ros.extras import need
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.programs import HelpFormatter

@@ -22,7 +22,7 @@ from benchmarks.episodes import STREAMS, write_episodes
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import EpisodeSource, Hdf5Trajectories, TimelineDataset, open_dataset
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.registry import FORMATS

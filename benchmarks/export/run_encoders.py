@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.export.run_export import cpu_seconds
 from benchmarks.recordings import CAMERA_HZ, HEIGHT, WIDTH, camera_topic
 from robocache_ros.bags.reader import Bag
-from robocache_ros.export.executors.local import available_cores
+from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.formats.video import VideoFile, VideoSettings
 
 PIXELS = HEIGHT * WIDTH * 3

@@ -11,8 +11,8 @@ from typing import Any
 
 def main() -> None:
     """Export; the argument is a JSON object: bags, spec, out, jobs, the options of the export, and device."""
-    from robocache_ros.export.executors.base import return_freed_memory
-    from robocache_ros.export.job import export
+    from robocache_ros.exporter.executors.base import return_freed_memory
+    from robocache_ros.exporter.job import export
     from robocache_ros.formats.options import ExportOptions
     from robocache_ros.formats.registry import load_format
     from robocache_ros.spec import load_spec

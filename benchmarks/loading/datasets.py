@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import recordings
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example

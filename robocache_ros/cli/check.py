@@ -12,7 +12,7 @@ from robocache_ros.cli import options as given
 from robocache_ros.cli.program import print_document
 
 if TYPE_CHECKING:
-    from robocache_ros.export.preview import Expected
+    from robocache_ros.exporter.preview import Expected
     from robocache_ros.spec import FusionSpec
 
 
@@ -57,7 +57,7 @@ def _recordings(
 ) -> None:
     from robocache_ros.cli import export_output, tables
     from robocache_ros.cli.given_recordings import given_recordings
-    from robocache_ros.export.preview import expect
+    from robocache_ros.exporter.preview import expect
     from robocache_ros.formats.options import ExportOptions
 
     recordings = given_recordings(bags, manifest)

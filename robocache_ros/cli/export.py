@@ -18,8 +18,8 @@ from robocache_ros.formats.options import ExportOptions
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 
 if TYPE_CHECKING:
-    from robocache_ros.export.job import Output
-    from robocache_ros.export.planned_recording import PlannedRecording
+    from robocache_ros.exporter.job import Output
+    from robocache_ros.exporter.planned_recording import PlannedRecording
 
 
 # More than 50 lines, because of its options.
@@ -71,11 +71,11 @@ def export(
     from robocache_ros.cli import export_output
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.progress import shown_progress
-    from robocache_ros.export.append import append_folders, append_outputs
-    from robocache_ros.export.executors.base import return_freed_memory
-    from robocache_ros.export.executors.ray import chosen_executor
-    from robocache_ros.export.job import export_together, outputs_of
-    from robocache_ros.export.shards import ShardResult, export_shard
+    from robocache_ros.exporter.append import append_folders, append_outputs
+    from robocache_ros.exporter.executors.base import return_freed_memory
+    from robocache_ros.exporter.executors.ray import chosen_executor
+    from robocache_ros.exporter.job import export_together, outputs_of
+    from robocache_ros.exporter.shards import ShardResult, export_shard
     from robocache_ros.spec import load_spec
     from robocache_ros.storage.paths import any_path
 
@@ -140,7 +140,7 @@ def _dry_run(
     json: bool,
 ) -> None:
     from robocache_ros.cli import export_output, tables
-    from robocache_ros.export.preview import dry_run as run
+    from robocache_ros.exporter.preview import dry_run as run
 
     runs = []
     for output in outputs:

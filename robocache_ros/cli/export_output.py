@@ -17,16 +17,16 @@ from robocache_ros.cli import tables
 from robocache_ros.cli.program import log_line, print_document
 from robocache_ros.cli.progress import duration
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.export.job import Output
-from robocache_ros.export.preview import DryRun, Expected
-from robocache_ros.export.report.facts import recording_facts, shares
-from robocache_ros.export.shards import Shard, ShardResult
-from robocache_ros.export.target import piece_store
+from robocache_ros.exporter.job import Output
+from robocache_ros.exporter.preview import DryRun, Expected
+from robocache_ros.exporter.report.facts import recording_facts, shares
+from robocache_ros.exporter.shards import Shard, ShardResult
+from robocache_ros.exporter.target import piece_store
 from robocache_ros.formats.recording import drop_causes
 from robocache_ros.storage.paths import is_url
 
 if TYPE_CHECKING:
-    from robocache_ros.export.job import ExportResult
+    from robocache_ros.exporter.job import ExportResult
 
 # What `check` and `export --dry-run` print about recordings before an export.
 

@@ -38,7 +38,7 @@ def status(out: Out, pieces: Shared = None, json: given.AsJson = False) -> None:
     """
     from robocache_ros.cli import fleet_output
     from robocache_ros.cli.program import print_document
-    from robocache_ros.export.fleet import FleetTarget
+    from robocache_ros.exporter.fleet import FleetTarget
 
     found = _target(FleetTarget, out, pieces).status()
     if json:
@@ -62,7 +62,7 @@ def retry(
     """Let the next export try recordings again that failed."""
     from robocache_ros.cli import tables
     from robocache_ros.cli.program import print_document
-    from robocache_ros.export.fleet import FleetTarget
+    from robocache_ros.exporter.fleet import FleetTarget
 
     chosen = _target(FleetTarget, out, pieces).retry(recordings or ())
     if json:
@@ -89,7 +89,7 @@ def gc(
     """Remove attempts of processes that were killed, and the pieces of exports that were stopped."""
     from robocache_ros.cli import fleet_output, tables
     from robocache_ros.cli.program import print_document
-    from robocache_ros.export.fleet import FleetTarget
+    from robocache_ros.exporter.fleet import FleetTarget
 
     removed = _target(FleetTarget, out, pieces).collect(_time(older_than), give_up=give_up)
     if json:

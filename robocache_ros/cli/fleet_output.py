@@ -8,7 +8,7 @@ from typing import Any
 
 from robocache_ros.cli import tables
 from robocache_ros.errors import number_of, printable
-from robocache_ros.export.fleet import Attempt, FleetStatus, Removed, State
+from robocache_ros.exporter.fleet import Attempt, FleetStatus, Removed, State
 
 MAX_FAILURE_LINES = 20  # failures; --json has all of them
 

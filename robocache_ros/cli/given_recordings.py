@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.planned_recording import PlannedRecording, planned
-from robocache_ros.export.recordings import find_recordings, load_manifest
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.recordings import find_recordings, load_manifest
 
 
 def given_recordings(

@@ -16,8 +16,8 @@ from rich.progress import Progress as Bar
 from robocache_ros.cli import tables
 from robocache_ros.cli.program import log_line
 from robocache_ros.errors import number_of, printable
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Advanced, Converted, Ended, Event, Failed, Merging, Progress, Started
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Advanced, Converted, Ended, Event, Failed, Merging, Progress, Started
 
 # Counts what the events of an export say: how much is done, how fast, and how long the rest takes.
 

@@ -26,8 +26,8 @@ def report(
     from robocache_ros.cli import tables
     from robocache_ros.cli.program import print_document
     from robocache_ros.cli.progress import shown_progress
-    from robocache_ros.export.job import summarize
-    from robocache_ros.export.report.page import check_new, json_file, write_report
+    from robocache_ros.exporter.job import summarize
+    from robocache_ros.exporter.report.page import check_new, json_file, write_report
     from robocache_ros.spec import load_spec
 
     check_new(out, overwrite=overwrite)

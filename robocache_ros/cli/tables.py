@@ -20,7 +20,7 @@ from robocache_ros.spec.layout import Layout
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo, FrameInfo
-    from robocache_ros.export.job import ExportResult
+    from robocache_ros.exporter.job import ExportResult
 
 
 class SafeConsole(Console):

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from robocache_ros.datasets.timeline_dataset import TimelineDataset
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.executors.base import Resources, Task
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.progress import Progress
+from robocache_ros.exporter.executors.base import Resources, Task
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats.read import DatasetError, SourceEpisode, Stream, read_object
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.ops.cuda.kernels import cache_directory

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.cli.progress import EVERY_S, JsonLog, Lines, Tally, duration
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Advanced, Converted, Ended, Event, Failed, Merging, Started
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Advanced, Converted, Ended, Event, Failed, Merging, Started
 
 A, B, C = (PlannedRecording(Path(name)) for name in "abc")
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import FusionSpec, load_spec

@@ -22,7 +22,7 @@ from robocache_ros.cli.demo import (
     with_reliable_qos,
 )
 from robocache_ros.engine import Frames
-from robocache_ros.export.job import ExportResult
+from robocache_ros.exporter.job import ExportResult
 from robocache_ros.spec import load_spec
 
 PERIOD_NS = 20_000_000

@@ -14,8 +14,8 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.progress import Advanced, Event, Progress
+from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.convert import Conversion
-from robocache_ros.export.job import device_of, export
-from robocache_ros.export.pieces import Plan
-from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.exporter.convert import Conversion
+from robocache_ros.exporter.job import device_of, export
+from robocache_ros.exporter.pieces import Plan
+from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import ROOT, named

@@ -13,10 +13,10 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
-from robocache_ros.export.pieces import Checksums
-from robocache_ros.export.planned_recording import PlannedRecording, planned
-from robocache_ros.export.preview import dry_run
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.pieces import Checksums
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.preview import dry_run
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import ROBOCACHE, by_share, named

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.target import new_dataset, piece_store
+from robocache_ros.exporter.target import new_dataset, piece_store
 from test.export.test_target import NEW, WRITE, contents, dataset
 
 

@@ -16,7 +16,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import parquet as parquet_tables
 from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import read_arrays

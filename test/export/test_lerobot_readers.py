@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec

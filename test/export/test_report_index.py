@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.boundaries import QualityLimit
-from robocache_ros.export.job import ExportResult, export, summarize
-from robocache_ros.export.report import page
-from robocache_ros.export.report.page import write_report
+from robocache_ros.exporter.boundaries import QualityLimit
+from robocache_ros.exporter.job import ExportResult, export, summarize
+from robocache_ros.exporter.report import page
+from robocache_ros.exporter.report.page import write_report
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import pieces
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.statistics import QUANTILES, Histogram, by_column, of_columns

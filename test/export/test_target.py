@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.target import new_dataset
+from robocache_ros.exporter.target import new_dataset
 from robocache_ros.formats.dataset_folder import LISTING
 
 WRITE = """
 import os, signal, sys, time
 from pathlib import Path
-from robocache_ros.export.target import new_dataset
+from robocache_ros.exporter.target import new_dataset
 
 {prepare}
 with new_dataset(Path(sys.argv[1]), overwrite=len(sys.argv) > 2) as new:

@@ -18,7 +18,7 @@ import av
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import ExportOptions, export
+from robocache_ros.exporter.job import ExportOptions, export
 from robocache_ros.formats.video import JoinedVideo, VideoFile, encoder_of, joined_files, video_part
 from robocache_ros.spec import load_spec
 

@@ -12,13 +12,13 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.append import append_export
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.fleet import FleetTarget, State
-from robocache_ros.export.job import export
-from robocache_ros.export.piece_store import BucketPieces
-from robocache_ros.export.pieces import RecordingTask
-from robocache_ros.export.progress import Converted, Event
+from robocache_ros.exporter.append import append_export
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.fleet import FleetTarget, State
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import BucketPieces
+from robocache_ros.exporter.pieces import RecordingTask
+from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
 from test.export.delta.small_datasets import OPTIONS, append_together, assert_complete, small_dataset
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec

@@ -9,7 +9,7 @@ import pytest
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket

@@ -14,7 +14,7 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag, write_ros1_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.storage import object_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.recordings import find_recordings, load_manifest
+from robocache_ros.exporter.recordings import find_recordings, load_manifest
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket
 

@@ -14,7 +14,7 @@ import pytest
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.spec import load_spec
 from test.fleet.test_remote_recordings import SPEC, TYPES, contents, messages
 

@@ -12,7 +12,7 @@ import torch
 
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import TimelineLoader
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.training.training_data import DataInfo

@@ -11,7 +11,7 @@ import torch
 
 from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig

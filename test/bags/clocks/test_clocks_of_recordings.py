@@ -19,7 +19,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.stats import read_timeline
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.spec import FusionSpec, load_spec
 from test.bags.clocks.conftest import S, TimeOf, looped, simulated, since_boot, wall
 from test.bags.conftest import MS, START_NS, numbers, pose

@@ -14,7 +14,7 @@ import torch
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import TimelineDataset, open_dataset
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec

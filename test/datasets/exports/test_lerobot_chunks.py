@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robocache_ros.datasets import LeRobotTimelineDataset
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.datasets import TimelineDataset, open_dataset
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 from test.export.lerobot.test_depth_video import depth_spec

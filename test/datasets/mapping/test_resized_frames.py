@@ -12,7 +12,7 @@ import torch
 from robocache_ros import convert_image
 from robocache_ros.datasets import CALVINDataset, Window, open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 from test.datasets.conftest import write_calvin

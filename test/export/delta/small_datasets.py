@@ -11,7 +11,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta.append import append_dataset
 from robocache_ros.formats.options import ExportOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec

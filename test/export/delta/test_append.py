@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.append import append_export
-from robocache_ros.export.job import export
+from robocache_ros.exporter.append import append_export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import append as module
 from robocache_ros.formats.delta.append import append_dataset
 from robocache_ros.formats.delta.log import TransactionLog

@@ -12,7 +12,7 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import log
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec

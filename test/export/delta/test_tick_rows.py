@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec

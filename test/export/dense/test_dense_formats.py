@@ -13,7 +13,7 @@ import h5py
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.robomimic.write import validation_split
 from robocache_ros.spec import load_spec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo
 from robocache_ros.formats.recording import ExportedRecording

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes import EpisodeCutter
+from robocache_ros.exporter.episodes import EpisodeCutter
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, load_spec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.pieces import Plan
-from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.exporter.pieces import Plan
+from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo
 from test.export.episodes.conftest import START_NS, spec_of

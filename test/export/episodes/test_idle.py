@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.boundaries import covered, idle_ticks, range_of_windows
-from robocache_ros.export.job import export
+from robocache_ros.exporter.boundaries import covered, idle_ticks, range_of_windows
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 from test.export.episodes.conftest import spec_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from robocache_ros.alignments import angle, angle_deg
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.episodes import EpisodeTicks, Labels
+from robocache_ros.exporter.episodes import EpisodeTicks, Labels
 from robocache_ros.formats.options import EpisodeOptions
 from robocache_ros.spec import FusionSpec, Layout
 from test.export.episodes.conftest import spec_of
@@ -174,7 +174,7 @@ def test_actions_that_the_streams_do_not_have_are_refused(streams: Any, options:
 
 
 def test_images_that_wait_for_their_actions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robocache_ros.export.episodes.MAX_WAITING_BYTES", 40)
+    monkeypatch.setattr("robocache_ros.exporter.episodes.MAX_WAITING_BYTES", 40)
     labels = Labels(spec_of(), EpisodeOptions(action_offset=4))
     with pytest.raises(RoboCacheError, match="action_offset: the images of 4 ticks exceed"):
         labelled(labels, frames_of(spec_of(), np.random.default_rng(0), 8), [0, 8])

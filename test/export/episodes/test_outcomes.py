@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from test.export.episodes.conftest import START_NS, spec_of
 

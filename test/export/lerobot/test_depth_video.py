@@ -15,7 +15,7 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.depth import depth_codes, depths_of_codes
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.options import ExportOptions

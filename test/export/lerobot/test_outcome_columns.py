@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from robocache_ros.export.job import export
-from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from test.export.readers.environments import ffmpeg, needs, probe

@@ -12,7 +12,7 @@ import pytest
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.ops import fixed_size_cloud

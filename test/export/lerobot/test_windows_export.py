@@ -11,7 +11,7 @@ import pytest
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 

@@ -16,9 +16,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export, export_together, outputs_of
-from robocache_ros.export.planned_recording import Moment, PlannedRecording
-from robocache_ros.export.preview import dry_run
+from robocache_ros.exporter.job import export, export_together, outputs_of
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
+from robocache_ros.exporter.preview import dry_run
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec

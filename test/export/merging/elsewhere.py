@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from robocache_ros.export.executors.base import Task
-from robocache_ros.export.progress import Progress
+from robocache_ros.exporter.executors.base import Task
+from robocache_ros.exporter.progress import Progress
 
 
 class Elsewhere:

@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.executors.base import Resources, Task
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.job import export
-from robocache_ros.export.progress import Progress
+from robocache_ros.exporter.executors.base import Resources, Task
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats import write as shared
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.registry import FORMATS

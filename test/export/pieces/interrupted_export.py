@@ -1,6 +1,6 @@
 """Runs `robocache`, and sends a signal to its process group when an export tells the first event of a kind.
 
-Arguments: the name of the event in robocache_ros.export.progress, the number of the signal, and those of
+Arguments: the name of the event in robocache_ros.exporter.progress, the number of the signal, and those of
 `robocache`. A test that looked for the event from outside could miss it on a busy machine: the export goes on.
 """
 
@@ -12,7 +12,7 @@ import sys
 
 from robocache_ros.cli import progress as progress_display
 from robocache_ros.cli.commands import main
-from robocache_ros.export import progress
+from robocache_ros.exporter import progress
 
 sent: list[progress.Event] = []
 

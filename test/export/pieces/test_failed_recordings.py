@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
-from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import ROBOCACHE, by_share

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from robocache_ros.export.piece_writer import WAITING, OrderedCalls
+from robocache_ros.exporter.piece_writer import WAITING, OrderedCalls
 
 
 def test_calls_run_in_their_order() -> None:

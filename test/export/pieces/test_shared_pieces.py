@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import ExportResult, export
-from robocache_ros.export.piece_store import PieceStore
-from robocache_ros.export.pieces import Checksums
-from robocache_ros.export.planned_recording import planned
-from robocache_ros.export.preview import dry_run
-from robocache_ros.export.recordings import load_manifest
+from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.pieces import Checksums
+from robocache_ros.exporter.planned_recording import planned
+from robocache_ros.exporter.preview import dry_run
+from robocache_ros.exporter.recordings import load_manifest
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import ROBOCACHE, ROOT, named

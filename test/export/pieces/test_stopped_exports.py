@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import export
-from robocache_ros.export.piece_store import PieceStore
-from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.pieces.conftest import Contents, contents
@@ -27,8 +27,8 @@ RUN = """
 import json, os, signal, sys
 from multiprocessing import active_children
 from robocache_ros.formats.options import ExportOptions
-from robocache_ros.export.job import export
-from robocache_ros.export.progress import Advanced
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.progress import Advanced
 from robocache_ros.formats.video import JoinedVideo
 from robocache_ros.spec import load_spec
 

@@ -15,9 +15,9 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
-from robocache_ros.export.planned_recording import Moment, PlannedRecording
-from robocache_ros.export.progress import Event, Failed
+from robocache_ros.exporter.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
+from robocache_ros.exporter.progress import Event, Failed
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import ROOT, by_share, named

@@ -11,10 +11,10 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export import preview as dry_run_module
-from robocache_ros.export.job import export
-from robocache_ros.export.planned_recording import PlannedRecording, moment, planned
-from robocache_ros.export.preview import dry_run, expect, match
+from robocache_ros.exporter import preview as dry_run_module
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.planned_recording import PlannedRecording, moment, planned
+from robocache_ros.exporter.preview import dry_run, expect, match
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
 
@@ -107,7 +107,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
 
     spec = spec.without_cameras()
     with monkeypatch.context() as patched:
-        patched.setattr("robocache_ros.export.job.merge_pieces", full)
+        patched.setattr("robocache_ros.exporter.job.merge_pieces", full)
         with pytest.raises(RoboCacheError, match="disk: full"):
             export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
     monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)

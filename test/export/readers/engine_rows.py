@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.engine.frames import Frames
-from robocache_ros.export.job import ExportResult
+from robocache_ros.exporter.job import ExportResult
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.layout import Layout
 

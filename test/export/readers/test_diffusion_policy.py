@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.readers.engine_rows import Rows, engine_episodes

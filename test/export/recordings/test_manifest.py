@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export import recordings
-from robocache_ros.export.planned_recording import Moment, PlannedRecording, moment
-from robocache_ros.export.recordings import load_manifest
+from robocache_ros.exporter import recordings
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, moment
+from robocache_ros.exporter.recordings import load_manifest
 from robocache_ros.spec import strict_yaml
 
 YAML = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export import recordings
-from robocache_ros.export.recordings import find_recordings
+from robocache_ros.exporter import recordings
+from robocache_ros.exporter.recordings import find_recordings
 
 
 def files(root: Path, *names: str) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.readers.engine_rows import Rows, engine_episodes

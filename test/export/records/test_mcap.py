@@ -8,7 +8,7 @@ import pytest
 
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import CHECKED, Bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.mcap.schema import field_names
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec

@@ -14,7 +14,7 @@ import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfds import TfdsDataset
 from robocache_ros.spec import load_spec

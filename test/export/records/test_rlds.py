@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds import write
 from robocache_ros.formats.rlds.tfrecord import parse_example, read_records

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export import shards as shard_module
-from robocache_ros.export.planned_recording import Moment, PlannedRecording, planned
-from robocache_ros.export.shards import Shard
+from robocache_ros.exporter import shards as shard_module
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, planned
+from robocache_ros.exporter.shards import Shard
 
 
 def divided(sizes: list[int], count: int) -> list[list[int]]:

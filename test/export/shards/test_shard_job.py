@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import Output, export
-from robocache_ros.export.shards import Shard, ShardResult, export_shard
-from robocache_ros.export.target import new_dataset
+from robocache_ros.exporter.job import Output, export
+from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
+from robocache_ros.exporter.target import new_dataset
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import named

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.registry import known_formats
 from robocache_ros.spec import FusionSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import ExportResult
+from robocache_ros.exporter.job import ExportResult
 from robocache_ros.formats.check import Findings
 from robocache_ros.formats.checksums import FILE
 from robocache_ros.formats.validate import validate

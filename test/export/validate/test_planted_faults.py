@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.registry import FORMATS
 from robocache_ros.formats.validate import validate

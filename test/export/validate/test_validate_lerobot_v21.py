@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.validate.conftest import found, without_checksums

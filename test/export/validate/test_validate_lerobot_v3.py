@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import ExportResult
+from robocache_ros.exporter.job import ExportResult
 from robocache_ros.formats.validate import validate
 from test.export.validate.conftest import found
 

@@ -16,7 +16,7 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec

@@ -12,7 +12,7 @@ import pytest
 from robocache_ros import formats_by_name
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import ExportResult, export
+from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import registry
 from robocache_ros.formats.check import MAX_FINDINGS, Findings
 from robocache_ros.formats.options import ExportOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import bags, spec  # noqa: F401 - fixtures

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import Output, export
-from robocache_ros.export.shards import Shard, ShardResult, export_shard
+from robocache_ros.exporter.job import Output, export
+from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
 from robocache_ros.spec import FusionSpec
 from test.export.conftest import bags, named, spec  # noqa: F401 - fixtures
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, objects

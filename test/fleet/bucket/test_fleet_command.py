@@ -11,10 +11,10 @@ import pytest
 
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
-from robocache_ros.export.piece_store import PieceStore
-from robocache_ros.export.progress import Converted, Event
-from robocache_ros.export.target import BucketTarget
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.progress import Converted, Event
+from robocache_ros.exporter.target import BucketTarget
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.fleet.bucket.conftest import NO_MEDIA, hidden

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.job import export
-from robocache_ros.export.target import BucketTarget, TargetPlan, TargetPlans
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.target import BucketTarget, TargetPlan, TargetPlans
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import export
-from robocache_ros.export.progress import Converted, Event
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.spec import FusionSpec
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, objects
 from test.fleet.fault_proxy import Faults

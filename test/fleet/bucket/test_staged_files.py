@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robocache_ros.export.job import export, export_together, outputs_of
+from robocache_ros.exporter.job import export, export_together, outputs_of
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from test.export.merging.elsewhere import Elsewhere

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robocache_ros.export.executors.ray import RayTasks, ray_session
-from robocache_ros.export.job import export
-from robocache_ros.export.progress import Converted, Event
-from robocache_ros.export.target import piece_store
+from robocache_ros.exporter.executors.ray import RayTasks, ray_session
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.progress import Converted, Event
+from robocache_ros.exporter.target import piece_store
 from robocache_ros.spec import FusionSpec, load_spec
 
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")

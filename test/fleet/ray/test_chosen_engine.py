@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.recordings import spec
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.executors.base import Resources
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
-from robocache_ros.export.pieces import Plan, estimated_needs
+from robocache_ros.exporter.executors.base import Resources
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
+from robocache_ros.exporter.pieces import Plan, estimated_needs
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
 

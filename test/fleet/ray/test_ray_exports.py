@@ -14,15 +14,15 @@ from unittest.mock import ANY
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.append import append_export
-from robocache_ros.export.executors.base import Resources
-from robocache_ros.export.executors.ray import RayTasks, _check, chosen_executor
-from robocache_ros.export.job import export
-from robocache_ros.export.piece_store import PieceStore
-from robocache_ros.export.pieces import RecordingTask, _MakePieces
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Converted, Event, Started
-from robocache_ros.export.target import OWN_PIECES, piece_store
+from robocache_ros.exporter.append import append_export
+from robocache_ros.exporter.executors.base import Resources
+from robocache_ros.exporter.executors.ray import RayTasks, _check, chosen_executor
+from robocache_ros.exporter.job import export
+from robocache_ros.exporter.piece_store import PieceStore
+from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Converted, Event, Started
+from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.formats.options import ExportOptions
 from test.export.conftest import ROBOCACHE
 from test.export.pieces.conftest import Contents, contents

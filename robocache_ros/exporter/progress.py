@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from robocache_ros.export.planned_recording import PlannedRecording
+from robocache_ros.exporter.planned_recording import PlannedRecording
 
 
 @dataclass(frozen=True)

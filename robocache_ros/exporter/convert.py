@@ -12,11 +12,11 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.shared_reading import ReadMessages, SharedReading
 from robocache_ros.bags.stats import clock_notes
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.boundaries import Boundaries, SuccessValues, refusal
-from robocache_ros.export.episodes import EpisodeCutter, EpisodeTicks, Labels
-from robocache_ros.export.piece_writer import PieceWriter
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Advanced, Event, Progress
+from robocache_ros.exporter.boundaries import Boundaries, SuccessValues, refusal
+from robocache_ros.exporter.episodes import EpisodeCutter, EpisodeTicks, Labels
+from robocache_ros.exporter.piece_writer import PieceWriter
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Advanced, Event, Progress
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, Thumbnails, Totals, ValueAges
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec

@@ -22,9 +22,9 @@ from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.episodes import EpisodeCutter, Labels
-from robocache_ros.export.planned_recording import Moment
-from robocache_ros.export.recordings import EPISODE_KEYS, MAX_CSV_BYTES, RowKind, read_table, values_of
+from robocache_ros.exporter.episodes import EpisodeCutter, Labels
+from robocache_ros.exporter.planned_recording import Moment
+from robocache_ros.exporter.recordings import EPISODE_KEYS, MAX_CSV_BYTES, RowKind, read_table, values_of
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo, runs
 from robocache_ros.formats.recording import ExportedRecording

@@ -20,7 +20,7 @@ from typing import Any, Generic
 import torch
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.executors.base import (
+from robocache_ros.exporter.executors.base import (
     Executor,
     Finished,
     Resources,
@@ -30,8 +30,8 @@ from robocache_ros.export.executors.base import (
     finished,
     return_freed_memory,
 )
-from robocache_ros.export.executors.local import LocalProcesses, available_cores
-from robocache_ros.export.progress import Progress
+from robocache_ros.exporter.executors.local import LocalProcesses, available_cores
+from robocache_ros.exporter.progress import Progress
 from robocache_ros.extras import need
 from robocache_ros.storage.cache import UNITS
 

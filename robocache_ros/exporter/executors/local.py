@@ -21,8 +21,16 @@ from typing import Any, Generic, NamedTuple
 import torch
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.executors.base import Executor, Finished, ResultT, Task, TaskT, finished, return_freed_memory
-from robocache_ros.export.progress import Event, Progress
+from robocache_ros.exporter.executors.base import (
+    Executor,
+    Finished,
+    ResultT,
+    Task,
+    TaskT,
+    finished,
+    return_freed_memory,
+)
+from robocache_ros.exporter.progress import Event, Progress
 
 # Collects the results of tasks that several processes run.
 

@@ -16,16 +16,16 @@ from robocache_ros.decode.cdr import read_message
 from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.convert import preview_recording
-from robocache_ros.export.episodes import Labels
-from robocache_ros.export.executors.local import available_cores
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import check_any_target, device_of, export, load_formats, resolved_spec
-from robocache_ros.export.merge import needed_encodings
-from robocache_ros.export.piece_store import AnyPieces
-from robocache_ros.export.pieces import Checksums, Plan
-from robocache_ros.export.planned_recording import Moment, PlannedRecording, repeated
-from robocache_ros.export.target import piece_store
+from robocache_ros.exporter.convert import preview_recording
+from robocache_ros.exporter.episodes import Labels
+from robocache_ros.exporter.executors.local import available_cores
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.job import check_any_target, device_of, export, load_formats, resolved_spec
+from robocache_ros.exporter.merge import needed_encodings
+from robocache_ros.exporter.piece_store import AnyPieces
+from robocache_ros.exporter.pieces import Checksums, Plan
+from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
+from robocache_ros.exporter.target import piece_store
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec

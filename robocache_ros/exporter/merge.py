@@ -18,13 +18,13 @@ import torch
 
 import robocache_ros
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.executors.base import Executor, Resources, Task
-from robocache_ros.export.piece_store import fetch_ahead
-from robocache_ros.export.pieces import Outcome, Plan
-from robocache_ros.export.planned_recording import repeated
-from robocache_ros.export.progress import Progress
-from robocache_ros.export.report.page import write_report
-from robocache_ros.export.target import NewDataset
+from robocache_ros.exporter.executors.base import Executor, Resources, Task
+from robocache_ros.exporter.piece_store import fetch_ahead
+from robocache_ros.exporter.pieces import Outcome, Plan
+from robocache_ros.exporter.planned_recording import repeated
+from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.report.page import write_report
+from robocache_ros.exporter.target import NewDataset
 from robocache_ros.formats import recording as recording_file
 from robocache_ros.formats.checksums import digests_of, files_of, write_checksums
 from robocache_ros.formats.dataset import ExportedDataset, Piece

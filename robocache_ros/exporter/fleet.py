@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.piece_store import (
+from robocache_ros.exporter.piece_store import (
     DONE,
     FAILED,
     NOTES,
@@ -26,7 +26,7 @@ from robocache_ros.export.piece_store import (
     PieceFailure,
     PieceStore,
 )
-from robocache_ros.export.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
+from robocache_ros.exporter.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
 from robocache_ros.formats.dataset_folder import LISTING, listed_entries
 from robocache_ros.storage.object_store import Listed, ObjectStore
 from robocache_ros.storage.paths import is_url

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.piece_store import AnyPieces, BucketPieces, PieceStore, local_drafts
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.piece_store import AnyPieces, BucketPieces, PieceStore, local_drafts
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.dataset_folder import (
     INFO,

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.export.file_errors import error_number
-from robocache_ros.export.progress import Progress
+from robocache_ros.exporter.file_errors import error_number
+from robocache_ros.exporter.progress import Progress
 from robocache_ros.storage.cache import release_all
 
 # Configures glibc's malloc for an export: freed blocks return to the system, which avoids heap fragmentation.

@@ -14,10 +14,10 @@ from heapq import heapify, heapreplace
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
-from robocache_ros.export.executors.base import Executor
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import (
+from robocache_ros.exporter.executors.base import Executor
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.job import (
     DatasetPlan,
     ExportResult,
     Output,
@@ -29,12 +29,12 @@ from robocache_ros.export.job import (
     identity_of,
     target_path,
 )
-from robocache_ros.export.piece_store import AnyPieces
-from robocache_ros.export.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
-from robocache_ros.export.planned_recording import PlannedRecording, planned
-from robocache_ros.export.progress import Progress
-from robocache_ros.export.recordings import MAX_RECORDINGS
-from robocache_ros.export.target import TargetInUse, piece_store
+from robocache_ros.exporter.piece_store import AnyPieces
+from robocache_ros.exporter.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.recordings import MAX_RECORDINGS
+from robocache_ros.exporter.target import TargetInUse, piece_store
 from robocache_ros.formats.recording import FailedRecording
 from robocache_ros.storage.paths import is_url
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import robocache_ros
 from robocache_ros.bags.stats import GAP_PERIODS, TopicStats
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.report.facts import Break, Summary, report_document, summaries, worst_first, worst_moments
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.report.facts import Break, Summary, report_document, summaries, worst_first, worst_moments
 from robocache_ros.extras import need
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, FailedRecording, drop_causes

@@ -15,19 +15,19 @@ from typing import Any
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.engine.backends.factory import resolve_device
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
-from robocache_ros.export.boundaries import check_motion
-from robocache_ros.export.convert import convert, masks_all
-from robocache_ros.export.episodes import Labels
-from robocache_ros.export.executors.base import Executor
-from robocache_ros.export.executors.local import LocalProcesses
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.merge import merge_pieces, needed_encodings
-from robocache_ros.export.piece_store import remove_copies
-from robocache_ros.export.piece_writer import has_points
-from robocache_ros.export.pieces import Outcome, Plan, code_version, make_pieces
-from robocache_ros.export.planned_recording import PlannedRecording, planned
-from robocache_ros.export.progress import Ended, Failed, Merging, Progress
-from robocache_ros.export.target import (
+from robocache_ros.exporter.boundaries import check_motion
+from robocache_ros.exporter.convert import convert, masks_all
+from robocache_ros.exporter.episodes import Labels
+from robocache_ros.exporter.executors.base import Executor
+from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.merge import merge_pieces, needed_encodings
+from robocache_ros.exporter.piece_store import remove_copies
+from robocache_ros.exporter.piece_writer import has_points
+from robocache_ros.exporter.pieces import Outcome, Plan, code_version, make_pieces
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.progress import Ended, Failed, Merging, Progress
+from robocache_ros.exporter.target import (
     BucketTarget,
     NewDataset,
     TargetPlans,
@@ -472,7 +472,7 @@ def export(
 
     Args:
         bags: the recordings, in the order of their episodes: paths, or `PlannedRecording`s with a part, a task or an
-            outcome. `find_recordings` and `load_manifest` of `robocache_ros.export.recordings` return such lists.
+            outcome. `find_recordings` and `load_manifest` of `robocache_ros.exporter.recordings` return such lists.
         spec: the streams.
         out: the folder of the dataset, new or empty, or a URL such as `s3://datasets/lift`.
         options: of the export; None: the defaults.
@@ -487,7 +487,7 @@ def export(
             reuse them, also at the same time. None: they are removed when the dataset is complete.
         device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
             dataset has the same data, unless the option `jpeg` is `gpu`.
-        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.export.executors.ray`;
+        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.exporter.executors.ray`;
             None: `jobs` processes of this machine. The dataset has the same bytes.
 
     Errors:
@@ -532,7 +532,7 @@ def export_together(
 
     Args:
         bags: the recordings, as for `export`.
-        outputs: the datasets; `outputs_of` of `robocache_ros.export.job` returns those of several specs and
+        outputs: the datasets; `outputs_of` of `robocache_ros.exporter.job` returns those of several specs and
             rates.
         out: the folder of the datasets, new or empty.
         overwrite: replace the datasets in `out`.

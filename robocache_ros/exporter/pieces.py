@@ -27,15 +27,15 @@ import robocache_ros
 from robocache_ros.bags.reader import Bag, definitions_in, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.boundaries import EpisodesDropped, episode_file, episode_text
-from robocache_ros.export.convert import Conversion, PartsDropped, run_together
-from robocache_ros.export.episodes import Labels
-from robocache_ros.export.executors.base import Executor, Resources, Task
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.piece_store import AnyPieces, PieceFailure, PieceStore
-from robocache_ros.export.piece_writer import Encodings, PieceWriter
-from robocache_ros.export.planned_recording import PlannedRecording
-from robocache_ros.export.progress import Converted, Event, Failed, Progress, Started
+from robocache_ros.exporter.boundaries import EpisodesDropped, episode_file, episode_text
+from robocache_ros.exporter.convert import Conversion, PartsDropped, run_together
+from robocache_ros.exporter.episodes import Labels
+from robocache_ros.exporter.executors.base import Executor, Resources, Task
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.piece_store import AnyPieces, PieceFailure, PieceStore
+from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.formats import recording as recording_file
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, Layout

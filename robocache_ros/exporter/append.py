@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.export.executors.base import Executor
-from robocache_ros.export.executors.local import MergedLocally
-from robocache_ros.export.file_errors import file_errors
-from robocache_ros.export.job import ExportResult, Output, export
-from robocache_ros.export.piece_store import FAILED
-from robocache_ros.export.planned_recording import PlannedRecording, planned
-from robocache_ros.export.target import APPEND, BUCKET_APPENDS
+from robocache_ros.exporter.executors.base import Executor
+from robocache_ros.exporter.executors.local import MergedLocally
+from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.job import ExportResult, Output, export
+from robocache_ros.exporter.piece_store import FAILED
+from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.target import APPEND, BUCKET_APPENDS
 from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
 from robocache_ros.storage.cache import cache_folder

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import robocache_ros
 from robocache_ros.bags.stats import TopicStats
 from robocache_ros.errors import printable
-from robocache_ros.export.boundaries import QualityLimit, limits_of
+from robocache_ros.exporter.boundaries import QualityLimit, limits_of
 from robocache_ros.formats.pieces import runs
 from robocache_ros.formats.recording import ExportedRecording, FailedRecording, side_by_side
 from robocache_ros.json_values import plain
