@@ -86,9 +86,9 @@ def test_a_half_replaced_dataset_is_not_a_dataset(tmp_path: Path, number: int) -
 
 
 PIECE = """
-    piece = new.pieces.folder / "key"
-    piece.mkdir(parents=True)
-    (piece / "done.json").write_text('{"key": "key", "files": {}}')
+    with new.pieces.draft() as draft:
+        (draft / "contents.json").write_text("{}")
+        new.pieces.commit(draft, "0" * 64)
 """
 
 
@@ -97,7 +97,7 @@ def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path: 
     killed(out, inside=f"{PIECE}    {KILL}")
     assert piece_store(out).count() == 1
     with new_dataset(out) as new:
-        assert new.pieces.find("key")
+        assert new.pieces.find("0" * 64)
         dataset(new.folder, "new")
     assert contents(out) == NEW
 
