@@ -7,9 +7,9 @@ from typing import Protocol
 
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import ExportedDataset
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats_by_name import FormatsByName
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 ENTRY_POINTS = "robocache_ros.formats"
 # Format name -> module and name of its `DatasetFormat`, imported on first use.
@@ -44,14 +44,14 @@ class DatasetFormat(Protocol):
     title: str
     entry: str
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a spec or options that the format cannot store, before a recording is read.
 
         Errors:
             RoboCacheError: the format cannot store a stream.
         """
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Return the encoding of a stream's 8-bit images: one of `media.picture_writer.ENCODINGS`; None to omit them.
 
         av1 becomes h264 where the size of the images or PyAV does not allow it.

@@ -19,14 +19,14 @@ from robocache_ros.formats.lerobot import schema
 from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
 from robocache_ros.formats.lerobot.schema import REWARD, RowTables, standard_columns
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.parquet import Table
 from robocache_ros.formats.pictures import VIDEO, copied_or
 from robocache_ros.formats.pieces import ACTION, STATE
 from robocache_ros.formats.statistics import Stats, of_columns
-from robocache_ros.formats.video import CODECS, DEPTH_VIDEO, JoinedVideo, joined_files
+from robocache_ros.formats.video import DEPTH_VIDEO, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, row_bytes, video_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import CODECS, DatasetOptions
 
 # LeRobot datasets, v2.1, with the files that GR00T reads: meta/modality.json and meta/stats.json.
 
@@ -50,10 +50,10 @@ class LeRobotV21Format(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
         return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
 
@@ -210,10 +210,10 @@ class LeRobotFormat(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""
         video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
         return {"video": video, "image": "png"}.get(options.media)

@@ -12,7 +12,6 @@ import numpy as np
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import ACTION, STATE
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
 from robocache_ros.formats.write import (
@@ -25,6 +24,7 @@ from robocache_ros.formats.write import (
     write_provenance,
 )
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # features.json and dataset_info.json, as tensorflow-datasets 4.9 reads them.
 
@@ -178,7 +178,7 @@ class RldsFormat(WrittenByTasks):
     entry = NAME
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a spec without observations, and one with a name that RLDS uses for the vectors."""
         need("google_crc32c", "export")
         own = [stream for stream in spec.streams if stream.rows or stream.kind != "vector"]
@@ -188,7 +188,7 @@ class RldsFormat(WrittenByTasks):
         if not any(s.kind != "image" or options.media != "none" for s in observed):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 
