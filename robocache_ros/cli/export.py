@@ -3,10 +3,8 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -18,8 +16,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 
 if TYPE_CHECKING:
-    from robocache_ros.exporter.job import Output
-    from robocache_ros.exporter.planned_recording import PlannedRecording
+    from robocache_ros.exporter.request import ExportRequest
 
 
 # More than 50 lines, because of its options.
@@ -71,49 +68,47 @@ def export(
     from robocache_ros.cli import export_output
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.cli.progress import shown_progress
-    from robocache_ros.exporter.append import append_folders, append_outputs
+    from robocache_ros.exporter.append import append_folders
     from robocache_ros.exporter.executors.base import return_freed_memory
-    from robocache_ros.exporter.executors.ray import chosen_executor
-    from robocache_ros.exporter.job import export_together, outputs_of
-    from robocache_ros.exporter.shards import ShardResult, export_shard
+    from robocache_ros.exporter.job import ExportRequest, executor_of, outputs_of, run_export
+    from robocache_ros.exporter.options import ExportOptions
+    from robocache_ros.exporter.shards import ShardResult
     from robocache_ros.spec import load_spec
     from robocache_ros.storage.paths import any_path
 
     if cache_bytes is not None:  # of the processes that are started too
         os.environ[VARIABLE] = str(cache_bytes_of(cache_bytes, "--cache-bytes"))
-    engine = chosen_executor(on.value, jobs=jobs, address=address, per_task=per_task)
     part = export_output.shard_of(shard, pieces, dry_run=dry_run)
     out = any_path(out, "datasets")
     recordings = given_recordings(bags, manifest, but=out)
     outputs = outputs_of(
         [(path.stem, load_spec(path)) for path in (any_path(one, "specs") for one in spec)], rate_hz or (), options
     )
+    run = ExportOptions(
+        overwrite=overwrite,
+        append=append,
+        report=report,
+        jobs=jobs,
+        on_error=on_error.value,
+        pieces=pieces,
+        shard=str(part) if part else None,
+        device=device,
+        executor="local" if on is given.On.here else "ray",
+        address=address,
+        per_task=per_task,
+    )
+    request = ExportRequest(recordings, tuple(outputs), out, run)
+    executor = executor_of(request)
     return_freed_memory()
     if dry_run:
         if on is not given.On.here:
             raise RoboCacheError("--dry-run: is computed on this machine; leave out --on")
-        _dry_run(recordings, outputs, out, overwrite or append, jobs, pieces, device, json)
+        _dry_run(request, json=json)
         return
-    kept_in = out
-    if append and not pieces:
-        kept_in, pieces = append_folders(recordings, outputs[0].spec, out, outputs[0].options, remote=engine.remote)
-    continued = export_output.continued(kept_in, pieces, json=json, log_json=log_json)
+    kept_in = append_folders(request, remote=executor.remote) if append else (out, pieces)
+    continued = export_output.continued(kept_in[0], pieces or kept_in[1], json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
-        run: Callable[..., Any] = partial(export_shard, shard=part) if part else export_together
-        if append:
-            run = partial(append_outputs, shard=part)
-        done = run(
-            recordings,
-            outputs,
-            out,
-            overwrite=overwrite,
-            report=report,
-            on_error=on_error.value,
-            progress=stop.checked(progress),
-            pieces=pieces,
-            device=device,
-            engine=engine,
-        )
+        done = run_export(request, executor, stop.checked(progress))
     if isinstance(done, ShardResult):
         export_output.show_shard(done, out, json=json)
         results, code = done.results, export_output.shard_exit_code(done)
@@ -129,38 +124,13 @@ def export(
         raise typer.Exit(code)
 
 
-def _dry_run(
-    recordings: "Sequence[PlannedRecording]",
-    outputs: "Sequence[Output]",
-    out: Path,
-    overwrite: bool,
-    jobs: Optional[int],  # noqa: UP045
-    pieces: Optional[Path],  # noqa: UP045
-    device: str,
-    json: bool,
-) -> None:
+def _dry_run(request: "ExportRequest", *, json: bool) -> None:
     from robocache_ros.cli import export_output, tables
-    from robocache_ros.exporter.preview import dry_run as run
+    from robocache_ros.exporter.preview import dry_run
 
-    runs = []
-    for output in outputs:
-
-        def each(items: "Sequence[PlannedRecording]", name: str = output.name) -> "Iterable[PlannedRecording]":
-            return tables.counted(items, f"checking {name}".strip())
-
-        found = run(
-            recordings,
-            output.spec,
-            out,
-            output.options,
-            overwrite=overwrite,
-            jobs=jobs,
-            each=each,
-            pieces=pieces,
-            device=device,
-        )
-        runs.append((output, found))
+    found = dry_run(request, lambda recordings, name: tables.counted(recordings, f"checking {name}".strip()))
+    runs = list(zip(request.outputs, found, strict=True))
     show = export_output.print_dry_run_json if json else export_output.print_dry_run
-    show(runs, out)
-    if any(len(found.accepted) < len(found.expected) for _, found in runs):
+    show(runs, request.out)
+    if any(len(run.accepted) < len(run.expected) for _, run in runs):
         raise typer.Exit(1)

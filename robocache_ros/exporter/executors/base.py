@@ -36,7 +36,7 @@ def return_freed_memory() -> None:
             mallopt(option, nbytes)
 
 
-# What an engine is: it runs the independent tasks of an export.
+# What an executor is: it runs the independent tasks of an export.
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Task:
     Attributes:
         name: of the recording or the file, for people; not unique.
         size: bytes that it reads. Larger tasks are begun first.
-        needs: resources; an engine may use others.
+        needs: resources; an executor may use others.
         is_long: whether it may take longer than the start of a process.
     """
 
@@ -100,14 +100,14 @@ class Executor(Protocol):
             work: pickled for other processes, as its results are, which are small. It may be run again for a task that
                 was lost, so that two runs of a task may overlap and each must do no harm.
             tasks: in any order.
-            done: called in this process with each task and its result, or with an error of a task that the engine gives
-                up: the other tasks go on, unless `done` raises it.
-            tell: called in this process with the progress that `work` tells; an engine may leave it out.
+            done: called in this process with each task and its result, or with an error of a task that the executor
+                gives up: the other tasks go on, unless `done` raises it.
+            tell: called in this process with the progress that `work` tells; an executor may leave it out.
                 `done` and `tell` are not called at the same time.
 
         Errors:
-            Whatever `work` raises, unless the engine gives it to `done`; RoboCacheError: tasks cannot be run. The other
-            tasks are ended.
+            Whatever `work` raises, unless the executor gives it to `done`; RoboCacheError: tasks cannot be run. The
+            other tasks are ended.
         """
 
     def __enter__(self) -> object: ...

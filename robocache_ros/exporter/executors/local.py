@@ -22,7 +22,6 @@ import torch
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.executors.base import (
-    Executor,
     Finished,
     ResultT,
     Task,
@@ -157,7 +156,7 @@ def available_cores() -> int:
 
 
 class LocalProcesses:
-    """An engine: this process, and others, which are started when a run needs them and used by later runs.
+    """An executor: this process, and others, which are started when a run needs them and used by later runs.
 
     Short tasks, for which no process is worth its start, are run by threads of this process if there are no others.
 
@@ -187,7 +186,7 @@ class LocalProcesses:
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
         tell: Progress,
     ) -> None:
-        """Run tasks; see `Engine`. Each of the other processes imports torch for two seconds first."""
+        """Run tasks; see `Executor`. Each of the other processes imports torch for two seconds first."""
         count = self.parallel(tasks)
         # Largest first, so that no process is busy with a long task after the others have finished.
         ordered = sorted(tasks, key=lambda task: task.size, reverse=True) if count > 1 else tasks
@@ -328,43 +327,3 @@ def _end_with_parent() -> None:
     assert parent
     wait([parent.sentinel])
     os._exit(1)  # so that a new export does not share the machine with this process
-
-
-# Runs conversions on other machines, and the tasks of a merge in this process.
-
-
-class MergedLocally:
-    """An engine for a dataset in a folder of this machine alone: another engine runs the long tasks.
-
-    Args:
-        engine: of other machines, which all reach the pieces.
-    """
-
-    remote = True
-
-    def __init__(self, engine: Executor) -> None:
-        self._engine = engine
-
-    def parallel(self, tasks: Sequence[Task]) -> int:
-        """Return how many of these tasks the other engine runs at the same time."""
-        return self._engine.parallel(tasks)
-
-    def run(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        tasks: Sequence[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
-    ) -> None:
-        """Run tasks; see `Engine`."""
-        engine = self._engine if any(task.is_long for task in tasks) else LocalProcesses(1)
-        engine.run(work, tasks, done, tell)
-
-    def __enter__(self) -> MergedLocally:
-        self._engine.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._engine.__exit__(kind, error, trace)
