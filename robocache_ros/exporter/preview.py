@@ -297,7 +297,7 @@ def dry_run(
     Errors:
         RoboCacheError: an export would refuse the spec, the options or the target.
     """
-    options, target = options or DatasetOptions(), any_path(out, "datasets")
+    options, target = options or spec.dataset or DatasetOptions(), any_path(out, "datasets")
     resolved, selected = resolved_spec(spec, options), device_of(device, options)
     formats = load_formats(Labels(resolved, options).spec, options)
     with file_errors(target):
