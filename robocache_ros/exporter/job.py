@@ -13,6 +13,7 @@ from robocache_ros.exporter.datasets import ExportResult, check_recording, make_
 from robocache_ros.exporter.executors.base import Executor
 from robocache_ros.exporter.executors.ray import chosen_executor
 from robocache_ros.exporter.file_errors import file_errors
+from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.exporter.request import MAX_OUTPUTS, ExportRequest, Output, divided, outputs_of
@@ -120,7 +121,7 @@ def run_export(
         executor: converts the recordings; None: the one that the options name.
         progress: called with the events of the export, in this process.
     """
-    executor = executor or executor_of(request)
+    executor = executor or executor_of(request.options)
     if request.options.append:
         return (append(request, executor, progress),)
     if request.options.shard:
@@ -128,9 +129,8 @@ def run_export(
     return make_datasets(request, executor, progress)
 
 
-def executor_of(request: ExportRequest) -> Executor:
-    """Return the executor that the options of a request name."""
-    options = request.options
+def executor_of(options: ExportOptions) -> Executor:
+    """Return the executor that options name."""
     return chosen_executor(options.executor, jobs=options.jobs, address=options.address, per_task=options.per_task)
 
 

@@ -13,6 +13,7 @@ from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 from robocache_ros.storage.paths import any_path, is_url
 
 MAX_OUTPUTS = 32  # each has an engine and encoders of its own while a recording is converted
@@ -128,3 +129,9 @@ def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide options by name into those of datasets and those of the run."""
     of_datasets = {name: value for name, value in given.items() if name in _OF_DATASETS}
     return of_datasets, {name: value for name, value in given.items() if name not in _OF_DATASETS}
+
+
+def apply_cache_bytes(options: ExportOptions, where: str) -> None:
+    """Set the size of the cache of downloads, also for the processes that are started."""
+    if options.cache_bytes is not None:
+        os.environ[VARIABLE] = str(cache_bytes_of(options.cache_bytes, where))

@@ -364,6 +364,10 @@ def pattern(wanted: str, expression: str, hint: Hint = change_it) -> KeyType:
     return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
 
 
+TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 allows a part to start with a digit
+topic_name = pattern("an absolute topic name such as /panda/joint_states", TOPIC)
+
+
 def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> KeyType:
     """A list of items: exactly `length` of them, or at least one."""
     count = f"{length} of" if length else "list of"

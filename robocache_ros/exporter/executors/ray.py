@@ -306,28 +306,28 @@ _NEED = re.compile(r"(cpus|gpus|memory)=(\d{1,15}(?:\.\d{1,6})?)(MB|GB|MiB|GiB|)
 
 
 def chosen_executor(
-    name: str = "local", *, jobs: int | None = None, address: str | None = None, per_task: str | None = None
+    executor: str = "local", *, jobs: int | None = None, address: str | None = None, per_task: str | None = None
 ) -> Executor:
-    """Return the executor of an export.
+    """Return what runs the tasks of an export.
 
     Args:
-        name: `local`: processes of this machine; `ray`.
-        jobs: number of processes of this machine; None: the number of cores.
+        executor: `local`: processes of this machine; `ray`.
+        jobs: number of local processes; None: the number of cores.
         address: of a cluster of Ray, as for `RayTasks`.
         per_task: what Ray reserves for a recording, such as `cpus=2,gpus=0.25,memory=4GB`; the others are estimated.
 
     Errors:
         RoboCacheError: an option is wrong, or is not one of this executor.
     """
-    if name not in EXECUTORS:
-        raise RoboCacheError(f"executor: {printable(name, 40)!r} is not one of {', '.join(EXECUTORS)}")
-    if name == "ray":
+    if executor not in EXECUTORS:
+        raise RoboCacheError(f"executor: {printable(executor, 40)!r} is not one of {', '.join(EXECUTORS)}")
+    if executor == "ray":
         if jobs is not None:
-            raise RoboCacheError("jobs: is for processes of this machine; with Ray, use --per-task cpus=...")
+            raise RoboCacheError("jobs: is for processes of this machine; with --executor ray, use --per-task cpus=...")
         return RayTasks(address, stated_needs(per_task or ""))
-    for option, value in (("address", address), ("per-task", per_task)):
+    for name, value in (("address", address), ("per-task", per_task)):
         if value is not None:
-            raise RoboCacheError(f"{option}: is an option of Ray; choose the executor ray")
+            raise RoboCacheError(f"{name}: is an option of Ray; add --executor ray")
     return LocalProcesses(jobs)
 
 

@@ -63,7 +63,16 @@ def test_a_recording_that_cannot_be_read_is_found_by_its_task(
 def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(sensor_spec().to_dict()))
-    arguments = ["export", *map(str, recordings), "--spec", str(spec), "--out", str(tmp_path / "set"), "--on", "ray"]
+    arguments = [
+        "export",
+        *map(str, recordings),
+        "--spec",
+        str(spec),
+        "--out",
+        str(tmp_path / "set"),
+        "--executor",
+        "ray",
+    ]
     return [*ROBOCACHE, *arguments, *more]
 
 
