@@ -61,7 +61,7 @@ class ExportResult:
     seconds: float  # from the first access to a recording until the dataset is complete, without library imports
     failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
     notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
-    by_another: bool = False  # another export of the same plan has completed the dataset; there are no recordings
+    completed_elsewhere: bool = False  # another export of the same plan has completed the dataset; no recordings
 
     @property
     def frames(self) -> int:
@@ -188,13 +188,13 @@ class DatasetPlan:
         )
 
     def write(
-        self, new: NewDataset, title: str | None, executor: Executor, tell: Progress
+        self, new: NewDataset, title: str | None, executor: Executor, progress: Progress
     ) -> tuple[ExportedRecording, ...]:
         """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
         with self._named():
             made, losses = self.made, self.losses
             try:
-                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, executor, tell)
+                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, executor, progress)
             finally:
                 remove_copies(outcome.piece for outcome in made if outcome.piece)
 
@@ -383,11 +383,11 @@ def make_datasets(
     check_buckets(shown, options.pieces)
     datasets = [DatasetPlan(output, recordings, options.device) for output in request.outputs]
     started = time.perf_counter()
-    tell = progress or (lambda _event: None)
+    progress = progress or (lambda _event: None)
     for dataset in datasets if not executor.remote and len(recordings) <= MAX_CHECKED else ():
         dataset.check(options.on_error)
         for recording, reason in dataset.failed.items():
-            tell(Failed(recording, reason, dataset.name))
+            progress(Failed(recording, reason, dataset.name))
     if executor.remote:  # which takes some seconds to start
         check_any_target(target, overwrite=options.overwrite)
     found: list[tuple[ExportedRecording, ...]] = []
@@ -404,17 +404,17 @@ def make_datasets(
         if errors:
             raise SeveralErrors("\n".join(errors))
         for dataset in datasets:
-            tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
+            progress(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
             title = (dataset.name or target.name) if options.report else None
-            found.append(dataset.write(new, title, merging or executor, tell))
+            found.append(dataset.write(new, title, merging or executor, progress))
             if dataset.name:
                 list_entries(new.folder / dataset.name, new.staged_below(dataset.name))
-    if new.by_another:
+    if new.completed_elsewhere:
         found = [() for _ in datasets]
-    seconds, notes = time.perf_counter() - started, new.notes
+    seconds, elsewhere = time.perf_counter() - started, new.completed_elsewhere
     results = tuple(
-        ExportResult(shown / each.name, recordings, seconds, each.losses, (*each.reused, *notes), new.by_another)
+        ExportResult(shown / each.name, recordings, seconds, each.losses, (*each.reused, *new.notes), elsewhere)
         for each, recordings in zip(datasets, found, strict=True)
     )
-    tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
+    progress(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
     return results

@@ -92,9 +92,9 @@ class Executor(Protocol):
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
-        """Run `work(task, tell)` for each task, in this process or in others; return when all tasks are done.
+        """Run `work(task, progress)` for each task, in this process or in others; return when all tasks are done.
 
         Args:
             work: pickled for other processes, as its results are, which are small. It may be run again for a task that
@@ -102,8 +102,8 @@ class Executor(Protocol):
             tasks: in any order.
             done: called in this process with each task and its result, or with an error of a task that the executor
                 gives up: the other tasks go on, unless `done` raises it.
-            tell: called in this process with the progress that `work` tells; an executor may leave it out.
-                `done` and `tell` are not called at the same time.
+            progress: called in this process with the progress that `work` tells; an executor may leave it out.
+                `done` and `progress` are not called at the same time.
 
         Errors:
             Whatever `work` raises, unless the executor gives it to `done`; RoboCacheError: tasks cannot be run. The
@@ -123,10 +123,10 @@ class Finished(NamedTuple):
     result: Any
 
 
-def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, tell: Progress) -> Finished | Exception:
+def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, progress: Progress) -> Finished | Exception:
     """Run a task; return its result, or its error as one that can be pickled, with the traceback if it is a defect."""
     try:
-        return Finished(work(task, tell))
+        return Finished(work(task, progress))
     except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
         return OSError(error_number(error), os.strerror(error_number(error)), error.filename)
     except RoboCacheError as error:

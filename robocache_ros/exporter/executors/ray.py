@@ -227,7 +227,7 @@ class RayTasks:
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
         """Run tasks; see `Executor`. What `work` tells is left out: it is a message for each second of a recording."""
         ray = self._ray
