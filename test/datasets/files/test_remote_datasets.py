@@ -253,7 +253,7 @@ def test_a_url_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
 def test_local_datasets_do_not_import_fsspec(exported: Callable[[str], Path]) -> None:
     code = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from robocache_ros.formats.read import open_source\n"
+        "from robocache_ros.formats.registry import open_source\n"
         f"assert len(open_source('webdataset', {str(exported('none') / 'webdataset')!r})) == 2"
     )
 
