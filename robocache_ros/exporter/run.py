@@ -21,7 +21,7 @@ from robocache_ros.exporter.recordings import recordings_of
 from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
-from robocache_ros.spec.keys import refusal
+from robocache_ros.spec.keys import read_values, refusal
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 from robocache_ros.storage.paths import any_path
 
@@ -142,6 +142,7 @@ def export(
     """
     if given.get("executor", "local") == "local":
         given = {"jobs": 1, **given}
+    given = read_values(ExportOptions, given)
     options = ExportOptions(**given)
     if options.shard:
         raise refusal("shard", "belongs to the command; use robocache_ros.exporter.shards.export_shard")
