@@ -105,7 +105,7 @@ def with_options(cls: type, *only: str) -> Callable[[Command], Command]:
         def run(**values: Any) -> Any:
             found = {name: values.pop(name) for name in options}
             given = {name: value for name, value in found.items() if value not in (None, [], ())}
-            return command(**values, given=keys.read_options(cls, given))
+            return command(**values, given=keys.read_values(cls, given, flags=True))
 
         parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options.values()]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer

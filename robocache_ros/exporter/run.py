@@ -17,7 +17,7 @@ from robocache_ros.exporter.recordings import recordings_of
 from robocache_ros.exporter.request import ExportRequest, apply_cache_bytes, divided, outputs_of
 from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec, load_spec
-from robocache_ros.spec.keys import refusal
+from robocache_ros.spec.keys import read_values, refusal
 from robocache_ros.storage.paths import any_path
 
 # `robocache_ros.export`: its keywords are the fields of `ExportOptions`, for type checkers and editors too.
@@ -73,6 +73,7 @@ def export(
     """
     if given.get("executor", "local") == "local":
         given = {"jobs": 1, **given}
+    given = read_values(ExportOptions, given)
     options = ExportOptions(**given)
     if options.shard:
         raise refusal("shard", "belongs to the command; use robocache_ros.exporter.job.run_export")
