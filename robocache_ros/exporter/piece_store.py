@@ -109,18 +109,22 @@ class Drafts:
     def running(self) -> dict[Path, bool]:
         """Return the drafts, and whether the process of each is alive."""
         found = {}
-        for draft in sorted(self._folder.glob("draft-*")):
-            if _DRAFT.fullmatch(draft.name):
-                lock = _locked(draft, wait=False)
-                found[draft] = lock is None
-                _unlock(lock)
+        for draft in self._all():
+            lock = _locked(draft, wait=False)
+            found[draft] = lock is None
+            _unlock(lock)
         return found
 
     def tidy(self, *, every: bool = False) -> None:
         """Remove the drafts of processes that were killed, or every draft."""
-        for draft, is_running in self.running().items():
-            if every or not is_running:
+        for draft in self._all():
+            lock = _locked(draft, wait=False)
+            if every or lock is not None:  # which is held meanwhile: a new draft is locked after it was made
                 shutil.rmtree(draft, ignore_errors=True)
+            _unlock(lock)
+
+    def _all(self) -> list[Path]:
+        return [draft for draft in sorted(self._folder.glob("draft-*")) if _DRAFT.fullmatch(draft.name)]
 
 
 def local_drafts() -> Drafts:
