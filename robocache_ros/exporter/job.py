@@ -38,12 +38,12 @@ from robocache_ros.exporter.target import (
 )
 from robocache_ros.formats.checksums import FILE as CHECKSUMS
 from robocache_ros.formats.dataset_folder import list_entries
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pictures import check_copy
 from robocache_ros.formats.recording import ExportedRecording, FailedRecording
 from robocache_ros.formats.registry import DatasetFormat, load_format
 from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import any_path, is_url
@@ -68,7 +68,7 @@ class Output:
 
     name: str
     spec: FusionSpec
-    options: ExportOptions = field(default_factory=ExportOptions)
+    options: DatasetOptions = field(default_factory=DatasetOptions)
 
     def __post_init__(self) -> None:
         if Path(self.name).name != self.name or self.name.startswith("."):
@@ -89,7 +89,7 @@ def check_outputs(outputs: Sequence[Output]) -> None:
 
 
 def outputs_of(
-    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: ExportOptions
+    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: DatasetOptions
 ) -> list[Output]:
     """Return the datasets of specs and rates: each spec at each rate, named `<spec>-<rate>hz` if there are several.
 
@@ -143,7 +143,7 @@ class ExportResult:
 # Resolves the arguments of an export: the spec with the options applied, the formats, the device.
 
 
-def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
+def resolved_spec(spec: FusionSpec, options: DatasetOptions) -> FusionSpec:
     """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
     if options.rate_hz:
         spec = replace(spec, rate_hz=options.rate_hz)
@@ -167,7 +167,7 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     return spec
 
 
-def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
+def load_formats(spec: FusionSpec, options: DatasetOptions) -> list[DatasetFormat]:
     """Load the formats; refuse what they cannot store."""
     check_copy(spec, options)
     formats = [load_format(name) for name in options.formats]
@@ -176,7 +176,7 @@ def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat
     return formats
 
 
-def device_of(device: str, options: ExportOptions) -> str:
+def device_of(device: str, options: DatasetOptions) -> str:
     """Return the device that converts images and clouds: `cpu` or `cuda:<index>`; refuse one that is not available."""
     selected = str(resolve_device(device))
     if options.jpeg == "gpu":
@@ -453,7 +453,7 @@ def export(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
-    options: ExportOptions | None = None,
+    options: DatasetOptions | None = None,
     *,
     overwrite: bool = False,
     report: bool = True,
@@ -496,7 +496,7 @@ def export(
     """
     (result,) = export_together(
         bags,
-        [Output("", spec, options or ExportOptions())],
+        [Output("", spec, options or DatasetOptions())],
         out,
         overwrite=overwrite,
         report=report,
@@ -614,7 +614,7 @@ def summarize(
     recording = PlannedRecording(any_path(bag, "recordings"))
     with file_errors(recording.path):
         check_recording(recording, spec)
-        options = ExportOptions(
+        options = DatasetOptions(
             visibility=visibility,
             compare_visibility=compare_visibility,
             on_invalid="mask",

@@ -37,8 +37,9 @@ from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.video import VideoSettings
 from robocache_ros.spec import FusionSpec, Layout
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.downloads import hold, opened, stored
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import refresh
@@ -172,7 +173,7 @@ class Plan:
 
     recordings: tuple[PlannedRecording, ...]
     spec: FusionSpec
-    options: ExportOptions
+    options: DatasetOptions
     encodings: Encodings
     device: str = "cpu"
 
@@ -459,7 +460,8 @@ class _Draft:
     def __init__(self, work: _Recording, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
         self._work, self._plan, self._bag = work, plan, bag
         self._folder = stack.enter_context(work.store.draft())
-        video, points = plan.options.video_settings, plan.options.points
+        options = plan.options
+        video, points = VideoSettings(options.crf, options.preset, options.gop), options.points
         self._writer = stack.enter_context(
             closing(PieceWriter(self._folder, plan.layout, plan.encodings, video, points))
         )

@@ -18,8 +18,8 @@ from robocache_ros.formats.read import DatasetError, EpisodeSource, known_names
 if TYPE_CHECKING:
     from robocache_ros.formats.check import Findings
     from robocache_ros.formats.dataset import ExportedDataset
-    from robocache_ros.formats.options import ExportOptions
     from robocache_ros.spec import FusionSpec, StreamSpec
+    from robocache_ros.spec.dataset import DatasetOptions
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class DatasetFormat(Protocol):
     title: str
     entry: str
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a spec or options that the format cannot store, before a recording is read.
 
         Errors:
             RoboCacheError: the format cannot store a stream.
         """
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Return the encoding of a stream's 8-bit images: one of `pictures.ENCODINGS`; None to omit them.
 
         av1 becomes h264 where the size of the images or PyAV does not allow it.

@@ -19,6 +19,7 @@ import torch
 
 from robocache_ros import ipc
 from robocache_ros.ipc import shared_memory
+from test import forked
 
 MakeWriter = Callable[..., ipc.Writer]
 
@@ -36,8 +37,9 @@ class Peer:
     """A process of peer.py: `ask` it, or kill it."""
 
     def __init__(self, role: str, path: Path, device: str, user: int, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, str(PEER), role, str(path), device, str(user)],
+            preload=["robocache_ros.ipc"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

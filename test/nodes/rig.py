@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from test import forked
+
 ROOT = Path(__file__).parents[2]
 PANDA = ROOT / "test" / "data" / "panda_lift"
 PATIENCE_S = 60.0  # for a condition that holds at once on an idle machine
@@ -112,8 +114,9 @@ class Process:
     def __init__(self, arguments: list[str], log: Path) -> None:
         self.log = log
         with log.open("w") as out:
-            self.popen = subprocess.Popen(
+            self.popen = forked.Popen(
                 [sys.executable, "-m", "robocache_ros.nodes.fusion_node", "--ros-args", *arguments],
+                preload=forked.NODE,
                 cwd=ROOT,
                 stdout=out,
                 stderr=subprocess.STDOUT,

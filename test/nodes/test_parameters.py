@@ -14,6 +14,7 @@ from rclpy.parameter import Parameter
 
 from robocache_ros.nodes import fusion_node
 from robocache_ros.nodes.parameters import PARAMETERS
+from test import forked
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_argument_that_is_no_ros_argument_is_refused() -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "robocache_ros.nodes.fusion_node", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(command, preload=forked.NODE, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_engine_gets_the_parameters(rig: Any, panda_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,6 @@ from robocache_ros.formats.delta.schema import (
     tick_schema,
     tick_tables,
 )
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
 from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
@@ -44,6 +43,7 @@ from robocache_ros.formats.schema import IMAGES
 from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # Images, video, voxels and depth: files that the rows name, because they are too large for a row.
 
@@ -229,12 +229,12 @@ class DeltaFormat:
     title = "Delta Lake tables of ticks and episodes"
     entry = EPISODES
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse streams with the name of another column."""
         need("deltalake", "fleet")
         check_names(spec)
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as LeRobot does: as video, or as PNG."""
         return video_or_png(stream, options)
 

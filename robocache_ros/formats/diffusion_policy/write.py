@@ -14,10 +14,10 @@ from robocache_ros.formats import write as stream_arrays
 from robocache_ros.formats.dataset import ExportedDataset
 from robocache_ros.formats.diffusion_policy.schema import ACTION, FOLDER, REWARD
 from robocache_ros.formats.diffusion_policy.zarr import ZarrArray, write_group
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.schema import BY_STREAM
 from robocache_ros.formats.write import FileTask, VectorArray, WrittenByTasks, group_tasks, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 
 class DiffusionPolicyFormat(WrittenByTasks):
@@ -27,7 +27,7 @@ class DiffusionPolicyFormat(WrittenByTasks):
     title = "Diffusion Policy ReplayBuffer (Zarr format 2)"
     entry = FOLDER
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse an observation with the name of the array of actions or rewards."""
         for name in (ACTION, REWARD):
             if any(stream.name == name and stream.role == "observation" for stream in spec.streams):
@@ -36,7 +36,7 @@ class DiffusionPolicyFormat(WrittenByTasks):
                     f"role {name}"
                 )
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images without loss."""
         return None if options.media == "none" else "raw"
 

@@ -44,7 +44,6 @@ from robocache_ros.formats.lerobot.schema import (
     VERSION_V21,
     VIDEO_PATH_V21,
 )
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
 from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
 from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
@@ -52,6 +51,7 @@ from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
 from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # The rows of LeRobot datasets of both versions, as pyarrow tables.
 
@@ -235,10 +235,10 @@ class LeRobotV21Format(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as H.264 video, because GR00T's decoders do not read AV1, or as PNG."""
         return {"video": copied_or(stream, options, "h264"), "image": "png"}.get(options.media)
 
@@ -388,10 +388,10 @@ class LeRobotFormat(WrittenByTasks):
     entry = "meta"
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""
         return video_or_png(stream, options)
 

@@ -25,7 +25,6 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.mcap import schema as messages
 from robocache_ros.formats.mcap.schema import EPISODE_TYPES, LAYOUT, PREFIX, REWARD, TASK, episode_folder, values_topic
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.write import (
     FileTask,
@@ -37,6 +36,7 @@ from robocache_ros.formats.write import (
     write_provenance,
 )
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
@@ -48,10 +48,10 @@ class McapFormat(WrittenByTasks):
     title = "recordings (mcap) of the fused stream, for Foxglove and PlotJuggler"
     entry = PROVENANCE
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 

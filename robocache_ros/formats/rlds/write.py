@@ -13,7 +13,6 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats import schema
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.schema import (
     ACTION,
     AGE,
@@ -46,6 +45,7 @@ from robocache_ros.formats.write import (
     write_provenance,
 )
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # features.json and dataset_info.json, as tensorflow-datasets 4.9 reads them.
 
@@ -199,7 +199,7 @@ class RldsFormat(WrittenByTasks):
     entry = NAME
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a spec without observations, and one with a name that RLDS uses for the vectors."""
         need("google_crc32c", "export")
         own = [stream for stream in spec.streams if stream.rows or stream.kind != "vector"]
@@ -209,7 +209,7 @@ class RldsFormat(WrittenByTasks):
         if not any(s.kind != "image" or options.media != "none" for s in observed):
             raise RoboCacheError("streams: rlds needs an observation; add a stream with role observation")
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 

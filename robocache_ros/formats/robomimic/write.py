@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from robocache_ros.extras import need
 from robocache_ros.formats import write
 from robocache_ros.formats.dataset import Episode, ExportedDataset
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.robomimic.schema import DATA, FILE, GROUPS, OWN, PROVENANCE
 from robocache_ros.formats.write import FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # HDF5 files that survive a full disk: h5py cannot close a file whose writes fail, and crashes when Python exits.
 
@@ -88,11 +88,11 @@ class RobomimicFormat(WrittenByTasks):
     title = "robomimic (HDF5)"
     entry = FILE
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
         need("h5py", "hdf5")
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images without loss."""
         return None if options.media == "none" else "raw"
 

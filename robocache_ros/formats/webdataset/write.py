@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats import schema
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.webdataset.schema import (
     ACTION,
@@ -39,6 +38,7 @@ from robocache_ros.formats.write import (
     write_provenance,
 )
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # Tar files whose bytes depend only on the names and data of their members.
 
@@ -92,7 +92,7 @@ class WebDatasetFormat(WrittenByTasks):
     entry = INDEX
     needs_stats = True
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a window with the name of a field for all vectors."""
         for stream in spec.vectors:
             if stream.rows and stream.name in ("state", "action"):
@@ -100,7 +100,7 @@ class WebDatasetFormat(WrittenByTasks):
                     f"streams.{stream.name}: webdataset stores vectors under this name; rename the stream"
                 )
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as jpeg, or as png, which is lossless."""
         return {"video": "jpeg", "image": "png"}.get(options.media)
 

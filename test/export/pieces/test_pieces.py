@@ -18,12 +18,12 @@ from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import named
 from test.export.pieces.conftest import Contents, contents
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 
 
 def key(plan: Plan, recording: Path) -> str:
@@ -35,7 +35,7 @@ def key(plan: Plan, recording: Path) -> str:
 def test_two_processes_make_the_bytes_of_one(
     recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
 ) -> None:
-    out = export(recordings, spec, tmp_path / "set", ExportOptions(media=media), jobs=2).out
+    out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
     assert contents(out) == undisturbed(media)
 
 
@@ -99,7 +99,7 @@ def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionS
 
 
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((PlannedRecording(bags[0]),), spec, ExportOptions(media="image"), {"front": ("png",)})
+    plan = Plan((PlannedRecording(bags[0]),), spec, DatasetOptions(media="image"), {"front": ("png",)})
     made: list[Any] = []
     save = recording_file.save_recording
     with pytest.MonkeyPatch.context() as patch:

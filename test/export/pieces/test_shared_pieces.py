@@ -19,12 +19,12 @@ from robocache_ros.exporter.pieces import Checksums
 from robocache_ros.exporter.planned_recording import planned
 from robocache_ros.exporter.preview import dry_run
 from robocache_ros.exporter.recordings import load_manifest
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, named
 from test.export.pieces.conftest import Contents, contents
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
@@ -43,7 +43,7 @@ def exported(spec: FusionSpec, tmp_path: Path, pieces: Path) -> Callable[..., tu
     """Exports with the shared folder; the result, and the recordings that were converted."""
 
     def run(
-        bags: list[Path], name: str, options: ExportOptions = NO_MEDIA, **more: bool
+        bags: list[Path], name: str, options: DatasetOptions = NO_MEDIA, **more: bool
     ) -> tuple[ExportResult, list[str]]:
         seen: list[str] = []
         done = export(bags, spec, tmp_path / name / "set", options, pieces=pieces, progress=named(seen), **more)

@@ -14,15 +14,15 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import registry
 from robocache_ros.formats.check import MAX_FINDINGS, Findings
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 
 def test_a_folder_with_several_datasets_is_validated_as_a_whole(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
-    options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), media="none")
     out = export(bags[1:], spec, tmp_path / "out", options).out
     (out / "other").mkdir()
     checked = validate(out)
@@ -35,7 +35,7 @@ def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: F
     for library in ("h5py", "google_crc32c"):
         pytest.importorskip(library)
     names = tuple(name for name in registry.FORMATS if name != "delta" or find_spec("deltalake"))
-    out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=names, media="image")).out
+    out = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=names, media="image")).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 
@@ -62,7 +62,7 @@ def test_the_exit_code_is_1_if_anything_is_wrong(
 
 def test_a_recording_that_was_changed_after_the_export(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     bag = Path(shutil.copytree(bags[1], tmp_path / "bag"))
-    out = export([bag], spec, tmp_path / "out", ExportOptions(media="none")).out
+    out = export([bag], spec, tmp_path / "out", DatasetOptions(media="none")).out
     (findings,) = validate(out, recordings=True)
     assert (findings.found, findings.counted["files of recordings"]) == ([], 1)
     (file,) = bag.glob("*.mcap")

@@ -22,6 +22,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from robocache_ros.client import FusedFrame, FusedSubscriber
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes.frame_messages import read_fused
+from test import forked
 
 Wait = Callable[..., Any]
 
@@ -247,7 +248,7 @@ with FusedSubscriber() as subscriber:
 @pytest.fixture
 def consumer() -> Iterator[Any]:
     """A consumer in a process of its own, which keeps the first frame that it gets."""
-    process = subprocess.Popen([sys.executable, "-c", CONSUMER], stdout=subprocess.PIPE, text=True)
+    process = forked.Popen([sys.executable, "-c", CONSUMER], preload=forked.NODE, stdout=subprocess.PIPE, text=True)
     yield process
     process.kill()
     process.wait()

@@ -14,6 +14,7 @@ pytest.importorskip("rclpy")
 import rclpy
 
 from robocache_ros.client import FusedSubscriber
+from test import forked
 
 LOOP = """
 threading.Thread(target=say_ready, daemon=True).start()
@@ -64,7 +65,7 @@ def run() -> Iterator[Callable[..., Any]]:
 
     def start(script: str, word: str = "ready", fusion: str = "nobody") -> subprocess.Popen[str]:
         command = [sys.executable, "-c", script.replace("{fusion}", fusion)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = forked.Popen(command, preload=forked.NODE, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout
         while (line := process.stdout.readline()) != f"{word}\n":

@@ -26,6 +26,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.nodes import bag_player, middleware
 from robocache_ros.nodes.bag_player import BagPlayer, Options
 from robocache_ros.spec import load_spec
+from test import forked
 from test.fuzz.recordings import make
 
 PANDA = Path(__file__).parents[2] / "data" / "panda_lift"
@@ -134,7 +135,7 @@ def test_signal_ends_a_replay_cleanly(
     log = tmp_path / "player.log"
     with log.open("w") as out:
         command = [sys.executable, "-m", "robocache_ros.nodes.bag_player", str(PANDA), *arguments]
-        player = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        player = forked.Popen(command, preload=forked.NODE, stdout=out, stderr=subprocess.STDOUT)
     try:
         wait(lambda: poses.subscription.get_publisher_count() if waiting else len(poses), "the player")
 
