@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import robocache_ros
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.engine.backends.factory import resolve_device
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
@@ -24,7 +25,7 @@ from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.merge import merge_pieces, needed_encodings
 from robocache_ros.exporter.piece_store import remove_copies
 from robocache_ros.exporter.piece_writer import has_points
-from robocache_ros.exporter.pieces import Outcome, Plan, code_version, make_pieces
+from robocache_ros.exporter.pieces import Outcome, Plan, fingerprint, make_pieces
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.progress import Ended, Failed, Merging, Progress
 from robocache_ros.exporter.target import (
@@ -385,7 +386,8 @@ def open_target(
     if not is_url(out):
         last = datasets[-1].name or datasets[-1].formats[-1].entry
         return new_dataset(out, last, overwrite=overwrite, pieces=pieces)
-    digest = digest_of({"engine": code_version(), "report": report, "datasets": [_content(each) for each in datasets]})
+    code = {"robocache_ros": robocache_ros.__version__, **fingerprint()}
+    digest = digest_of({"code": code, "report": report, "datasets": [_content(each) for each in datasets]})
     entries = [entry for dataset in datasets for entry in dataset.entries]
     count = sum(len(dataset.plan.distinct) for dataset in datasets)
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)

@@ -22,7 +22,7 @@ from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import check_any_target, device_of, export, load_formats, resolved_spec
 from robocache_ros.exporter.merge import needed_encodings
-from robocache_ros.exporter.piece_store import AnyPieces
+from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
 from robocache_ros.exporter.target import piece_store
@@ -324,7 +324,7 @@ def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:
     return repeated(found)
 
 
-def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
+def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
     """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
     for recording in plan.distinct if store.used() else ():
         with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.registry import load_format
+from test import forked
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 BUILTINS = {"__import__", "eval", "exec", "compile"}
@@ -81,7 +81,7 @@ def test_message_types_of_a_recording_do_not_import_what_is_beside_it(tmp_path: 
     names = ["evil/msg/A", "evil_msgs/msg/A", "evil", "", "a/b/c/d", "os.path/msg/A", "../evil/msg/A", "evil\n/msg/A"]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", IMPORT, *names, "std_msgs/msg/String"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("None") == len(names)
     assert "std_msgs.msg" in done.stdout

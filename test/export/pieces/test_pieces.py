@@ -91,11 +91,13 @@ def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionS
     data = first.piece / "columns" / "fused"
     data.write_bytes(data.read_bytes()[:-1])
 
-    assert store.find(first.piece.name) is None
+    assert store.find(first.piece.parent.name) is None
     (again,) = make_pieces_of(PlannedRecording(bags[0]), [plan], store, resumed=True)
 
-    assert (again.piece, again.reused) == (first.piece, False)
-    assert contents(first.piece) == whole
+    assert (again.reused, again.replaced) == (False, True)
+    assert again.piece
+    assert contents(again.piece) == whole
+    assert not first.piece.exists()
 
 
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: 
     made: list[Any] = []
     save = recording_file.save_recording
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
+        patch.setattr(recording_file, "save_recording", lambda *told: (made.append(told[1]), save(*told)))
         piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
     assert piece
     loaded, files = recording_file.load_recording(piece, bags[0], spec, "ideal")
