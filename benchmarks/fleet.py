@@ -27,9 +27,9 @@ from robocache_ros.exporter.pieces import Outcome, Plan, make_pieces
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Ended, Event, Merging, Progress, Started
 from robocache_ros.extras import need
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.programs import HelpFormatter
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # A model of an export with Ray: the time of the conversions, and of what does not get faster with more workers.
 
@@ -209,7 +209,7 @@ def driver_cost(count: int) -> dict[str, float]:
     events: list[Event] = []
     with TemporaryDirectory() as folder, RayOfNothing(needs=lambda _needs: Resources()) as engine:
         begun, cpu = time.perf_counter(), time.process_time()
-        plans = {"": Plan(recordings, spec, ExportOptions(), {})}
+        plans = {"": Plan(recordings, spec, DatasetOptions(), {})}
         made = make_pieces(plans, PieceStore(Path(folder)), engine, events.append)
         found = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu}
     assert len(made[""]) == count

@@ -24,9 +24,9 @@ from robocache_ros.datasets import EpisodeSource, Hdf5Trajectories, TimelineData
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
-from robocache_ros.formats.options import ExportOptions
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # The synthetic episodes as recordings, from which exports make datasets of every format.
 
@@ -65,7 +65,7 @@ def export_episodes(source: EpisodeSource, work: Path, out: Path, formats: tuple
     types = {f"/{stream.name}": ARRAY for stream in STREAMS}
     bags = [write_bag(work / f"episode_{k:05d}", types, _messages(source, k)) for k in range(len(source))]
     target = out / formats[0] if len(formats) == 1 else out
-    export(bags, load_spec(spec()), target, ExportOptions(formats, task=TASK, media="none"), report=False)
+    export(bags, load_spec(spec()), target, DatasetOptions(formats=formats, task=TASK, media="none"), report=False)
 
 
 def _messages(source: EpisodeSource, index: int) -> Iterator[tuple[str, int, bytes]]:
@@ -91,7 +91,7 @@ def _messages(source: EpisodeSource, index: int) -> Iterator[tuple[str, int, byt
 # bridge      a TFDS dataset that you have, such as Bridge, in the form of hdf5
 
 
-EXPORTED = tuple(name for name in FORMATS if name not in ("mcap", "delta"))
+EXPORTED = tuple(name for name in WRITERS if name not in ("mcap", "delta"))
 SETS = ("hdf5", "calvin", *EXPORTED)
 DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")
 CALVIN_HZ, CALVIN_COLUMNS, CALVIN_STEPS = 30, 15, 64

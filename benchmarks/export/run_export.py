@@ -13,12 +13,12 @@ def main() -> None:
     """Export; the argument is a JSON object: bags, spec, out, jobs, the options of the export, and device."""
     from robocache_ros.exporter.executors.base import return_freed_memory
     from robocache_ros.exporter.job import export
-    from robocache_ros.formats.options import ExportOptions
     from robocache_ros.formats.registry import load_format
     from robocache_ros.spec import load_spec
+    from robocache_ros.spec.dataset import DatasetOptions
 
     wanted: dict[str, Any] = json.loads(sys.argv[1])
-    options = ExportOptions(**{**wanted["options"], "formats": tuple(wanted["options"].get("formats", ["lerobot"]))})
+    options = DatasetOptions(**{**wanted["options"], "formats": tuple(wanted["options"].get("formats", ["lerobot"]))})
     for name in options.formats:
         load_format(name)
     return_freed_memory()

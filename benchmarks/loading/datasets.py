@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from benchmarks import recordings
 from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 OBSERVATIONS = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
 RLDS_STEPS, RLDS_SIZE = 100, 256
@@ -67,7 +67,7 @@ def rlds(folder: Path, episodes: int = 48, shards: int = 4) -> Path:
 def lerobot(folder: Path, seconds: float = 48, cameras: int = 2) -> Path:
     """Write a LeRobot v3.0 dataset with videos of 224x224 at 30 Hz, and without what only this project adds."""
     bag = recordings.write(folder / "recording", seconds, cameras, size=VIDEO_SIZE)
-    options = ExportOptions(("lerobot",), split_s=EPISODE_S)
+    options = DatasetOptions(formats=("lerobot",), split_s=EPISODE_S)
     out = folder / "dataset"
     export([bag], load_spec(recordings.spec(cameras)), out, options)
     _leave_out_additions(out)

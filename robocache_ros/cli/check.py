@@ -58,10 +58,10 @@ def _recordings(
     from robocache_ros.cli import export_output, tables
     from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.exporter.preview import expect
-    from robocache_ros.formats.options import ExportOptions
+    from robocache_ros.spec.dataset import DatasetOptions
 
     recordings = given_recordings(bags, manifest)
-    options = ExportOptions(msg_path=tuple(msg_path))
+    options = DatasetOptions(msg_path=tuple(msg_path))
     expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = export_output.problem_lines(expected)
     if json:

@@ -14,7 +14,7 @@ from robocache_ros.cli import options as given
 from robocache_ros.cli.options import with_export_options
 from robocache_ros.cli.program import StopSignals
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import VARIABLE, cache_bytes_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def export(
         ),
     ],
     out: given.Target,
-    options: ExportOptions,
+    options: DatasetOptions,
     bags: given.Recordings = None,
     manifest: given.ManifestFile = None,
     rate_hz: Annotated[

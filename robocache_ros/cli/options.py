@@ -1,7 +1,7 @@
-"""The arguments and options of the commands, and those of a dataset: an option for each field of `ExportOptions`.
+"""The arguments and options of the commands, and those of a dataset: an option for each field of `DatasetOptions`.
 
 The rate is not one of them, because an export may make datasets of several.
-To add an option, add the field with its default to `ExportOptions` and its option to `OPTIONS`.
+To add an option, add the field with its default to `DatasetOptions` and its option to `OPTIONS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Optional, TypeVar, cast
 import typer
 
 from robocache_ros.errors import printable
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import VARIABLE
 from robocache_ros.storage.paths import is_url
 
@@ -238,10 +238,10 @@ AtError = Annotated[
 ]
 
 
-# The options of an exported dataset: an option of the command line for each field of `ExportOptions`.
+# The options of an exported dataset: an option of the command line for each field of `DatasetOptions`.
 #
 # The rate is not one of them, because an export may make datasets of several.
-# To add an option, add the field with its default to `ExportOptions` and its option to `OPTIONS`.
+# To add an option, add the field with its default to `DatasetOptions` and its option to `OPTIONS`.
 
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
@@ -249,7 +249,7 @@ AtError = Annotated[
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Field of ExportOptions -> its type and option; the default is that of the field.
+# Field of DatasetOptions -> its type and option; the default is that of the field.
 OPTIONS: dict[str, Any] = {
     "formats": Annotated[
         list[str],
@@ -337,9 +337,9 @@ _KINDS: dict[str, type[Enum]] = {
 
 
 def with_export_options(command: Command) -> Command:
-    """Give a command the options of a dataset; it receives them as its parameter `options: ExportOptions`."""
+    """Give a command the options of a dataset; it receives them as its parameter `options: DatasetOptions`."""
     own = {name: p for name, p in inspect.signature(command).parameters.items() if name != "options"}
-    defaults = {field.name: field.default for field in fields(ExportOptions)}
+    defaults = {field.name: field.default for field in fields(DatasetOptions)}
     added = {
         name: inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=_shown(name, defaults[name]), annotation=kind
@@ -350,7 +350,7 @@ def with_export_options(command: Command) -> Command:
     @wraps(command)
     def run(**values: Any) -> Any:
         chosen = {name: values.pop(name) for name in OPTIONS}
-        options = ExportOptions(**{name: _plain(value) for name, value in chosen.items()})
+        options = DatasetOptions(**{name: _plain(value) for name, value in chosen.items()})
         return command(**values, options=options)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()]

@@ -19,8 +19,8 @@ from robocache_ros.exporter.job import ExportResult, Output, export
 from robocache_ros.exporter.piece_store import FAILED
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.target import APPEND, BUCKET_APPENDS
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import any_path, is_url
@@ -30,7 +30,7 @@ def append_export(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
-    options: ExportOptions | None = None,
+    options: DatasetOptions | None = None,
     **arguments: Any,
 ) -> ExportResult:
     """Append recordings to a dataset of Delta Lake tables, which is created if there is none.
@@ -49,7 +49,7 @@ def append_export(
     Errors:
         RoboCacheError: as of `export`; or the rows have other columns than those of the dataset.
     """
-    options = options or ExportOptions(("delta",))
+    options = options or DatasetOptions(formats=("delta",))
     if options.formats != ("delta",):
         raise RoboCacheError(f"append: not for the format {printable(options.formats[0], 30)}; use --format delta")
     engine: Executor | None = arguments.pop("engine", None)
@@ -102,7 +102,7 @@ def append_folders(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
-    options: ExportOptions,
+    options: DatasetOptions,
     *,
     remote: bool = False,
 ) -> tuple[Path, Path]:

@@ -25,10 +25,10 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.episodes import EpisodeCutter, Labels
 from robocache_ros.exporter.planned_recording import Moment
 from robocache_ros.exporter.recordings import EPISODE_KEYS, MAX_CSV_BYTES, RowKind, read_table, values_of
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo, runs
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, Layout, StreamQuality, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import Problem, SpecError, below
 from robocache_ros.untrusted_files import read_text
 
@@ -404,7 +404,7 @@ class Boundaries:
         notes: on what was read, one line each.
     """
 
-    def __init__(self, run: BagRun, options: ExportOptions) -> None:
+    def __init__(self, run: BagRun, options: DatasetOptions) -> None:
         self.notes: list[str] = []
         self._sections: list[Section] | None = None
         self._tasks: list[tuple[int, str]] = []  # first tick with a task, and the task
@@ -461,7 +461,7 @@ class Boundaries:
             kept[episode.start : episode.stop] = True
         return dict(Counter(reasons[~kept].tolist()).most_common())
 
-    def check_kept(self, cutter: EpisodeCutter, run: BagRun, options: ExportOptions) -> None:
+    def check_kept(self, cutter: EpisodeCutter, run: BagRun, options: DatasetOptions) -> None:
         """Refuse a recording with too few ticks in episodes, of those that its boundaries leave.
 
         Errors:
@@ -513,7 +513,7 @@ NEAR = 0.8  # share of a limit from which on a value is near it
 
 
 def refusal(
-    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: ExportOptions
+    recording: ExportedRecording, boundaries: Boundaries, cutter: EpisodeCutter, run: BagRun, options: DatasetOptions
 ) -> RoboCacheError | None:
     """Return why a recording is refused: too few of its ticks are in episodes, or its quality is below the spec's."""
     try:

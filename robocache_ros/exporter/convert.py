@@ -17,9 +17,9 @@ from robocache_ros.exporter.episodes import EpisodeCutter, EpisodeTicks, Labels
 from robocache_ros.exporter.piece_writer import PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Advanced, Event, Progress
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import VISIBILITIES, ExportedRecording, Thumbnails, Totals, ValueAges
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 # Runs a recording through the engine, and determines its episodes and their rows.
 
@@ -33,7 +33,7 @@ class PartsDropped(Exception):  # noqa: N818 - not an error: the conversion is r
 
 
 def convert(
-    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions, progress: Progress | None = None
+    recording: PlannedRecording, spec: FusionSpec, options: DatasetOptions, progress: Progress | None = None
 ) -> ExportedRecording:
     """Run a recording through the engine, and return the result, also of a recording that an export refuses.
 
@@ -47,7 +47,7 @@ def convert(
 
 
 def preview_recording(
-    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions
+    recording: PlannedRecording, spec: FusionSpec, options: DatasetOptions
 ) -> tuple[ExportedRecording | None, str]:
     """Run a recording through the engine without converting images and clouds, and without writing.
 
@@ -95,7 +95,7 @@ class Conversion:
         bag: Bag,
         planned: PlannedRecording,
         spec: FusionSpec,
-        options: ExportOptions,
+        options: DatasetOptions,
         writer: PieceWriter | None = None,
         *,
         without: Collection[int] = (),
@@ -209,7 +209,7 @@ def _refuse_video(planned: PlannedRecording, spec: FusionSpec) -> None:
             )
 
 
-def _both(run: BagRun, ages: ValueAges, options: ExportOptions) -> dict[str, Totals]:
+def _both(run: BagRun, ages: ValueAges, options: DatasetOptions) -> dict[str, Totals]:
     """Return the states and ages of values as computed, and those under the other visibility."""
     found = {options.visibility: ages.totals(run.valid)}
     (other,) = set(VISIBILITIES) - {options.visibility}

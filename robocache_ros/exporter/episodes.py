@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from robocache_ros.alignments import angle, angle_deg
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.options import EpisodeOptions
 from robocache_ros.formats.pieces import runs
 from robocache_ros.spec import FusionSpec, Layout, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.units import NS_PER_S
 
 # Splits a recording into episodes: consecutive ticks of one part of it, with a value in every stream.
@@ -230,7 +230,7 @@ class Labels:
         RoboCacheError: the streams do not have such actions.
     """
 
-    def __init__(self, spec: FusionSpec, options: EpisodeOptions) -> None:
+    def __init__(self, spec: FusionSpec, options: DatasetOptions) -> None:
         self.offset = options.offset_ticks(spec.rate_hz)
         self._actions = _actions(spec, options)
         if self.offset and not self._actions:
@@ -345,7 +345,7 @@ def _joined(parts: Sequence[Frames]) -> Frames:
     )
 
 
-def _actions(spec: FusionSpec, options: EpisodeOptions) -> list[_Action]:
+def _actions(spec: FusionSpec, options: DatasetOptions) -> list[_Action]:
     """Determine how each action of the dataset is computed."""
     given = [stream for stream in spec.vectors if stream.role == "action"]
     if options.is_next:
@@ -378,7 +378,7 @@ def _check_delta(stream: StreamSpec) -> None:
         )
 
 
-def _next_observations(spec: FusionSpec, options: EpisodeOptions, given: Sequence[StreamSpec]) -> list[_Action]:
+def _next_observations(spec: FusionSpec, options: DatasetOptions, given: Sequence[StreamSpec]) -> list[_Action]:
     if given:
         raise RoboCacheError(
             f"action: {options.action} is for recordings without commands, but {given[0].name} is an action; "

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -16,16 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.piece_store import (
-    DONE,
-    FAILED,
-    NOTES,
-    AnyPieces,
-    BucketPieces,
-    KeyState,
-    PieceFailure,
-    PieceStore,
-)
+from robocache_ros.exporter.piece_store import DONE, FAILED, NOTES, PieceFailure, PieceStore
 from robocache_ros.exporter.target import BUCKET_APPENDS, TargetPlan, TargetPlans, piece_store
 from robocache_ros.formats.dataset_folder import LISTING, listed_entries
 from robocache_ros.storage.object_store import Listed, ObjectStore
@@ -47,11 +34,17 @@ class Attempt:
         name: in the folder of the pieces.
         size: bytes.
         age: since its newest file was written.
+        running: whether the process that makes it is alive, as the lock of a local draft shows; None: not known.
     """
 
     name: str
     size: int
     age: timedelta
+    running: bool | None = None
+
+    def is_stopped(self, older_than: timedelta) -> bool:
+        """Whether its process was killed, as the lock or the age shows."""
+        return self.age > older_than if self.running is None else not self.running
 
 
 @dataclass(frozen=True)
@@ -71,93 +64,55 @@ class PiecesState:
     left_over: tuple[Attempt, ...]
 
 
-def pieces_state(pieces: AnyPieces) -> PiecesState:
+def pieces_state(pieces: PieceStore) -> PiecesState:
     """Look at a folder of pieces.
 
     Errors:
         StoreError: the bucket cannot be used.
     """
-    if isinstance(pieces, BucketPieces):
-        return _of_bucket(pieces)
-    assert isinstance(pieces, PieceStore)
-    return _of_folder(pieces)
-
-
-def forget_failures(pieces: AnyPieces, names: Collection[str]) -> None:
-    """Remove the records of failures, so that the next export tries the recordings again."""
-    if isinstance(pieces, BucketPieces):
-        pieces.store.delete(names)
-    else:
-        for name in names:
-            (pieces.folder / name).unlink(missing_ok=True)
-
-
-def remove_attempts(pieces: AnyPieces, names: Collection[str]) -> None:
-    """Remove attempts, or pieces, with all of their files."""
-    for name in names:
-        if isinstance(pieces, BucketPieces):
-            pieces.store.delete(f"{name}/{file}" for file in pieces.store.listed(f"{name}/"))
-        else:
-            shutil.rmtree(pieces.folder / name, ignore_errors=True)
-
-
-def _of_bucket(pieces: BucketPieces) -> PiecesState:
     now = datetime.now(timezone.utc)
     done: dict[str, Attempt] = {}
-    attempts: list[Attempt] = []
-    others: list[Attempt] = []
+    attempts = [_draft(pieces, draft.name, now, running) for draft, running in pieces.drafts().items()]
+    beside: list[Attempt] = []
     states = pieces.states()
     for key, state in states.items():
-        piece = _piece_of(pieces, key, state)
+        piece = ""
         if state.done:
+            piece = next(iter(state.attempts)) if len(state.attempts) == 1 else pieces.attempt_of(key)
             size, newest = state.attempts.get(piece, (0, now))
             done[key] = Attempt(key, size, now - newest)
         for attempt, (size, newest) in state.attempts.items():
             if attempt != piece:
-                found = Attempt(f"{key}/{attempt}", size, now - newest)
-                (others if state.done or found.age > IN_PROGRESS_FOR else attempts).append(found)
+                (beside if state.done else attempts).append(Attempt(f"{key}/{attempt}", size, now - newest))
     failed = [key for key, state in states.items() if state.failed and not state.done]
     with ThreadPoolExecutor(READ_AT_ONCE, "failures") as pool:
         told = dict(zip(failed, pool.map(pieces.failure, failed), strict=True))
     failures = {f"{key}/{FAILED}": failure for key, failure in told.items() if failure}
-    return PiecesState(done, failures | _noted_failures(pieces, pieces.notes()), tuple(attempts), tuple(others))
-
-
-def _piece_of(pieces: BucketPieces, key: str, state: KeyState) -> str:
-    """Return the name of the attempt that is the piece, empty if there is none."""
-    if not state.done:
-        return ""
-    if len(state.attempts) == 1:
-        return next(iter(state.attempts))
-    with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-        return str(json.loads(pieces.store.get(f"{key}/{DONE}"))["attempt"])
-    return ""
-
-
-def _of_folder(pieces: PieceStore) -> PiecesState:
-    active, stopped = pieces.drafts()
-    drafts = {*active, *stopped}
-    done = [path.parent for path in pieces.folder.glob(f"*/{DONE}") if path.parent not in drafts]
+    stopped = [each for each in attempts if each.is_stopped(IN_PROGRESS_FOR)]
     return PiecesState(
-        done={each.name: each for each in map(_measured, sorted(done))},
-        failures=_noted_failures(pieces, pieces.notes()),
-        in_progress=tuple(map(_measured, active)),
-        left_over=tuple(map(_measured, stopped)),
+        done,
+        failures | _noted_failures(pieces, pieces.notes()),
+        tuple(each for each in attempts if each not in stopped),
+        (*stopped, *beside),
     )
 
 
-def _measured(folder: Path) -> Attempt:
-    """Return the bytes and the age of a local folder; it may be removed meanwhile."""
-    size, newest = 0, 0.0
-    for root, _, files in os.walk(folder):
-        for name in files:
-            with suppress(OSError):
-                found = (Path(root) / name).stat()
-                size, newest = size + found.st_size, max(newest, found.st_mtime)
-    return Attempt(folder.name, size, timedelta(seconds=time.time() - newest if newest else 0))
+def _draft(pieces: PieceStore, name: str, now: datetime, running: bool) -> Attempt:
+    files = pieces.objects.listed(f"{name}/").values()
+    newest = max((file.modified for file in files), default=now)
+    return Attempt(name, sum(file.size for file in files), now - newest, running)
 
 
-def _noted_failures(pieces: AnyPieces, notes: Collection[str]) -> dict[str, PieceFailure]:
+def remove_attempts(pieces: PieceStore, names: Collection[str]) -> None:
+    """Remove attempts, or pieces, with all of their files."""
+    for name in names:
+        if pieces.local:
+            shutil.rmtree(pieces.local / name, ignore_errors=True)
+        else:
+            pieces.objects.delete([f"{name}/{file}" for file in pieces.objects.listed(f"{name}/")])
+
+
+def _noted_failures(pieces: PieceStore, notes: Collection[str]) -> dict[str, PieceFailure]:
     """Return the failures that the shards of an export have noted, unless the recording was converted since."""
     names = (name for name in sorted(notes) if name.endswith(FAILED_NOTE))
     converted = {name.partition(".")[0] for name in notes if name.endswith(".piece")}
@@ -244,7 +199,7 @@ class FleetTarget:
         """
         failures = pieces_state(self._pieces).failures
         chosen = {name: each for name, each in failures.items() if not patterns or _matches(each.recording, patterns)}
-        forget_failures(self._pieces, list(chosen))
+        self._pieces.objects.delete(chosen)
         return list(chosen.values())
 
     def collect(self, older_than: timedelta, *, give_up: bool = False) -> Removed:
@@ -259,9 +214,7 @@ class FleetTarget:
             self._plans.stop(plan)
             plan = self._current()
         found = pieces_state(self._pieces)
-        attempts = list(found.left_over)  # in a local folder, locks tell which processes were killed
-        if isinstance(self._pieces, BucketPieces):
-            attempts = [each for each in (*found.in_progress, *found.left_over) if each.age > older_than]
+        attempts = [each for each in (*found.in_progress, *found.left_over) if each.is_stopped(older_than)]
         unneeded: list[Attempt] = []
         if self._plans and not self._pieces.shared and (plan is None or plan.stopped or self._is_complete(plan)):
             unneeded = [piece for piece in found.done.values() if piece.age > older_than]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import robocache_ros
 from robocache_ros.bags.reader import Bag, check_recordings
 from robocache_ros.engine.backends.factory import resolve_device
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
@@ -24,7 +25,7 @@ from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.merge import merge_pieces, needed_encodings
 from robocache_ros.exporter.piece_store import remove_copies
 from robocache_ros.exporter.piece_writer import has_points
-from robocache_ros.exporter.pieces import Outcome, Plan, code_version, make_pieces
+from robocache_ros.exporter.pieces import Outcome, Plan, fingerprint, make_pieces
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.progress import Ended, Failed, Merging, Progress
 from robocache_ros.exporter.target import (
@@ -38,12 +39,12 @@ from robocache_ros.exporter.target import (
 )
 from robocache_ros.formats.checksums import FILE as CHECKSUMS
 from robocache_ros.formats.dataset_folder import list_entries
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pictures import check_copy
 from robocache_ros.formats.recording import ExportedRecording, FailedRecording
 from robocache_ros.formats.registry import DatasetFormat, load_format
 from robocache_ros.ops.image.nvjpeg import require_jpeg
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import any_path, is_url
@@ -68,7 +69,7 @@ class Output:
 
     name: str
     spec: FusionSpec
-    options: ExportOptions = field(default_factory=ExportOptions)
+    options: DatasetOptions = field(default_factory=DatasetOptions)
 
     def __post_init__(self) -> None:
         if Path(self.name).name != self.name or self.name.startswith("."):
@@ -89,7 +90,7 @@ def check_outputs(outputs: Sequence[Output]) -> None:
 
 
 def outputs_of(
-    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: ExportOptions
+    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: DatasetOptions
 ) -> list[Output]:
     """Return the datasets of specs and rates: each spec at each rate, named `<spec>-<rate>hz` if there are several.
 
@@ -143,7 +144,7 @@ class ExportResult:
 # Resolves the arguments of an export: the spec with the options applied, the formats, the device.
 
 
-def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
+def resolved_spec(spec: FusionSpec, options: DatasetOptions) -> FusionSpec:
     """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
     if options.rate_hz:
         spec = replace(spec, rate_hz=options.rate_hz)
@@ -167,7 +168,7 @@ def resolved_spec(spec: FusionSpec, options: ExportOptions) -> FusionSpec:
     return spec
 
 
-def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat]:
+def load_formats(spec: FusionSpec, options: DatasetOptions) -> list[DatasetFormat]:
     """Load the formats; refuse what they cannot store."""
     check_copy(spec, options)
     formats = [load_format(name) for name in options.formats]
@@ -176,7 +177,7 @@ def load_formats(spec: FusionSpec, options: ExportOptions) -> list[DatasetFormat
     return formats
 
 
-def device_of(device: str, options: ExportOptions) -> str:
+def device_of(device: str, options: DatasetOptions) -> str:
     """Return the device that converts images and clouds: `cpu` or `cuda:<index>`; refuse one that is not available."""
     selected = str(resolve_device(device))
     if options.jpeg == "gpu":
@@ -385,7 +386,8 @@ def open_target(
     if not is_url(out):
         last = datasets[-1].name or datasets[-1].formats[-1].entry
         return new_dataset(out, last, overwrite=overwrite, pieces=pieces)
-    digest = digest_of({"engine": code_version(), "report": report, "datasets": [_content(each) for each in datasets]})
+    code = {"robocache_ros": robocache_ros.__version__, **fingerprint()}
+    digest = digest_of({"code": code, "report": report, "datasets": [_content(each) for each in datasets]})
     entries = [entry for dataset in datasets for entry in dataset.entries]
     count = sum(len(dataset.plan.distinct) for dataset in datasets)
     return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
@@ -453,7 +455,7 @@ def export(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
-    options: ExportOptions | None = None,
+    options: DatasetOptions | None = None,
     *,
     overwrite: bool = False,
     report: bool = True,
@@ -496,7 +498,7 @@ def export(
     """
     (result,) = export_together(
         bags,
-        [Output("", spec, options or ExportOptions())],
+        [Output("", spec, options or DatasetOptions())],
         out,
         overwrite=overwrite,
         report=report,
@@ -614,7 +616,7 @@ def summarize(
     recording = PlannedRecording(any_path(bag, "recordings"))
     with file_errors(recording.path):
         check_recording(recording, spec)
-        options = ExportOptions(
+        options = DatasetOptions(
             visibility=visibility,
             compare_visibility=compare_visibility,
             on_invalid="mask",

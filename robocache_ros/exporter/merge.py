@@ -29,7 +29,6 @@ from robocache_ros.formats import recording as recording_file
 from robocache_ros.formats.checksums import digests_of, files_of, write_checksums
 from robocache_ros.formats.dataset import ExportedDataset, Piece
 from robocache_ros.formats.dataset_folder import sync_files
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import CONTENTS
 from robocache_ros.formats.recording import ExportedRecording, FailedRecording
 from robocache_ros.formats.registry import DatasetFormat, load_format
@@ -37,6 +36,7 @@ from robocache_ros.formats.statistics import Stats
 from robocache_ros.formats.video import DEPTH_VIDEO
 from robocache_ros.formats.write import FileTask, WrittenByTasks
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.object_store import ObjectStore
 
 # The tasks of a merge: each writes files of one dataset format, in any process.
@@ -257,7 +257,7 @@ def _complete(folder: Path, written: Written) -> Mapping[str, str]:
 
 
 def needed_encodings(
-    formats: Sequence[DatasetFormat], spec: FusionSpec, options: ExportOptions
+    formats: Sequence[DatasetFormat], spec: FusionSpec, options: DatasetOptions
 ) -> dict[str, tuple[str, ...]]:
     """Return the encodings of each image stream that the formats need."""
     streams = [stream for stream in spec.media if stream.kind == "image"]

@@ -1,4 +1,18 @@
-"""Pieces by key, in a folder or in a bucket, shared by any number of processes."""
+"""Pieces by key, in a folder or in a bucket, shared by any number of processes.
+
+A piece is either complete or does not exist. The layout is the same in both:
+
+<key>/<attempt>/     the files of a piece, which one process has made
+     /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of its files
+     /failed.json    put if absent: the error of a recording that cannot be converted
+.robocache-notes/    what exports that share the pieces tell each other; a lost note costs time, nothing else
+draft-<id>/          in a folder only: a piece during the conversion, locked with flock by the process that makes it
+
+Nothing is locked but drafts, and two pieces of one key have the same bytes. Of several processes that make the same
+piece, the first one that puts done.json has made it; the others delete their attempt. An attempt without done.json is
+in progress, or its process was killed: `robocache fleet gc` removes old ones. A piece is used only if all of its files
+have their SHA-256; one that is damaged is made again.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +26,29 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from errno import EEXIST, ENOTEMPTY
+from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, Protocol, TypeAlias, cast
+from typing import BinaryIO, TypeAlias, cast
 
 from robocache_ros.errors import printable
 from robocache_ros.formats.checksums import digests_of, files_of, sha256
 from robocache_ros.formats.dataset_folder import sync, sync_all
 from robocache_ros.storage.cache import FileCache, cache_folder, default_cache_bytes, let_go
 from robocache_ros.storage.errors import RemoteError, StoreError
-from robocache_ros.storage.object_store import Listed, ObjectStore
+from robocache_ros.storage.object_store import OBJECT_BYTES, Listed, ObjectStore
 from robocache_ros.storage.paths import RemotePath, any_path
 
-# What the pieces of an export offer, wherever they are: in a local folder, or in a bucket.
+DONE, FAILED = "done.json", "failed.json"
+NOTES = ".robocache-notes"
+_KEY, _ATTEMPT, _DRAFT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{16}"), re.compile(r"draft-[0-9a-f]{16}")
+_NEW = ".new-"  # a file that is not complete
+_TRIES = 8
+
+PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by name
 
 
 @dataclass(frozen=True)
@@ -47,241 +66,66 @@ class PieceFailure:
     dropped: bool = False
 
 
-class AnyPieces(Protocol):
-    """Pieces by key, shared by several processes: a `PieceStore`, or `BucketPieces`."""
+@dataclass
+class KeyState:
+    """What a listing tells of a key.
 
-    @property
-    def folder(self) -> Path:
-        """The folder or the URL, for messages."""
+    Attributes:
+        done, failed: whether there is a piece, or the error of a recording.
+        attempts: by name: bytes, and the time of the newest file. One of them is the piece, if there is one.
+    """
 
-    @property
-    def shared(self) -> bool:
-        """Whether other exports may use the pieces at the same time."""
-
-    @property
-    def keeps_failures(self) -> bool:
-        """Whether errors of recordings are recorded for later exports."""
-
-    def find(self, key: str) -> Path | None:
-        """Return a complete piece, None if there is none."""
-
-    def failure(self, key: str) -> PieceFailure | None:
-        """Return the error that an earlier export recorded, None if there is none."""
-
-    def fail(self, key: str, failure: PieceFailure) -> None:
-        """Record the error of a recording for later exports, unless one is recorded."""
-
-    def count(self) -> int:
-        """Return the number of complete pieces."""
-
-    def used(self) -> bool:
-        """Whether there may be pieces or errors of an earlier export."""
-
-    def note(self, name: str, text: str = "") -> None:
-        """Write a note for other exports that share the pieces, in place of one of this name."""
-
-    def noted(self, name: str) -> str | None:
-        """Return the text of a note, None if there is none."""
-
-    def notes(self) -> frozenset[str]:
-        """Return the names of all notes."""
-
-    def draft(self) -> AbstractContextManager[Path]:
-        """Yield a new local folder for a piece, which is removed on exit unless it was committed."""
-
-    def check(self) -> None:
-        """Raise an error if a piece cannot be stored."""
-
-    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
-        """Make a draft the piece of a key, unless another process has made the same piece.
-
-        Returns:
-            The piece, and whether it replaces a damaged one.
-        """
-
-    def tidy(self) -> None:
-        """Remove the drafts of stopped processes."""
+    done: bool = False
+    failed: bool = False
+    attempts: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
 
-# A folder of pieces: of one unfinished export, or shared by exports. A piece is either complete or does not exist.
-#
-# <folder>/<key>/            a complete piece, renamed from its draft
-#               /done.json   the key, and the sizes and SHA-256 of its files by name; written last
-# <folder>/draft-<id>/       a piece during the conversion, locked with flock by the process that writes it
-# <folder>/.robocache-notes/ what exports that share the folder tell each other; a lost note costs time, nothing else
-#
-# Exports that share a folder need no lock of the folder: the name of a draft is unique, a rename is atomic, and two
-# pieces of one key have the same bytes. The lock of a draft shows whether the process that writes it is alive. A piece
-# is used only if all of its files have their SHA-256; one that is damaged is replaced.
-
-
-DONE = "done.json"
-DONE_BYTES = 64 << 20  # at most, of done.json
-NOTES = ".robocache-notes"
-_DRAFT = re.compile(r"draft-[0-9a-f]{16}")
-
-PieceFiles: TypeAlias = Mapping[str, tuple[int, str]]  # size and SHA-256 by name
-
-
-class PieceStore:
-    """Pieces by key, in a folder shared by several processes.
+class Drafts:
+    """Folders in which processes make files, each locked with flock by its process.
 
     Args:
         folder: created with the first draft.
-        shared: other exports may use the folder at the same time, and it may contain other files.
     """
 
-    keeps_failures = False  # every local export tries recordings that failed again
-
-    def __init__(self, folder: Path, *, shared: bool = False) -> None:
-        self.folder = folder
-        self.shared = shared
-
-    def find(self, key: str) -> Path | None:
-        """Return a complete piece whose files have their SHA-256, None if there is none."""
-        piece = self.folder / key
-        try:
-            with (piece / DONE).open("rb") as file:
-                files = files_in(file.read(DONE_BYTES), key)
-            there = {name: (piece / name).stat().st_size for name in files_of(piece) if name != DONE}
-            if there != {name: size for name, (size, _) in files.items()}:
-                return None
-            found = digests_of(piece, list(there))
-        except (OSError, ValueError):
-            return None
-        return piece if all(found[name] == digest for name, (_, digest) in files.items()) else None
-
-    def failure(self, key: str) -> PieceFailure | None:
-        """Return None; see `keeps_failures`."""
-        return None
-
-    def fail(self, key: str, failure: PieceFailure) -> None:
-        """Record nothing; see `keeps_failures`."""
-
-    def used(self) -> bool:
-        """Whether there are pieces of an earlier export."""
-        return self.count() > 0
-
-    def count(self) -> int:
-        """Return the number of complete pieces."""
-        return sum(1 for done in self.folder.glob(f"*/{DONE}") if not _DRAFT.fullmatch(done.parent.name))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """Yield a new folder for a piece. It is removed on exit unless it was committed."""
+    def new(self) -> Iterator[Path]:
+        """Yield a new folder. It is removed on exit, unless it was moved."""
         while True:
-            folder = self.folder / f"draft-{secrets.token_hex(8)}"
-            folder.mkdir(parents=True)
-            lock = _locked(folder, wait=True)
-            if folder.exists():
+            draft = self._folder / f"draft-{secrets.token_hex(8)}"
+            draft.mkdir(parents=True)
+            lock = _locked(draft, wait=True)
+            if draft.exists():
                 break
             _unlock(lock)  # another export removed it before it was locked
         try:
-            yield folder
+            yield draft
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
             _unlock(lock)
 
-    def check(self) -> None:
-        """Raise an OSError, with the name of a folder, if a draft cannot be made."""
-        with self.draft():
-            pass
-
-    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
-        """Commit a draft as the piece of a key, unless another process has committed the same piece.
-
-        Returns:
-            The piece, and whether it replaces a damaged one.
-        """
-        piece = self.folder / key
-        files = described(draft)
-        sync_all(draft)
-        (draft / DONE).write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
-        sync(draft / DONE)
-        damaged = False
-        if not _moved(draft, piece):
-            lock = _locked(self.folder, wait=True)  # of two processes, the second finds what the first puts there
-            try:
-                if damaged := not self.find(key):
-                    shutil.rmtree(piece, ignore_errors=True)
-                    _moved(draft, piece)
-            finally:
-                _unlock(lock)
-        sync(self.folder)
-        return piece, damaged
-
-    def note(self, name: str, text: str = "") -> None:
-        """Write a note, in place of one of this name."""
-        folder = self.folder / NOTES
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{secrets.token_hex(8)}"
-        draft.write_text(text, encoding="utf-8")
-        draft.rename(folder / name)
-
-    def noted(self, name: str) -> str | None:
-        """Return the text of a note, None if there is none."""
-        try:
-            return (self.folder / NOTES / name).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return None
-
-    def notes(self) -> frozenset[str]:
-        """Return the names of all notes."""
-        with suppress(FileNotFoundError):
-            return frozenset(os.listdir(self.folder / NOTES))
-        return frozenset()
-
-    def drafts(self) -> tuple[list[Path], list[Path]]:
-        """Return the drafts of running processes, and those of processes that were killed."""
-        found: tuple[list[Path], list[Path]] = ([], [])
-        for draft in sorted(self.folder.glob("draft-*")):
+    def running(self) -> dict[Path, bool]:
+        """Return the drafts, and whether the process of each is alive."""
+        found = {}
+        for draft in sorted(self._folder.glob("draft-*")):
             if _DRAFT.fullmatch(draft.name):
                 lock = _locked(draft, wait=False)
-                found[lock is not None].append(draft)
+                found[draft] = lock is None
                 _unlock(lock)
         return found
 
-    def tidy(self) -> None:
-        """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""
-        for draft in self.folder.glob("draft-*"):
-            if not _DRAFT.fullmatch(draft.name):
-                continue
-            lock = _locked(draft, wait=False)
-            if lock is not None or not self.shared:
+    def tidy(self, *, every: bool = False) -> None:
+        """Remove the drafts of processes that were killed, or every draft."""
+        for draft, is_running in self.running().items():
+            if every or not is_running:
                 shutil.rmtree(draft, ignore_errors=True)
-            _unlock(lock)
-        if not self.shared:
-            with suppress(OSError):
-                os.rmdir(self.folder)
 
 
-def described(draft: Path) -> PieceFiles:
-    """Return the sizes and SHA-256 of the files of a draft, by name."""
-    names = files_of(draft)
-    digests = digests_of(draft, names)
-    return {name: ((draft / name).stat().st_size, digests[name]) for name in names}
-
-
-def files_in(done: bytes, key: str) -> PieceFiles:
-    """Return the files that the done.json of a key lists; ValueError if it is damaged, or of another key."""
-    try:
-        told = json.loads(done)
-        if told["key"] == key:
-            return {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{DONE}: not a list of files") from error
-    raise ValueError(f"{DONE}: of another piece")
-
-
-def _moved(draft: Path, piece: Path) -> bool:
-    """Rename a draft to a piece; return false if there is one."""
-    try:
-        draft.rename(piece)
-    except OSError as error:
-        if error.errno not in (EEXIST, ENOTEMPTY):
-            raise
-        return False
-    return True
+def local_drafts() -> Drafts:
+    """Return the drafts on this machine of what is made for a bucket."""
+    return Drafts(cache_folder("drafts"))
 
 
 def _locked(folder: Path, *, wait: bool) -> int | None:
@@ -301,6 +145,278 @@ def _locked(folder: Path, *, wait: bool) -> int | None:
 def _unlock(lock: int | None) -> None:
     if lock is not None:
         os.close(lock)
+
+
+@dataclass(frozen=True)
+class LocalObjects:
+    """The files below a local folder, with the methods of `ObjectStore`. A file is complete or does not exist.
+
+    Errors:
+        OSError: of all methods; FileNotFoundError: of `get`: there is no such file.
+    """
+
+    folder: Path
+
+    def get(self, name: str) -> bytes:
+        """Return the contents of a file, up to OBJECT_BYTES."""
+        with (self.folder / name).open("rb") as file:
+            return file.read(OBJECT_BYTES)
+
+    def put(self, name: str, contents: bytes) -> None:
+        """Write a file; replace one of this name."""
+        self._written(name, contents).rename(self.folder / name)
+
+    def put_files(self, folder: Path, _names: Iterable[str], to: str) -> None:
+        """Move a folder, which has these files, to the name `to`."""
+        target = self.folder / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync_all(folder)
+        folder.rename(target)
+
+    def create(self, name: str, contents: bytes) -> bool:
+        """Write a file unless there is one of this name; return whether it was written."""
+        draft = self._written(name, contents)
+        try:
+            sync(draft)
+            try:
+                os.link(draft, self.folder / name)
+            except FileExistsError:
+                return False
+            except OSError:  # the file system has no links
+                if (self.folder / name).exists():
+                    return False
+                draft.rename(self.folder / name)
+            sync(draft.parent)
+            sync(self.folder)
+        finally:
+            draft.unlink(missing_ok=True)
+        return True
+
+    def listed(self, folder: str = "", *, hexadecimal: bool = False) -> dict[str, Listed]:
+        """Return all files below a folder by their names in it; `hexadecimal`: those that begin with such a digit."""
+        found = {}
+        root = self.folder / folder
+        for where, _, files in os.walk(root):
+            for file in files:
+                path = Path(where) / file
+                name = path.relative_to(root).as_posix()
+                if not file.startswith(_NEW) and not (hexadecimal and name[0] not in "0123456789abcdef"):
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        stat = path.stat()
+                        found[name] = Listed(stat.st_size, datetime.fromtimestamp(stat.st_mtime, timezone.utc))
+        return dict(sorted(found.items()))
+
+    def entries(self) -> list[str]:
+        """Return the names of the files and folders directly in the folder."""
+        return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, and the folders that are empty without them."""
+        for name in names:
+            path = self.folder / name
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                for parent in path.relative_to(self.folder).parents[:-1]:
+                    (self.folder / parent).rmdir()
+
+    def _written(self, name: str, contents: bytes) -> Path:
+        draft = (self.folder / name).with_name(f"{_NEW}{secrets.token_hex(8)}")
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(contents)
+        return draft
+
+
+class PieceStore:
+    """Pieces by key. It holds no connection: other processes may receive it.
+
+    Args:
+        place: a folder, which is created with the first piece, or the objects below a URL.
+        shared: exports to other targets may use the pieces at the same time, and there may be other files.
+
+    Attributes:
+        local: the folder; None: the pieces are in a bucket.
+        remembers_failures: whether errors of recordings are recorded for later exports. Local exports try again.
+
+    Errors:
+        StoreError: of all methods: the bucket cannot be used.
+    """
+
+    def __init__(self, place: Path | ObjectStore, *, shared: bool = False) -> None:
+        self.objects = place if isinstance(place, ObjectStore) else LocalObjects(place)
+        self.local = None if isinstance(place, ObjectStore) else place
+        self.shared = shared
+        self.remembers_failures = self.local is None
+
+    @property
+    def folder(self) -> Path:
+        """The folder or the URL, for messages."""
+        if isinstance(self.objects, LocalObjects):
+            return self.objects.folder
+        return any_path(self.objects.url, "pieces", storage_options=self.objects.options)
+
+    def find(self, key: str) -> Path | None:
+        """Return a complete piece, None if there is none. Files of a bucket are compared when they are downloaded."""
+        described = self._described(key)
+        return self._whole(key, *described) if described else None
+
+    def failure(self, key: str) -> PieceFailure | None:
+        """Return the error that an earlier export recorded, None if there is none."""
+        if self.remembers_failures:
+            with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+                told = json.loads(self.objects.get(f"{key}/{FAILED}"))
+                return PieceFailure(str(told["recording"]), str(told["error"]), told["dropped"] is True)
+        return None
+
+    def fail(self, key: str, failure: PieceFailure) -> None:
+        """Record the error of a recording for later exports, unless one is recorded."""
+        if self.remembers_failures:
+            self.objects.create(f"{key}/{FAILED}", json.dumps(asdict(failure)).encode())
+
+    def states(self) -> dict[str, KeyState]:
+        """Return what there is of each key, from one listing."""
+        states: dict[str, KeyState] = {}
+        for name, file in self.objects.listed(hexadecimal=True).items():
+            key, _, rest = name.partition("/")
+            if _KEY.fullmatch(key):
+                attempt, slash, _ = rest.partition("/")
+                state = states.setdefault(key, KeyState())
+                state.done |= rest == DONE
+                state.failed |= rest == FAILED
+                if slash:
+                    size, newest = state.attempts.get(attempt, (0, file.modified))
+                    state.attempts[attempt] = (size + file.size, max(newest, file.modified))
+        return states
+
+    def attempt_of(self, key: str) -> str:
+        """Return the name of the attempt that is the piece, empty if there is none."""
+        described = self._described(key)
+        return described[0] if described else ""
+
+    def count(self) -> int:
+        """Return the number of complete pieces."""
+        return sum(state.done for state in self.states().values())
+
+    def used(self) -> bool:
+        """Whether there may be pieces or errors of an earlier export."""
+        return any(_KEY.fullmatch(name) for name in self.objects.entries())
+
+    def note(self, name: str, text: str = "") -> None:
+        """Write a note for other exports that share the pieces, in place of one of this name."""
+        self.objects.put(f"{NOTES}/{name}", text.encode() or b"\n")  # a range of an empty object cannot be read
+
+    def noted(self, name: str) -> str | None:
+        """Return the text of a note, None if there is none."""
+        with suppress(OSError, ValueError):
+            return self.objects.get(f"{NOTES}/{name}").decode().rstrip("\n")
+        return None
+
+    def notes(self) -> frozenset[str]:
+        """Return the names of all notes."""
+        return frozenset(self.objects.listed(f"{NOTES}/", hexadecimal=True))
+
+    def drafts(self) -> dict[Path, bool]:
+        """Return the pieces in the folder that are being made, and whether the process of each is alive."""
+        return Drafts(self.local).running() if self.local else {}
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Yield a new local folder for a piece, which is removed on exit unless it was committed."""
+        with self._drafts.new() as folder:
+            yield folder
+
+    def check(self) -> None:
+        """Refuse a place in which no piece can be made; OSError of a folder."""
+        if isinstance(self.objects, LocalObjects):
+            with self.draft():
+                pass
+        else:
+            self.objects.check()
+
+    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
+        """Make a draft the piece of a key, unless another process has made the same piece.
+
+        Returns:
+            The piece, and whether it replaces a damaged one.
+        """
+        attempt = secrets.token_hex(8)
+        files = _described(draft)
+        done = json.dumps({"key": key, "attempt": attempt, "files": files}).encode()
+        where = f"{key}/{attempt}"
+        try:
+            self.objects.put_files(draft, files, f"{where}/")
+            piece, damaged = self._path(where, files), False
+            if not self.objects.create(f"{key}/{DONE}", done):
+                found = self._other(key, done)
+                piece, damaged = found or piece, not found
+        except BaseException:
+            with suppress(StoreError, OSError):
+                self._delete(where, files)
+            raise
+        if piece.name != attempt:
+            self._delete(where, files)
+        return piece, damaged
+
+    def tidy(self) -> None:
+        """Remove the drafts of stopped processes, and the folder if it contains no piece and is not shared."""
+        self._drafts.tidy(every=bool(self.local) and not self.shared)
+        if self.local and not self.shared:
+            with suppress(OSError):
+                self.local.rmdir()
+
+    @property
+    def _drafts(self) -> Drafts:
+        return Drafts(self.local) if self.local else local_drafts()
+
+    def _described(self, key: str) -> tuple[str, PieceFiles] | None:
+        """Return the attempt that is the piece, and its files; None if there is none, or its list is damaged."""
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            told = json.loads(self.objects.get(f"{key}/{DONE}"))
+            if told["key"] == key and _ATTEMPT.fullmatch(told["attempt"]):
+                files = {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
+                return told["attempt"], files
+        return None
+
+    def _whole(self, key: str, attempt: str, files: PieceFiles) -> Path | None:
+        """Return an attempt if its files are there."""
+        there = {name: file.size for name, file in self.objects.listed(f"{key}/{attempt}/").items()}
+        if there != {name: size for name, (size, _) in files.items()}:
+            return None
+        if self.local:
+            with suppress(OSError):
+                found = digests_of(self.local / key / attempt, list(files))
+                if all(found[name] == digest for name, (_, digest) in files.items()):
+                    return self.local / key / attempt
+            return None
+        return self._path(f"{key}/{attempt}", files)
+
+    def _other(self, key: str, done: bytes) -> Path | None:
+        """Return the piece that another process has made; None if it is damaged and ours takes its place."""
+        for _ in range(_TRIES):
+            described = self._described(key)
+            if described and (found := self._whole(key, *described)):
+                return found
+            self.objects.delete([f"{key}/{DONE}"])
+            if self.objects.create(f"{key}/{DONE}", done):
+                if described:
+                    self._delete(f"{key}/{described[0]}", described[1])
+                return None
+        where = printable(self.folder / key, 100)
+        raise StoreError(f"{where}: its files vanish; stop the program or the lifecycle rule that deletes them")
+
+    def _delete(self, where: str, files: PieceFiles) -> None:
+        self.objects.delete([f"{where}/{name}" for name in files])
+
+    def _path(self, where: str, files: PieceFiles) -> Path:
+        if isinstance(self.objects, LocalObjects):
+            return self.objects.folder / where
+        return cast(Path, PiecePath.of(self.objects.below(where), files))
+
+
+def _described(draft: Path) -> PieceFiles:
+    """Return the sizes and SHA-256 of the files of a draft, by name."""
+    names = files_of(draft)
+    digests = digests_of(draft, names)
+    return {name: ((draft / name).stat().st_size, digests[name]) for name in names}
 
 
 # A file or a folder of a piece in a bucket, with the interface of `Path`. Files are downloaded when they are used.
@@ -425,176 +541,3 @@ def remove_copies(pieces: Iterable[Path]) -> None:
 def _in_buckets(paths: Iterable[Path]) -> list[PiecePath]:
     distinct: list[object] = list(dict.fromkeys(paths))
     return [path for path in distinct if isinstance(path, PiecePath)]
-
-
-# Pieces in a bucket, which has no rename and no locks. A piece is either complete or does not exist.
-#
-# <url>/<key>/<attempt>/     the files of a piece, uploaded by one process
-#            /done.json      put if absent, last: the key, the attempt that is the piece, and the sizes and SHA-256 of
-#                            its files
-#            /failed.json    put if absent: the error of a recording that cannot be converted
-#
-# Processes that make the same piece upload an attempt each. Whoever puts done.json first has made the piece; the others
-# delete their attempt. An attempt without done.json is in progress, or its process was killed: `robocache fleet gc`
-# removes old ones.
-
-
-FAILED = "failed.json"
-
-
-@dataclass
-class KeyState:
-    """What a listing tells of a key.
-
-    Attributes:
-        done, failed: whether there is a piece, or the error of a recording.
-        attempts: by name: bytes, and the time of the newest object. One of them is the piece, if there is one.
-    """
-
-    done: bool = False
-    failed: bool = False
-    attempts: dict[str, tuple[int, datetime]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BucketPieces:
-    """Pieces by key, below a URL that is shared by any number of processes. Has the methods of `PieceStore`.
-
-    Args:
-        store: the objects below the URL.
-        shared: exports to other targets may use the pieces too.
-
-    Errors:
-        StoreError: of all methods: the bucket cannot be used.
-    """
-
-    store: ObjectStore
-    shared: bool = False
-    keeps_failures = True
-
-    @property
-    def folder(self) -> Path:
-        """The URL, for messages."""
-        return any_path(self.store.url, "pieces", storage_options=self.store.options)
-
-    def find(self, key: str) -> Path | None:
-        """Return a complete piece, None if there is none."""
-        with suppress(FileNotFoundError, ValueError, LookupError):
-            done = self.store.get(f"{key}/{DONE}")
-            files, attempt = files_in(done, key), str(json.loads(done)["attempt"])
-            there = self.store.listed(f"{key}/{attempt}/")
-            if all(name in there and there[name].size == size for name, (size, _) in files.items()):
-                return self._path(f"{key}/{attempt}", files)
-        return None
-
-    def failure(self, key: str) -> PieceFailure | None:
-        """Return the error of an earlier export, None if there is none."""
-        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-            told = json.loads(self.store.get(f"{key}/{FAILED}"))
-            return PieceFailure(str(told["recording"]), str(told["error"]), told["dropped"] is True)
-        return None
-
-    def fail(self, key: str, failure: PieceFailure) -> None:
-        """Record the error of a recording, unless one is recorded."""
-        self.store.create(f"{key}/{FAILED}", json.dumps(asdict(failure)).encode())
-
-    def states(self) -> dict[str, KeyState]:
-        """Return what there is of each key, from one listing."""
-        return key_states(self.store.listed(hexadecimal=True))
-
-    def count(self) -> int:
-        """Return the number of complete pieces."""
-        return sum(state.done for state in self.states().values())
-
-    def used(self) -> bool:
-        """Whether there may be pieces or errors of an earlier export."""
-        return bool(self.store.entries())
-
-    def note(self, name: str, text: str = "") -> None:
-        """Write a note for other exports that share the pieces, in place of one of this name."""
-        self.store.put(f"{NOTES}/{name}", text.encode() or b"\n")  # a range of an empty object cannot be read
-
-    def noted(self, name: str) -> str | None:
-        """Return the text of a note, None if there is none."""
-        with suppress(FileNotFoundError, ValueError):
-            return self.store.get(f"{NOTES}/{name}").decode().rstrip("\n")
-        return None
-
-    def notes(self) -> frozenset[str]:
-        """Return the names of all notes."""
-        return frozenset(self.store.listed(f"{NOTES}/", hexadecimal=True))
-
-    @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """Yield a new local folder for a piece. It is removed on exit."""
-        with local_drafts().draft() as folder:
-            yield folder
-
-    def check(self) -> None:
-        """Refuse a bucket in which no piece can be made."""
-        self.store.check()
-
-    def commit(self, draft: Path, key: str) -> tuple[Path, bool]:
-        """Upload a draft as the piece of a key, unless another process has made the same piece.
-
-        Returns:
-            The piece, and whether it replaces one whose files are not there.
-        """
-        attempt = secrets.token_hex(8)
-        files = described(draft)
-        done = json.dumps({"key": key, "attempt": attempt, "files": files}).encode()
-        where = f"{key}/{attempt}"
-        try:
-            self.store.put_files(draft, files, f"{where}/")
-            piece, damaged = self._path(where, files), False
-            if not self.store.create(f"{key}/{DONE}", done):
-                found = self._other(key, done)
-                piece, damaged = found or piece, not found
-        except BaseException:
-            with suppress(StoreError):
-                self._delete(where, files)
-            raise
-        if piece.name != attempt:
-            self._delete(where, files)
-        return piece, damaged
-
-    def tidy(self) -> None:
-        """Remove the local drafts of stopped processes."""
-        local_drafts().tidy()
-
-    def _other(self, key: str, done: bytes) -> Path | None:
-        """Return the piece that another process has made; None if its files are gone and ours take their place."""
-        for _ in range(8):
-            if found := self.find(key):
-                return found
-            self.store.delete([f"{key}/{DONE}"])
-            if self.store.create(f"{key}/{DONE}", done):
-                return None
-        where = printable(f"{self.store.url}/{key}", 100)
-        raise StoreError(f"{where}: its files vanish; stop the program or the lifecycle rule that deletes them")
-
-    def _delete(self, where: str, files: Mapping[str, object]) -> None:
-        self.store.delete([f"{where}/{name}" for name in files])
-
-    def _path(self, where: str, files: PieceFiles) -> Path:
-        return cast(Path, PiecePath.of(self.store.below(where), files))
-
-
-def key_states(listed: Mapping[str, Listed]) -> dict[str, KeyState]:
-    """Return what a listing of pieces tells of each key."""
-    states: dict[str, KeyState] = {}
-    for name, object_ in listed.items():
-        key, _, rest = name.partition("/")
-        attempt, slash, _ = rest.partition("/")
-        state = states.setdefault(key, KeyState())
-        state.done |= rest == DONE
-        state.failed |= rest == FAILED
-        if slash:
-            size, newest = state.attempts.get(attempt, (0, object_.modified))
-            state.attempts[attempt] = (size + object_.size, max(newest, object_.modified))
-    return states
-
-
-def local_drafts() -> PieceStore:
-    """Return the local folder of what is made for a bucket; drafts of processes that were killed are found there."""
-    return PieceStore(cache_folder("drafts"), shared=True)

@@ -23,7 +23,6 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch.cuda import OutOfMemoryError
 
-import robocache_ros
 from robocache_ros.bags.reader import Bag, definitions_in, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
@@ -32,13 +31,14 @@ from robocache_ros.exporter.convert import Conversion, PartsDropped, run_togethe
 from robocache_ros.exporter.episodes import Labels
 from robocache_ros.exporter.executors.base import Executor, Resources, Task
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.piece_store import AnyPieces, PieceFailure, PieceStore
+from robocache_ros.exporter.piece_store import PieceFailure, PieceStore
 from robocache_ros.exporter.piece_writer import Encodings, PieceWriter
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Converted, Event, Failed, Progress, Started
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.formats.video import VideoSettings
 from robocache_ros.spec import FusionSpec, Layout
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.downloads import hold, opened, stored
 from robocache_ros.storage.errors import RemoteError, StoreError
 from robocache_ros.storage.object_store import refresh
@@ -154,7 +154,10 @@ def unread_files(recording: Path) -> list[dict[str, Any]]:
 # Options that do not affect pieces, or only through `Plan.encodings`.
 _OF_THE_DATASET = ("task", "robot_type", "formats", "media", "depth", "voxels", "msg_path")
 # Libraries that compute or encode the contents of a piece.
-_LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
+LIBRARIES = ("numpy", "torch", "pyarrow", "av", "pillow")
+# Raise it with a change of the code that changes the bytes of pieces: pieces of another version are not reused. A test
+# compares the bytes with those of this version.
+PIECE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class Plan:
 
     recordings: tuple[PlannedRecording, ...]
     spec: FusionSpec
-    options: ExportOptions
+    options: DatasetOptions
     encodings: Encodings
     device: str = "cpu"
 
@@ -205,7 +208,7 @@ class Plan:
         metadata = recording.path / "metadata.yaml"
         decides = {
             **self._of_all_recordings,
-            "engine": code_version(),  # of this process
+            "code": fingerprint(),  # of this process
             "recording": recording.path.name,
             "part": [recording.start, recording.stop],
             "files": list(files),
@@ -234,18 +237,10 @@ class Plan:
 
 
 @cache
-def code_version() -> dict[str, str]:
-    """Return the versions of the code that makes a piece, and a hash of the sources, which can change in a checkout."""
-    package = Path(robocache_ros.__file__).parent
-    sources = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        sources.update(f"{file.relative_to(package)}\0".encode() + file.read_bytes())
-    libraries = {name: _version(name) for name in _LIBRARIES}
-    return {
-        "robocache_ros": robocache_ros.__version__,
-        "sources": sources.hexdigest(),
-        "python": sys.version,
-    } | libraries
+def fingerprint() -> dict[str, Any]:
+    """Return what identifies the code that makes a piece: its version, and those of the libraries."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"piece": PIECE_VERSION, "python": python} | {name: _version(name) for name in LIBRARIES}
 
 
 def _version(library: str) -> str:
@@ -281,7 +276,7 @@ class _Recording:
     """A recording, and what making its pieces needs."""
 
     recording: PlannedRecording
-    store: AnyPieces
+    store: PieceStore
     checksums: Checksums
     progress: Progress | None
 
@@ -289,7 +284,7 @@ class _Recording:
 def make_pieces_of(
     recording: PlannedRecording,
     plans: Sequence[Plan],
-    store: AnyPieces,
+    store: PieceStore,
     *,
     resumed: bool = False,
     progress: Progress | None = None,
@@ -315,7 +310,6 @@ def make_pieces_of(
         return known
     try:
         with file_errors(recording.path, but=_TARGET_ERRORS), Checksums(recording.path) as checksums:
-            code_version()  # part of the keys; computed here beside the checksums, not when encoders have ended
             for number, plan in enumerate(plans) if resumed else ():
                 key = plan.key(recording, _named_by(recording, checksums))
                 if found := _earlier(recording, store, key):
@@ -338,7 +332,7 @@ def make_pieces_of(
     return [outcomes[number] for number in range(len(plans))]
 
 
-def _known(recording: PlannedRecording, plans: Sequence[Plan], store: AnyPieces) -> list[Outcome]:
+def _known(recording: PlannedRecording, plans: Sequence[Plan], store: PieceStore) -> list[Outcome]:
     """Return the outcomes of earlier exports that are found without reading the recording, if all are, else nothing."""
     try:
         files = unread_files(recording.path)
@@ -357,7 +351,7 @@ def _named_by(recording: PlannedRecording, checksums: Checksums) -> recording_fi
     return checksums.unread if is_url(recording.path) else checksums.result()
 
 
-def _note(recording: PlannedRecording, plan: Plan, store: AnyPieces, checksums: Checksums, key: str) -> None:
+def _note(recording: PlannedRecording, plan: Plan, store: PieceStore, checksums: Checksums, key: str) -> None:
     if store.shared:
         store.note(plan.key(recording, checksums.unread) + PIECE, key)
 
@@ -389,7 +383,7 @@ def _is_lasting(error: BaseException) -> bool:
     return True
 
 
-def _earlier(recording: PlannedRecording, store: AnyPieces, key: str) -> Outcome | None:
+def _earlier(recording: PlannedRecording, store: PieceStore, key: str) -> Outcome | None:
     """Return the outcome of an earlier export, None if there is none."""
     if piece := store.find(key):
         return Outcome(recording, piece, reused=True)
@@ -400,14 +394,14 @@ def _earlier(recording: PlannedRecording, store: AnyPieces, key: str) -> Outcome
 
 def _record(work: _Recording, plan: Plan, outcome: Outcome) -> None:
     """Record an error of the recording itself, which the next export would have too."""
-    if outcome.lasting and work.store.keeps_failures:
+    if outcome.lasting and work.store.remembers_failures:
         key = plan.key(work.recording, _named_by(work.recording, work.checksums))
         work.store.fail(key, PieceFailure(str(work.recording.path), outcome.error, outcome.dropped))
         _note(work.recording, plan, work.store, work.checksums, key)
 
 
 def _make(work: _Recording, plan: Plan, without: Collection[int] = ()) -> tuple[Path, bool]:
-    """Make a piece on its own; return what `AnyPieces.commit` does."""
+    """Make a piece on its own; return what `PieceStore.commit` does."""
     while True:
         with ExitStack() as stack:
             bag = stack.enter_context(Bag(work.recording.path, msg_path=plan.options.msg_path))
@@ -459,7 +453,8 @@ class _Draft:
     def __init__(self, work: _Recording, plan: Plan, bag: Bag, stack: ExitStack, without: Collection[int] = ()) -> None:
         self._work, self._plan, self._bag = work, plan, bag
         self._folder = stack.enter_context(work.store.draft())
-        video, points = plan.options.video_settings, plan.options.points
+        options = plan.options
+        video, points = VideoSettings(options.crf, options.preset, options.gop), options.points
         self._writer = stack.enter_context(
             closing(PieceWriter(self._folder, plan.layout, plan.encodings, video, points))
         )
@@ -503,7 +498,7 @@ class RecordingTask(Task):
 
 
 def make_pieces(
-    plans: Mapping[str, Plan], store: AnyPieces, engine: Executor, progress: Progress | None
+    plans: Mapping[str, Plan], store: PieceStore, engine: Executor, progress: Progress | None
 ) -> dict[str, dict[PlannedRecording, Outcome]]:
     """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
 
@@ -541,12 +536,12 @@ class _MakePieces:
     """What makes the pieces of a recording, in any process."""
 
     plans: Mapping[str, Plan]
-    store: AnyPieces
+    store: PieceStore
     resumed: bool  # pieces or errors of an earlier export exist
 
     def __call__(self, task: RecordingTask, tell: Progress) -> Outcomes:
         where = self.store.folder
-        if isinstance(self.store, PieceStore) and not where.parent.is_dir():
+        if self.store.local and not where.parent.is_dir():
             raise RoboCacheError(f"{printable(where.parent)}: is not on this machine; use a bucket, or a shared folder")
         plans = [self.plans[name] for name in task.datasets]
         return make_pieces_of(task.recording, plans, self.store, resumed=self.resumed, progress=tell)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.formats.options import check_line
+from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyType, refuse, show_value
 from robocache_ros.storage.paths import any_path
 from robocache_ros.units import NS_PER_S

@@ -22,13 +22,13 @@ from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.job import check_any_target, device_of, export, load_formats, resolved_spec
 from robocache_ros.exporter.merge import needed_encodings
-from robocache_ros.exporter.piece_store import AnyPieces
+from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
 from robocache_ros.exporter.target import piece_store
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import suggestion
 from robocache_ros.storage.paths import any_path, is_url
 from robocache_ros.units import NS_PER_S
@@ -182,7 +182,7 @@ class Expected:
 
 
 def expect(
-    recording: PlannedRecording, spec: FusionSpec, options: ExportOptions | None = None, *, fuse: bool = True
+    recording: PlannedRecording, spec: FusionSpec, options: DatasetOptions | None = None, *, fuse: bool = True
 ) -> Expected:
     """Compare a recording with a spec, and fuse it without its images.
 
@@ -193,7 +193,7 @@ def expect(
         fuse: compute ticks and episodes, for which all messages are read; otherwise the index and a few messages.
     """
     streams: tuple[StreamMatch, ...] = ()
-    options = options or ExportOptions()
+    options = options or DatasetOptions()
     try:
         with file_errors(recording.path):
             with Bag(recording.path, msg_path=options.msg_path) as bag:
@@ -270,7 +270,7 @@ def dry_run(
     recordings: Sequence[PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
-    options: ExportOptions | None = None,
+    options: DatasetOptions | None = None,
     *,
     overwrite: bool = False,
     jobs: int | None = None,
@@ -297,7 +297,7 @@ def dry_run(
     Errors:
         RoboCacheError: an export would refuse the spec, the options or the target.
     """
-    options, target = options or ExportOptions(), any_path(out, "datasets")
+    options, target = options or DatasetOptions(), any_path(out, "datasets")
     resolved, selected = resolved_spec(spec, options), device_of(device, options)
     formats = load_formats(Labels(resolved, options).spec, options)
     with file_errors(target):
@@ -324,7 +324,7 @@ def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:
     return repeated(found)
 
 
-def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
+def _converted(plan: Plan, store: PieceStore) -> Iterable[PlannedRecording]:
     """Yield the recordings whose pieces exist. They are read for their checksums only if there are any pieces."""
     for recording in plan.distinct if store.used() else ():
         with suppress(RoboCacheError, OSError), Checksums(recording.path) as checksums:
@@ -332,7 +332,7 @@ def _converted(plan: Plan, store: AnyPieces) -> Iterable[PlannedRecording]:
                 yield recording
 
 
-def _estimate(run: DryRun, spec: FusionSpec, options: ExportOptions, jobs: int | None, device: str) -> Estimate | None:
+def _estimate(run: DryRun, spec: FusionSpec, options: DatasetOptions, jobs: int | None, device: str) -> Estimate | None:
     """Export a part of the recording of median length, and extrapolate."""
     frames_of = {expected.recording: expected.result.frames for expected in run.accepted if expected.result}
     if not run.frames or any(stream.type in VIDEO_TYPES for stream in spec.streams):  # video is not read in parts

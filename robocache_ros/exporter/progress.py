@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -49,7 +49,7 @@ class Failed:
 class Merging:
     """The datasets of the formats are put together from the pieces."""
 
-    formats: tuple[str, ...]
+    formats: Sequence[str]
     recordings: int
     dataset: str = ""  # the name of the dataset, if there are several
 

@@ -15,8 +15,8 @@ from robocache_ros.bags.reader import check_files, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording
-from robocache_ros.formats.options import check_line
 from robocache_ros.spec import strict_yaml
+from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
 from robocache_ros.storage.paths import RemotePath, any_path, is_url
 from robocache_ros.untrusted_files import read_text

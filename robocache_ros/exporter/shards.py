@@ -29,7 +29,7 @@ from robocache_ros.exporter.job import (
     identity_of,
     target_path,
 )
-from robocache_ros.exporter.piece_store import AnyPieces
+from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.progress import Progress
@@ -229,7 +229,7 @@ def export_shard(
 class _ShardedExport:
     """The datasets of an export, and what its shards have noted about them."""
 
-    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: AnyPieces) -> None:
+    def __init__(self, datasets: Sequence[DatasetPlan], target: Path, store: PieceStore) -> None:
         self._datasets, self._target, self._store = datasets, target, store
         self.recordings = tuple(dict.fromkeys(each for dataset in datasets for each in dataset.plan.distinct))
         with ThreadPoolExecutor(THREADS, "files") as pool:  # each waits for answers, of recordings at URLs

@@ -20,7 +20,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.piece_store import AnyPieces, BucketPieces, PieceStore, local_drafts
+from robocache_ros.exporter.piece_store import PieceStore, local_drafts
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.dataset_folder import (
     INFO,
@@ -272,7 +272,7 @@ class NewDataset:
 
     folder: Path
     scratch: Path
-    pieces: AnyPieces
+    pieces: PieceStore
     staging: ObjectStore | None = None
     staged: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -283,7 +283,7 @@ class NewDataset:
         return [name[len(folder) + 1 :] for name in self.staged if name.startswith(f"{folder}/")]
 
 
-def piece_store(out: str | Path, pieces: str | Path | None = None) -> AnyPieces:
+def piece_store(out: str | Path, pieces: str | Path | None = None) -> PieceStore:
     """Return the pieces of an export: those in `pieces`, which it shares with others, or its own ones in `out`.
 
     Args:
@@ -294,13 +294,11 @@ def piece_store(out: str | Path, pieces: str | Path | None = None) -> AnyPieces:
         RoboCacheError: `pieces` is not a folder, or is in `out`.
     """
     if pieces is None:
-        return (
-            BucketPieces(ObjectStore(f"{out}/{BUCKET_PIECES}")) if is_url(out) else PieceStore(Path(out) / OWN_PIECES)
-        )
+        return PieceStore(ObjectStore(f"{out}/{BUCKET_PIECES}")) if is_url(out) else PieceStore(Path(out) / OWN_PIECES)
     if is_url(pieces):
         if is_url(out) and f"{str(pieces).rstrip('/')}/".startswith(f"{str(out).rstrip('/')}/"):
             raise RoboCacheError(f"pieces: {printable(pieces)} is in the folder of the dataset; give another folder")
-        return BucketPieces(ObjectStore(str(pieces)), shared=True)
+        return PieceStore(ObjectStore(str(pieces)), shared=True)
     pieces = Path(os.path.abspath(pieces))
     if pieces.exists() and not pieces.is_dir():
         raise RoboCacheError(f"pieces: {printable(pieces)} is a file; give a folder")
@@ -358,7 +356,7 @@ def new_dataset(
             cannot be written.
     """
     out = Path(os.path.abspath(out))
-    store: AnyPieces = piece_store(out, pieces)
+    store: PieceStore = piece_store(out, pieces)
     with file_errors(out):
         made = _make(out, overwrite)
         try:
@@ -678,7 +676,7 @@ def new_bucket_dataset(
     target = BucketTarget(url, digest, count, entries)
     store = piece_store(url, pieces)
     plan, is_ours = target.begin(overwrite=overwrite)
-    with local_drafts().draft() as draft:
+    with local_drafts().new() as draft:
         folder = draft / "dataset"
         folder.mkdir()
         new = NewDataset(folder, draft / "scratch", store, target.plans.staging(plan))

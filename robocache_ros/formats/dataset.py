@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 
 from robocache_ros.formats import pieces
 from robocache_ros.formats.depth import depth_stats
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_path, samples_path, video_path
 from robocache_ros.formats.pieces import (
-    ACTION,
-    STATE,
     ArrayInfo,
     EpisodeInfo,
     Feature,
@@ -29,9 +26,11 @@ from robocache_ros.formats.pieces import (
     common,
     features_of,
 )
+from robocache_ros.formats.schema import ACTION, IMAGES, STATE
 from robocache_ros.formats.statistics import Histogram, Stats, by_column
 from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
 
 # What the episodes of a dataset state of their outcomes.
@@ -213,7 +212,7 @@ class Episode:
     def video(self, stream: str, codec: str) -> Path:
         """Return the mp4 file with one frame per row, in a codec which the format must have asked for.
 
-        `DEPTH_VIDEO` for depth, with `ExportOptions.depth` video.
+        `DEPTH_VIDEO` for depth, with `DatasetOptions.depth` video.
         """
         return video_path(self.piece, stream, codec, self.number)
 
@@ -251,7 +250,6 @@ class Episode:
 
 
 CONTENTS_KEPT = 256  # contents of pieces in memory
-IMAGES = "observation.images.{}"
 _LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", "jpeg": "8-bit RGB as JPEG, lossy"}
 
 
@@ -295,7 +293,7 @@ class ExportedDataset:
     """
 
     def __init__(
-        self, pieces: Sequence[Piece], layout: Layout, options: ExportOptions, provenance: dict[str, Any]
+        self, pieces: Sequence[Piece], layout: Layout, options: DatasetOptions, provenance: dict[str, Any]
     ) -> None:
         self.layout, self.options, self.provenance = layout, options, provenance
         self.pieces = tuple(pieces)
@@ -372,7 +370,7 @@ class ExportedDataset:
     @property
     def stats_names(self) -> tuple[str, ...]:
         """The features that have statistics."""
-        media = (IMAGES.format(name) for name in (*self.pictures, *self.depth_videos))
+        media = (IMAGES + name for name in (*self.pictures, *self.depth_videos))
         return (*self.features, *media)
 
     def stats_of(self, name: str) -> Stats:
@@ -382,13 +380,13 @@ class ExportedDataset:
             column = FeatureColumns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
             return by_column(column, feature.shape, self.frames)
         contents = (self.contents(piece.folder) for piece in self.pieces)
-        stream = name[len(IMAGES.format("")) :]
+        stream = name[len(IMAGES) :]
         if stream in self.pictures:
             return sum((h for of in contents for h in of.pictures[stream].episodes), Histogram()).stats()
         first, *others = (h for of in contents for h in of.arrays[stream].depth_episodes)
         return depth_stats(sum(others, first), self.arrays[stream].depth_unit)
 
-    def encodings(self, encoding: Callable[[StreamSpec, ExportOptions], str | None]) -> dict[str, str]:
+    def encodings(self, encoding: Callable[[StreamSpec, DatasetOptions], str | None]) -> dict[str, str]:
         """Return the encoding of each stream of 8-bit images that a format stores, given that format's `encoding`."""
         found = {name: encoding(self.spec.stream(name), self.options) for name in self.pictures}
         return {name: each for name, each in found.items() if each}

@@ -20,10 +20,10 @@ from robocache_ros.decode.payloads import DecodeError, ImagePayload
 from robocache_ros.decode.video import PacketDecoder, is_key_frame
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.statistics import Histogram
-from robocache_ros.formats.video import CODECS, COPY, VideoFile, VideoSettings, add_stream_like
+from robocache_ros.formats.video import VideoFile, VideoSettings, add_stream_like
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import CODECS, COPY, DatasetOptions
 
 # A file of many byte strings, read by index.
 
@@ -100,12 +100,18 @@ class CopiedVideo(NamedTuple):
     pixel_format: str
 
 
-def copied_or(stream: StreamSpec, options: ExportOptions, codec: str) -> str:
+def copied_or(stream: StreamSpec, options: DatasetOptions, codec: str) -> str:
     """Return that the video of a stream is copied, where this is asked for and possible, or else a codec."""
     return COPY if options.codec == COPY and stream.type in VIDEO_TYPES else codec
 
 
-def check_copy(spec: FusionSpec, options: ExportOptions) -> None:
+def video_or_png(stream: StreamSpec, options: DatasetOptions) -> str | None:
+    """Return the encoding of images as LeRobot stores them: as video, AV1 by default, or as PNG; None to omit them."""
+    video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
+    return {"video": video, "image": "png"}.get(options.media)
+
+
+def check_copy(spec: FusionSpec, options: DatasetOptions) -> None:
     """Refuse to copy the video of a spec that has none.
 
     Errors:

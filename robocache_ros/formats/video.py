@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
+from robocache_ros.spec.dataset import MAX_CRF, PRESETS
 from robocache_ros.untrusted_files import given_file, open_container
 
 # Settings with which x264 encodes equal frames to equal bytes.
@@ -61,16 +62,6 @@ class VideoSettings:
     preset: str | None = None
     gop: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.crf is not None and not 0 <= self.crf <= MAX_CRF["av1"]:
-            raise RoboCacheError(f"crf: {self.crf} is not in 0..{MAX_CRF['av1']}; lower is better and larger")
-        if self.preset is not None and self.preset not in (*PRESETS["av1"], *PRESETS["h264"]):
-            raise RoboCacheError(
-                f"preset: {printable(self.preset, 20)!r} is not in 0..13 (av1) or one of {', '.join(PRESETS['h264'])}"
-            )
-        if self.gop is not None and not 1 <= self.gop <= MAX_GOP:
-            raise RoboCacheError(f"gop: {self.gop} is not in 1..{MAX_GOP:,}; 2 suits readers of random frames")
-
     def applied(self, encoder: Encoder) -> Encoder:
         """Return the encoder with these settings.
 
@@ -87,17 +78,6 @@ class VideoSettings:
         return encoder._replace(options=options)
 
 
-CODECS = ("av1", "h264")
-COPY = "copy"  # the packets of a video topic
-MAX_CRF = {"av1": 63, "h264": 51}
-MAX_GOP = 1000
-PRESETS = {
-    "av1": tuple(str(number) for number in range(14)),
-    "h264": (
-        *("ultrafast", "superfast", "veryfast", "faster", "fast", "medium"),
-        *("slow", "slower", "veryslow", "placebo"),
-    ),
-}
 # The settings of LeRobot: a key frame every second frame, so that random access decodes at most two frames. One thread,
 # because the number of threads may change the output, and because cameras are encoded in parallel. B-frames need more
 # than two frames from one key frame to the next.
@@ -239,6 +219,11 @@ def video_part(path: Path) -> VideoPart:
         stream = source.streams.video[0]
         settings = hashlib.sha256(bytes(stream.codec_context.extradata or b"")).hexdigest()[:16]
         return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
+
+
+# Files of a `JoinedVideo`, as in LeRobot v3.0.
+VIDEO_FILES = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+VIDEO_FILE_MB = 200  # from this size on, the next episode begins another file
 
 
 def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:

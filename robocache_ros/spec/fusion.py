@@ -10,6 +10,7 @@ from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import keys, strict_yaml
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import (
     KeyPath,
     Problem,
@@ -86,6 +87,9 @@ class FusionSpec:
     )
     quality: SpecQuality | None = key(
         nested(SpecQuality), "limits that a recording must keep to be exported", default=None
+    )
+    dataset: DatasetOptions | None = key(
+        nested(DatasetOptions), "what an export makes of recordings; its options come first", default=None
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,8 @@
-"""The keys of the fusion spec: their types, how they are read, and the problems that were found."""
+"""Declared keys: fields of a dataclass with type, limits, description and default, each declared once.
+
+The fusion spec and the options of an export are such dataclasses. What reads them from YAML, from options of the
+command line and from keywords, the JSON schema and the reference pages all use the same fields: they always agree.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from robocache_ros.errors import SeveralErrors, printable
@@ -85,9 +91,7 @@ def suggestion(given: object, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-# Declared keys: dataclass fields with description, type and limits, each declared once.
-#
-# The reader, the JSON schema and the reference page all use the same fields, so they are always consistent.
+# Types of keys, and the dataclasses that declare keys.
 
 
 T = TypeVar("T")
@@ -101,11 +105,15 @@ _YAML_11_BOOLEANS = ("yes", "no", "on", "off")
 
 @dataclass(frozen=True)
 class KeyType:
-    """Type of a key: `read(raw)` checks and returns the value or raises SpecError; `schema` is the JSON schema."""
+    """Type of a key: `read(raw)` checks and returns the value or raises SpecError; `schema` is the JSON schema.
+
+    `from_text(given)` returns what `read` shall check, of the text (or list of texts) of a command line.
+    """
 
     label: str
     read: Callable[[Any], Any]
     schema: Schema
+    from_text: Callable[[Any], Any] = lambda given: given
 
     def accepts(self, raw: Any) -> bool:
         """Whether `read` accepts a value."""
@@ -116,14 +124,94 @@ class KeyType:
         return True
 
 
-def key(type_: KeyType, doc: str, *, default: Any = MISSING, unit: str = "") -> Any:
-    """Declare a dataclass field that `read` fills from a mapping. A key without a default is required."""
-    return dataclasses.field(default=default, metadata={"type": type_, "doc": doc, "unit": unit})
+@dataclass(frozen=True)
+class Flag:
+    """The option of a command line for a key.
+
+    Args:
+        panel: heading under which --help lists it.
+        help: line of --help; empty: the description of the key.
+        names: such as `--jobs`, `-j`; empty: the name of the key with dashes.
+        metavar: placeholder of its value; empty: the choices.
+        shown: the default in words, where the declared one does not show it.
+    """
+
+    panel: str
+    help: str = ""
+    names: tuple[str, ...] = ()
+    metavar: str = ""
+    shown: str = ""
 
 
-def keys_of(cls: type) -> dict[str, Field[Any]]:
-    """Return the declared keys of a dataclass by name, in order."""
-    return {f.name: f for f in dataclasses.fields(cls) if "doc" in f.metadata}
+def key(
+    type_: KeyType, doc: str, *, default: Any = MISSING, unit: str = "", flag: Flag | None = None, in_files: bool = True
+) -> Any:
+    """Declare a dataclass field that `read` fills from a mapping. A key without a default is required.
+
+    Args:
+        type_: what it accepts.
+        doc: its description in the reference and the JSON schema.
+        default: its value if it is not given.
+        unit: of its value.
+        flag: its option of a command line.
+        in_files: whether files have it, or only the command line and Python.
+    """
+    metadata = {"type": type_, "doc": doc, "unit": unit, "flag": flag, "in_files": in_files}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def keys_of(cls: type, *, in_files: bool = False) -> dict[str, Field[Any]]:
+    """Return the declared keys of a dataclass by name, in order; with `in_files` those that files have."""
+    declared = {f.name: f for f in dataclasses.fields(cls) if "doc" in f.metadata}
+    return {name: f for name, f in declared.items() if f.metadata["in_files"]} if in_files else declared
+
+
+def check(value: Any) -> None:
+    """Check each key of a dataclass, and convert its value as `read` does, for `__post_init__`.
+
+    A key may have its default, also where it is not a valid value ("", () or None, which mean: not set).
+
+    Raises:
+        SpecError: lists all invalid values.
+    """
+    problems = []
+    for name, field in keys_of(type(value)).items():
+        given = getattr(value, name)
+        if type(given) is type(field.default) and given == field.default:
+            continue
+        try:
+            found = field.metadata["type"].read(given)
+        except SpecError as error:
+            problems += below((name,), error)
+            continue
+        if found != given:
+            object.__setattr__(value, name, found)
+    if problems:
+        raise SpecError(problems)
+
+
+def read_options(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the options of a command line: the text, the list of texts or the boolean of each key that was given.
+
+    Raises:
+        SpecError: lists all invalid values, with the options as paths.
+    """
+    values, problems, keys = {}, [], keys_of(cls)
+    for name, raw in given.items():
+        type_ = keys[name].metadata["type"]
+        try:
+            values[name] = type_.read(type_.from_text(raw))
+        except SpecError as error:
+            problems += below((flags_of(keys[name])[0],), error)
+    if problems:
+        raise SpecError(problems)
+    return values
+
+
+def flags_of(field: Field[Any]) -> tuple[str, ...]:
+    """Return the names of the option of a key, the long one first."""
+    flag = field.metadata["flag"]
+    return (flag and flag.names) or ("--" + field.name.replace("_", "-"),)
 
 
 def read(cls: type[T], raw: Any, **given: Any) -> T:
@@ -135,7 +223,7 @@ def read(cls: type[T], raw: Any, **given: Any) -> T:
     """
     if not isinstance(raw, Mapping):
         raise refuse(f"expected keys and values, got {show_value(raw)}; write `key: value` lines")
-    keys = keys_of(cls)
+    keys = keys_of(cls, in_files=True)
     problems = [Problem((name,), f"no such key; {_known(name, list(keys))}") for name in raw if name not in keys]
     values = dict(given)
     for name, field in keys.items():
@@ -195,7 +283,11 @@ def integer(low: int, high: int) -> KeyType:
             raise _wrong(raw, f"an integer from {low} to {high}", quoted)
         return raw
 
-    return KeyType(f"integer {low} … {high}", parse, {"type": "integer", "minimum": low, "maximum": high})
+    def from_text(given: str) -> Any:
+        return int(given) if re.fullmatch(r"-?[0-9]{1,18}", given) else given
+
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return KeyType(f"integer {low} … {high}", parse, schema, from_text)
 
 
 def number(low: float, high: float, *, above: bool = False) -> KeyType:
@@ -209,8 +301,23 @@ def number(low: float, high: float, *, above: bool = False) -> KeyType:
             raise _wrong(raw, f"a number {words}", hint)
         return float(raw)
 
+    def from_text(given: str) -> Any:
+        try:
+            return float(given)
+        except ValueError:
+            return given
+
     lower = "exclusiveMinimum" if above else "minimum"
-    return KeyType(f"number {words}", parse, {"type": "number", lower: low, "maximum": high})
+    return KeyType(f"number {words}", parse, {"type": "number", lower: low, "maximum": high}, from_text)
+
+
+def _boolean(raw: Any) -> bool:
+    if not isinstance(raw, bool):
+        raise _wrong(raw, "true or false", "write one of them")
+    return raw
+
+
+boolean = KeyType("true | false", _boolean, {"type": "boolean"})
 
 
 def choice(*choices: str) -> KeyType:
@@ -281,7 +388,7 @@ def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> K
 
     size = {"minItems": length, "maxItems": length} if length else {"minItems": 1}
     schema = {"type": "array", "items": item.schema, **size, "uniqueItems": unique}
-    return KeyType(f"{count} {item.label}", parse, schema)
+    return KeyType(f"{count} {item.label}", parse, schema, lambda given: [item.from_text(each) for each in given])
 
 
 def either(first: KeyType, second: KeyType) -> KeyType:
@@ -295,7 +402,31 @@ def either(first: KeyType, second: KeyType) -> KeyType:
 
 def converted(type_: KeyType, convert: Callable[[Any], Any]) -> KeyType:
     """The same key type; `convert` is applied to the checked value."""
-    return KeyType(type_.label, lambda raw: convert(type_.read(raw)), type_.schema)
+    return KeyType(type_.label, lambda raw: convert(type_.read(raw)), type_.schema, type_.from_text)
+
+
+def _place(raw: Any) -> Any:
+    if not isinstance(raw, (str, PathLike)) and not hasattr(raw, "url"):
+        raise _wrong(raw, "a path or a URL", "write text")
+    text = str(raw)
+    if not text:
+        raise refuse("is empty; write a path or a URL")
+    if found := re.match(r"(s3a?|gs|gcs|az|abfss?|https?):/?(?!/)", text) if isinstance(raw, str) else None:
+        raise refuse(f"{printable(text, 60)} is not a URL; write {found[1]}://{printable(text[found.end() :], 60)}")
+    return raw
+
+
+place = KeyType("path or URL", _place, {"type": "string", "minLength": 1})
+
+
+def _folder(raw: Any) -> str:
+    path = Path(_place(raw))
+    if not path.is_dir():
+        raise refuse(f"{printable(path)} is not a folder; give one with ROS packages, <package>/msg/<Type>.msg")
+    return str(raw)
+
+
+message_folder = KeyType("folder with ROS packages", _folder, {"type": "string", "minLength": 1})
 
 
 def nested(cls: type) -> KeyType:
@@ -307,7 +438,7 @@ def object_schema(cls: type) -> Schema:
     """Return the JSON schema of a dataclass of declared keys."""
     properties: Schema = {}
     required = []
-    for name, field in keys_of(cls).items():
+    for name, field in keys_of(cls, in_files=True).items():
         unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
         properties[name] = {**field.metadata["type"].schema, "description": field.metadata["doc"] + unit}
         if field.default is MISSING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -105,7 +105,7 @@ class Layout:
             "row_width": self.row_width,
             "columns": [asdict(column) for column in self.columns],
             "streams": streams,
-            "spec": self.spec.to_dict(),
+            "spec": replace(self.spec, dataset=None).to_dict(),
         }
 
     def to_json(self, *, use_sim_time: bool | None = None) -> str:

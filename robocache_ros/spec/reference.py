@@ -19,10 +19,12 @@ from robocache_ros.spec import (
     VoxelSpec,
     keys,
 )
+from robocache_ros.spec.dataset import DatasetOptions
 
 SECTIONS: tuple[tuple[str, type], ...] = (
     ("The spec", FusionSpec),
     ("`quality`", SpecQuality),
+    ("`dataset`", DatasetOptions),
     ("`streams.<name>`", StreamSpec),
     ("`streams.<name>.quality`", StreamQuality),
     ("`streams.<name>.qos`", QosSpec),
@@ -78,7 +80,7 @@ def _alignments() -> str:
 def _section(title: str, cls: type) -> str:
     summary = (cls.__doc__ or "").strip().splitlines()[0]
     lines = [f"## {title}", "", summary, "", "| key | accepts | default | meaning |", "|---|---|---|---|"]
-    for name, field in keys.keys_of(cls).items():
+    for name, field in keys.keys_of(cls, in_files=True).items():
         unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
         accepts = field.metadata["type"].label.replace("|", "\\|")
         lines.append(f"| `{name}` | {accepts}{unit} | {_default(field)} | {field.metadata['doc']} |")

@@ -31,9 +31,9 @@ def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[.
     ("options", "message"),
     [
         (["--action-offset", "30ms"], "action_offset: 30 ms is 1.50 ticks of 20 ms; use whole ticks"),
-        (["--episode-topic", "episode"], "episode_topic: 'episode' is not an absolute topic name; write /topic"),
-        (["--split", "-1"], "split_s: -1.0 is not a number of seconds; use 0 or more"),
-        (["--rate-hz", "0"], "rate_hz: 0 is not a rate; use 1 to 1000"),
+        (["--episode-topic", "episode"], "episode_topic: 'episode' is not an absolute topic name"),
+        (["--split", "-1"], "split_s: -1.0 is not a number from 0"),
+        (["--rate-hz", "0"], "rate_hz: 0 is not an integer from 1 to 1000"),
         (["--task-topic", "/what"], "task_topic: "),
     ],
 )

@@ -18,9 +18,9 @@ from PIL import Image
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tensorflow_datasets.core.features."
@@ -50,7 +50,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, bag: Path, spec: FusionSp
         out = folder / media
         if not out.exists():
             formats = ("lerobot", "lerobot21", "robomimic", "rlds", "webdataset", "diffusion_policy", "mcap", "delta")
-            options = ExportOptions(formats, task="lift the cube", robot_type="panda")
+            options = DatasetOptions(formats, task="lift the cube", robot_type="panda")
             export([bag], spec, out, replace(options, media=media))
         return out
 

@@ -16,8 +16,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.exporter.progress import Advanced, Event, Progress
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 ROOT = Path(__file__).parents[2]
 FIRST_S, CUT_S = 3.5, 1.5  # the cut around the 150 ms gap at 4.05 s
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: Fusio
 
     def make(media: str) -> ExportResult:
         if media not in results:
-            options = replace(ExportOptions(task="lift the cube", robot_type="panda"), media=media)
+            options = replace(DatasetOptions(task="lift the cube", robot_type="panda"), media=media)
             results[media] = export(bags, spec, folder / media, options)
         return results[media]
 

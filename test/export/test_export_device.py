@@ -14,8 +14,8 @@ from robocache_ros.exporter.convert import Conversion
 from robocache_ros.exporter.job import device_of, export
 from robocache_ros.exporter.pieces import Plan
 from robocache_ros.exporter.planned_recording import PlannedRecording
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROOT, named
 
 PANDA = ROOT / "test" / "data" / "panda_lift"
@@ -33,7 +33,7 @@ def provenance(out: Path) -> str:
 
 def test_jpeg_on_a_gpu_needs_one() -> None:
     with pytest.raises(RoboCacheError, match="jpeg: 'gpu' needs a GPU, and device 'cpu' is the CPU"):
-        device_of("cpu", ExportOptions(jpeg="gpu"))
+        device_of("cpu", DatasetOptions(jpeg="gpu"))
 
 
 def test_an_unknown_device_is_refused_before_anything_is_written(
@@ -49,8 +49,8 @@ def test_a_piece_does_not_depend_on_the_device_unless_nvjpeg_decodes(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
     recording = PlannedRecording(PANDA)
-    on_cpu = Plan((recording,), spec, ExportOptions(), {})
-    nvjpeg = replace(on_cpu, options=ExportOptions(jpeg="gpu"), device="cuda:0")
+    on_cpu = Plan((recording,), spec, DatasetOptions(), {})
+    nvjpeg = replace(on_cpu, options=DatasetOptions(jpeg="gpu"), device="cuda:0")
     keys = [
         plan.key(recording, [])
         for plan in (on_cpu, replace(on_cpu, device="cuda:0"), nvjpeg, replace(nvjpeg, device="cuda:1"))
@@ -75,7 +75,7 @@ def test_too_little_gpu_memory_is_one_line(
 def test_a_dataset_made_on_a_gpu_has_the_bits_of_the_cpu(spec: FusionSpec, tmp_path: Path, jobs: int) -> None:
     """Of a recording with images, which are resized, and clouds, which become voxels."""
     assert {stream.kind for stream in spec.media} == {"image", "cloud"}
-    options, bags = ExportOptions(media="image"), [PANDA] * jobs
+    options, bags = DatasetOptions(media="image"), [PANDA] * jobs
     cpu = export(bags, spec, tmp_path / "a" / "set", options, jobs=jobs).out
     cuda = export(bags, spec, tmp_path / "b" / "set", options, jobs=jobs, device="cuda").out
     assert data(cuda) == data(cpu)
@@ -85,7 +85,7 @@ def test_a_dataset_made_on_a_gpu_has_the_bits_of_the_cpu(spec: FusionSpec, tmp_p
 
 @pytest.mark.gpu
 def test_pieces_of_the_cpu_are_reused_on_a_gpu(spec: FusionSpec, tmp_path: Path) -> None:
-    options, seen = ExportOptions(media="none"), list[str]()
+    options, seen = DatasetOptions(media="none"), list[str]()
     export([PANDA], spec, tmp_path / "a", options, pieces=tmp_path / "pieces")
     export([PANDA], spec, tmp_path / "b", options, pieces=tmp_path / "pieces", device="auto", progress=named(seen))
     assert seen == []
@@ -94,6 +94,6 @@ def test_pieces_of_the_cpu_are_reused_on_a_gpu(spec: FusionSpec, tmp_path: Path)
 @pytest.mark.gpu
 def test_the_provenance_of_nvjpeg_says_that_pixels_may_differ(spec: FusionSpec, tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
-    out = export([PANDA], spec, tmp_path / "set", ExportOptions(jpeg="gpu"), device="cuda").out
+    out = export([PANDA], spec, tmp_path / "set", DatasetOptions(jpeg="gpu"), device="cuda").out
     assert "jpeg decoded by nvJPEG on " in provenance(out)
     assert provenance(out).endswith("whose pixels may differ")

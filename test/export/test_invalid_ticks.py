@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.test_lerobot import Made, columns, meta
 
 
@@ -24,7 +24,7 @@ def test_a_gap_ends_an_episode_and_what_follows_begins_another(made: Made) -> No
 
 
 def test_masked_ticks_are_stored_as_zeros_and_marked(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    result = export(bags[:1], spec, tmp_path / "out", ExportOptions(media="none", on_invalid="mask"))
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
     rows = columns(result)
     kept = [stream.name for stream in spec.streams if stream.kind != "image"]
     states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
@@ -34,7 +34,7 @@ def test_masked_ticks_are_stored_as_zeros_and_marked(bags: list[Path], spec: Fus
 
 
 def test_masked_ticks_do_not_count_into_the_statistics(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    result = export(bags[:1], spec, tmp_path / "out", ExportOptions(media="none", on_invalid="mask"))
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="mask"))
     rows = columns(result)
     kept = [stream.name for stream in spec.streams if stream.kind != "image"]
     states = np.array(rows["robocache.valid"])[:, kept.index("joint_position")]
@@ -48,7 +48,7 @@ def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     streams = [replace(s, max_age_ms=20.0, on_invalid="hold") if s.name == "action" else s for s in spec.streams]
-    result = export(bags[:1], replace(spec, streams=tuple(streams)), tmp_path / "out", ExportOptions(media="none"))
+    result = export(bags[:1], replace(spec, streams=tuple(streams)), tmp_path / "out", DatasetOptions(media="none"))
     rows = columns(result)
     command = [stream.name for stream in spec.streams if stream.kind != "image"].index("action")
     states, ages_ns = (np.array(rows[f"robocache.{name}"])[:, command] for name in ("valid", "age_ns"))
@@ -57,7 +57,7 @@ def test_a_command_that_is_held_past_its_age_is_not_counted_as_aligned(
 
 
 def test_held_ticks_repeat_the_last_value_with_its_age(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    result = export(bags[:1], spec, tmp_path / "out", ExportOptions(media="none", on_invalid="hold"))
+    result = export(bags[:1], spec, tmp_path / "out", DatasetOptions(media="none", on_invalid="hold"))
     rows = columns(result)
     kept = [stream.name for stream in spec.streams if stream.kind != "image"]
     joint = kept.index("joint_position")

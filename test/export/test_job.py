@@ -17,8 +17,8 @@ from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import Checksums
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.exporter.preview import dry_run
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, by_share, named
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_a_recording_that_changes_while_it_is_read_is_refused(
             os.utime(file, ns=(0, 0))
 
     with pytest.raises(RoboCacheError, match=r"\.mcap: changed while it was read"):
-        export([growing], spec, tmp_path / "set", ExportOptions(media="none"), progress=by_share(touched))
+        export([growing], spec, tmp_path / "set", DatasetOptions(media="none"), progress=by_share(touched))
     assert list(tmp_path.iterdir()) == [growing]
 
 
@@ -109,16 +109,16 @@ def test_a_recording_that_spans_no_tick_is_refused(bags: list[Path], spec: Fusio
         tmp_path / "short", {topic: bag.topics[topic].type}, [(topic, 1_760_000_000_000_000_001, first.data)]
     )
     with pytest.raises(RoboCacheError, match="without a tick"):
-        export([short], joint, tmp_path / "set", ExportOptions())
+        export([short], joint, tmp_path / "set", DatasetOptions())
 
 
 def test_a_dataset_without_actions_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     states = replace(spec, streams=tuple(s for s in spec.streams if s.role != "action"))
     with pytest.raises(RoboCacheError, match=r"none has role: action, .* or state actions: none"):
-        export(bags, states, tmp_path / "set", ExportOptions(media="none"))
+        export(bags, states, tmp_path / "set", DatasetOptions(media="none"))
 
-    export(bags[:1], states, tmp_path / "next", ExportOptions(media="none", action="next-observation"))
-    export(bags[:1], replace(states, actions="none"), tmp_path / "none", ExportOptions(media="none"))
+    export(bags[:1], states, tmp_path / "next", DatasetOptions(media="none", action="next-observation"))
+    export(bags[:1], replace(states, actions="none"), tmp_path / "none", DatasetOptions(media="none"))
 
 
 def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"formats": ()}, "formats: .* is not a list of formats"),
-        ({"formats": ("lerobot", "lerobot")}, "formats: .* has one twice"),
-        ({"formats": "lerobot"}, "formats: 'lerobot' is not a list of formats"),
+        ({"formats": ()}, "formats: expected at least 1"),
+        ({"formats": ("lerobot", "lerobot")}, "formats: 'lerobot' is in the list twice"),
+        ({"formats": "lerobot"}, "formats: 'lerobot' is not a list"),
         ({"media": "gif"}, "media: 'gif' is not one of video, image, none"),
         ({"visibility": "all"}, "visibility: 'all' is not one of ideal, deployed"),
         ({"task": " "}, "task: is empty"),
@@ -144,7 +144,7 @@ def test_no_recording_is_an_error(spec: FusionSpec, tmp_path: Path) -> None:
 )
 def test_options_are_checked(keys: dict[str, Any], expected: str) -> None:
     with pytest.raises(RoboCacheError, match=expected):
-        ExportOptions(**keys)
+        DatasetOptions(**keys)
 
 
 def test_progress_ends_at_the_whole_of_each_recording(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_progress_ends_at_the_whole_of_each_recording(bags: list[Path], spec: Fu
         bags,
         spec,
         tmp_path / "out",
-        ExportOptions(media="none"),
+        DatasetOptions(media="none"),
         progress=by_share(lambda name, share: seen.append((name, share))),
     )
     assert [entry for entry in seen if entry[1] == 1] == [("lift", 1.0), ("again", 1.0)]
@@ -163,7 +163,7 @@ def test_progress_ends_at_the_whole_of_each_recording(bags: list[Path], spec: Fu
 def test_a_recording_with_too_few_complete_ticks_is_refused(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     sparse = replace(spec.stream("action"), max_age_ms=10)
     rare = replace(spec, streams=tuple(sparse if s.name == "action" else s for s in spec.streams))
-    options = ExportOptions(media="none", min_frames=1)
+    options = DatasetOptions(media="none", min_frames=1)
     with pytest.raises(RoboCacheError, match=r"ticks have every stream, action in \d+%; give it a larger max_age"):
         export(bags[:1], rare, tmp_path / "set", options)
 
@@ -176,7 +176,7 @@ def test_a_stream_whose_joints_are_missing_is_not_advised_to_hold_longer(
     other = replace(spec.stream("joint_position"), names=tuple(f"other_{n}" for n in range(7)))
     wrong = replace(spec, streams=tuple(other if s.name == other.name else s for s in spec.streams))
     with pytest.raises(RoboCacheError) as error:
-        export(bags[:1], wrong, tmp_path / "set", ExportOptions(media="none"))
+        export(bags[:1], wrong, tmp_path / "set", DatasetOptions(media="none"))
     assert "joint_missing" in str(error.value)
     assert "; correct the names of joint_position: robocache check lists the joints" in str(error.value)
     assert "max_age_ms" not in str(error.value)
@@ -189,7 +189,7 @@ def test_a_recording_that_is_another_one_under_another_name_is_noted(
     note = (
         f"{bags[0]} and {copy}: the same files (by SHA-256), so the dataset has their episodes 2 times; leave one out"
     )
-    options = ExportOptions(media="none")
+    options = DatasetOptions(media="none")
     done = export([*bags, copy], spec, tmp_path / "set", options)
     assert [n for n in done.notes if "SHA-256" in n] == [note]
     assert len(done.recordings) == 3
@@ -202,12 +202,12 @@ def test_ticks_without_values_at_the_ends_are_kept_only_as_masked(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     with pytest.raises(RoboCacheError, match="trim: ticks without values are kept only where on_invalid is mask"):
-        export(bags[:1], spec, tmp_path / "set", ExportOptions(trim=False))
-    made = export(bags[:1], spec, tmp_path / "set", ExportOptions(media="none", trim=False, on_invalid="mask"))
+        export(bags[:1], spec, tmp_path / "set", DatasetOptions(trim=False))
+    made = export(bags[:1], spec, tmp_path / "set", DatasetOptions(media="none", trim=False, on_invalid="mask"))
     assert made.frames == len(made.recordings[0].ticks_ns)
 
 
 @pytest.mark.parametrize(("option", "value"), [("min_frames", 0), ("min_valid", 1.5), ("on_invalid", "skip")])
 def test_options_out_of_range_are_refused(option: str, value: object) -> None:
     with pytest.raises(RoboCacheError, match=f"^{option}: "):
-        ExportOptions(**{option: value})  # type: ignore[arg-type]
+        DatasetOptions(**{option: value})  # type: ignore[arg-type]

@@ -13,13 +13,14 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.target import new_dataset, piece_store
+from test import forked
 from test.export.test_target import NEW, WRITE, contents, dataset
 
 
 def process(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> subprocess.Popen[str]:
     """An export in a process of its own."""
     command = [sys.executable, "-c", WRITE.format(prepare=prepare, inside=inside), str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return forked.Popen(command, preload=forked.EXPORT, stdout=subprocess.PIPE, text=True)
 
 
 def killed(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> None:
@@ -86,9 +87,9 @@ def test_a_half_replaced_dataset_is_not_a_dataset(tmp_path: Path, number: int) -
 
 
 PIECE = """
-    piece = new.pieces.folder / "key"
-    piece.mkdir(parents=True)
-    (piece / "done.json").write_text('{"key": "key", "files": {}}')
+    with new.pieces.draft() as draft:
+        (draft / "contents.json").write_text("{}")
+        new.pieces.commit(draft, "0" * 64)
 """
 
 
@@ -97,7 +98,7 @@ def test_pieces_stay_after_a_kill_and_go_when_the_dataset_is_complete(tmp_path: 
     killed(out, inside=f"{PIECE}    {KILL}")
     assert piece_store(out).count() == 1
     with new_dataset(out) as new:
-        assert new.pieces.find("key")
+        assert new.pieces.find("0" * 64)
         dataset(new.folder, "new")
     assert contents(out) == NEW
 

@@ -18,11 +18,11 @@ from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import parquet as parquet_tables
-from robocache_ros.formats.lerobot import schema
+from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.lerobot.arrays import read_arrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.video import encoder_of
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.layout import Layout
 
 Made = Callable[[str], ExportResult]
@@ -119,7 +119,7 @@ def test_latency_is_given_back_to_the_stored_stamps(bags: list[Path], tmp_path: 
     raw = spec.to_dict()
     pose = {"topic": "/panda/ee_pose", "type": "geometry_msgs/msg/PoseStamped", "field": "pose.position"}
     raw |= {"actions": "none", "streams": {"plain": pose, "late": {**pose, "latency_ms": 30.0}}}
-    result = export([bags[0]], load_spec(raw), tmp_path / "out", ExportOptions(media="none"))
+    result = export([bags[0]], load_spec(raw), tmp_path / "out", DatasetOptions(media="none"))
     rows = columns(result)
     stamps, ages = np.array(rows["robocache.stamp_ns"]), np.array(rows["robocache.age_ns"])
     ticks = np.array(rows["robocache.tick_ns"])
@@ -221,15 +221,15 @@ def test_the_same_recording_gives_the_same_tables(
     made: Made, bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     again = export(
-        bags, spec, tmp_path / "again", ExportOptions(media="none", task="lift the cube", robot_type="panda")
+        bags, spec, tmp_path / "again", DatasetOptions(media="none", task="lift the cube", robot_type="panda")
     )
     assert columns(again) == columns(made("none"))
 
 
 def test_deployed_has_the_late_ones_missing(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     raw = {**spec.to_dict(), "delay_ms": 30.0}  # the front camera's frames come after 38 ms
-    result = export([bags[0]], load_spec(raw), tmp_path / "out", ExportOptions(media="none", visibility="deployed"))
-    ideal = export([bags[0]], load_spec(raw), tmp_path / "ideal", ExportOptions(media="none"))
+    result = export([bags[0]], load_spec(raw), tmp_path / "out", DatasetOptions(media="none", visibility="deployed"))
+    ideal = export([bags[0]], load_spec(raw), tmp_path / "ideal", DatasetOptions(media="none"))
     voxels = [s.name for s in result.recordings[0].spec.streams].index("voxels")
     ages = [np.array(columns(r)["robocache.age_ns"])[:, voxels].mean() for r in (result, ideal)]
     assert result.recordings[0].counters["voxels"]["late"] > 5
@@ -241,7 +241,7 @@ def test_without_images_an_eager_robot_still_waits_for_its_cameras(
 ) -> None:
     eager = load_spec({**spec.to_dict(), "emit": "eager"})
     bare, full = (
-        export([bags[0]], eager, tmp_path / media, ExportOptions(media=media, visibility="deployed"))
+        export([bags[0]], eager, tmp_path / media, DatasetOptions(media=media, visibility="deployed"))
         for media in ("none", "image")
     )
     assert columns(bare)["observation.state"] == columns(full)["observation.state"]
@@ -253,8 +253,8 @@ def test_row_groups_are_bounded_and_change_no_value(
 ) -> None:
     limit = 1_000_000
     monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
-    monkeypatch.setattr(schema, "PART_BYTES", limit // 2)
-    result = export(bags, spec, tmp_path / "out", ExportOptions(media="image", task="lift the cube"))
+    monkeypatch.setattr(write, "PART_BYTES", limit // 2)
+    result = export(bags, spec, tmp_path / "out", DatasetOptions(media="image", task="lift the cube"))
     for name in ("data/chunk-000/file-000.parquet", "arrays/voxels/chunk-000/file-000.parquet"):
         small, large = (parquet.ParquetFile(folder / name) for folder in (result.out, made("image").out))
         sizes = [small.read_row_group(group).nbytes for group in range(small.num_row_groups)]

@@ -14,8 +14,8 @@ import pytest
 
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.lerobot import write
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import ffmpeg, needs, probe, program
 
 pytestmark = needs("lerobot", "lerobot-doctor")
@@ -121,7 +121,7 @@ def test_lerobot_reads_a_dataset_of_several_files_the_same(
 ) -> None:
     monkeypatch.setattr(write, "DATA_FILE_MB", 0)  # every episode fills a file
     monkeypatch.setattr(write, "VIDEO_FILE_MB", 0)
-    result = export(bags, spec, tmp_path / "set", ExportOptions(task="lift the cube", robot_type="panda"))
+    result = export(bags, spec, tmp_path / "set", DatasetOptions(task="lift the cube", robot_type="panda"))
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list((tmp_path / "set").glob("data/*/*.parquet"))) == episodes
     assert len(list((tmp_path / "set").glob("videos/*/*/*.mp4"))) == 2 * episodes  # two cameras

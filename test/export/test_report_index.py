@@ -16,9 +16,9 @@ from robocache_ros.exporter.boundaries import QualityLimit
 from robocache_ros.exporter.job import ExportResult, export, summarize
 from robocache_ros.exporter.report import page
 from robocache_ros.exporter.report.page import write_report
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.stream import SpecQuality
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_compared_unless_it_is_asked_for(made: Callable[[str], Export
 def test_both_visibilities_give_one_comparison(spec: FusionSpec, bags: list[Path], tmp_path: Path) -> None:
     compared = []
     for visibility in ("ideal", "deployed"):
-        options = ExportOptions(visibility=visibility, compare_visibility=True, media="none")
+        options = DatasetOptions(visibility=visibility, compare_visibility=True, media="none")
         out = export(bags, spec, tmp_path / visibility, options).out
         compared.append(json.loads((out / "report.json").read_text(encoding="utf-8"))["visibility_comparison"])
     assert compared[0] == compared[1] is not None

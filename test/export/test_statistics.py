@@ -8,9 +8,9 @@ import pytest
 
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import pieces
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.statistics import QUANTILES, Histogram, by_column, of_columns
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 
 def test_columns_agree_with_numpy() -> None:
@@ -87,7 +87,7 @@ def test_statistics_of_a_dataset_do_not_depend_on_how_many_columns_are_read_at_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pieces, "STATS_BYTES", 1)
-    result = export(bags, spec, tmp_path / "out", ExportOptions(media="none"))
+    result = export(bags, spec, tmp_path / "out", DatasetOptions(media="none"))
     stats = [(out / "meta" / "stats.json").read_text() for out in (result.out, made("none").out)]
 
     assert stats[0] == stats[1]

@@ -18,7 +18,7 @@ import av
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import ExportOptions, export
+from robocache_ros.exporter.job import DatasetOptions, export
 from robocache_ros.formats.video import JoinedVideo, VideoFile, encoder_of, joined_files, video_part
 from robocache_ros.spec import load_spec
 
@@ -73,7 +73,7 @@ def test_a_recording_of_small_or_odd_images_becomes_a_dataset_that_says_how(
     spec = tmp_path / "spec.yaml"
     spec.write_text(suggest_spec(describe(bag)), encoding="utf-8")
 
-    export([bag], load_spec(spec), tmp_path / "out", ExportOptions(task="look"))
+    export([bag], load_spec(spec), tmp_path / "out", DatasetOptions(task="look"))
 
     info = json.loads((tmp_path / "out/meta/info.json").read_text(encoding="utf-8"))
     feature = info["features"]["observation.images.camera"]

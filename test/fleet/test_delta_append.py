@@ -16,7 +16,6 @@ from robocache_ros.exporter.append import append_export
 from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.fleet import FleetTarget, State
 from robocache_ros.exporter.job import export
-from robocache_ros.exporter.piece_store import BucketPieces
 from robocache_ros.exporter.pieces import RecordingTask
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.formats.delta.append import DatasetPlace, append_dataset
@@ -73,7 +72,7 @@ class OtherMachines(LocalProcesses):
 
     def run(self, work: Any, tasks: Any, *more: Any) -> None:
         assert all(isinstance(task, RecordingTask) for task in tasks)
-        assert isinstance(work.store, BucketPieces)
+        assert not work.store.local
         super().run(work, tasks, *more)
 
 

@@ -15,8 +15,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.storage import mcap
 from robocache_ros.bags.write import write_bag, write_ros1_bag
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage import object_store
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket
@@ -150,7 +150,7 @@ def test_an_export_of_a_recording_that_was_converted_downloads_nothing(
     export([url], spec, tmp_path / "first", pieces=tmp_path / "pieces")
     faults.restart()
 
-    export([url], spec, tmp_path / "second", ExportOptions(formats=("webdataset",)), pieces=tmp_path / "pieces")
+    export([url], spec, tmp_path / "second", DatasetOptions(formats=("webdataset",)), pieces=tmp_path / "pieces")
 
     assert [request.method for request in faults.requests if request.range] == []
 

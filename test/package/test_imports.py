@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 # A part imports parts of its own row and of the rows before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     (
-        *("buffer_pool", "errors", "extras", "file_limits", "fork", "formats_by_name"),
+        *("buffer_pool", "errors", "extras", "file_limits", "fork"),
         *("lazy_names", "resources", "text_file", "units"),
     ),
     ("alignments", "monitoring", "programs", "reductions", "remote", "tfrecord", "untrusted_files"),

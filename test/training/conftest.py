@@ -13,8 +13,8 @@ import torch
 from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import TimelineLoader
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.training_data import DataInfo
 from test.training.reach.reach_arm import TYPES, demonstration, reach_spec
 
@@ -72,7 +72,7 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
     folder = tmp_path_factory.mktemp("reach")
     spec = reach_spec(folder)
     bags = [write_bag(folder / f"reach_{k}", TYPES, demonstration(k, reaches=12)) for k in range(4)]
-    export(bags, spec, folder / "dataset", ExportOptions(("lerobot",), task="reach the goal", media="none"))
+    export(bags, spec, folder / "dataset", DatasetOptions(formats=("lerobot",), task="reach the goal", media="none"))
     return Reach(spec, folder / "dataset")
 
 
@@ -81,5 +81,10 @@ def panda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Panda recording, exported without its images."""
     out = tmp_path_factory.mktemp("panda") / "dataset"
     spec = load_spec(ROOT / "config" / "panda_lift.yaml")
-    export([ROOT / "test" / "data" / "panda_lift"], spec, out, ExportOptions(("lerobot",), task="lift", media="none"))
+    export(
+        [ROOT / "test" / "data" / "panda_lift"],
+        spec,
+        out,
+        DatasetOptions(task="lift", media="none"),
+    )
     return out

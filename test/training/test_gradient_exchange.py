@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import distributed
 
 from robocache_ros.training.gradient_exchange import GradientExchange
+from test import forked
 from test.training import exchange_process
 from test.training.exchange_process import PROCESSES, Branches
 
@@ -22,7 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes has found."""
     folder = tmp_path_factory.mktemp("exchange")
     command = (sys.executable, exchange_process.__file__)
-    started = [subprocess.Popen([*command, str(rank), str(folder)]) for rank in range(PROCESSES)]
+    started = [forked.Popen([*command, str(rank), str(folder)]) for rank in range(PROCESSES)]
     assert [process.wait() for process in started] == [0] * PROCESSES
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(PROCESSES)]
 

@@ -12,7 +12,7 @@ import torch
 from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, WeightedMixture, Window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.training.policies.make_policy import make_policy
 from robocache_ros.training.policies.policy_config import PolicyConfig
 from robocache_ros.training.trainer import Trainer
@@ -72,7 +72,7 @@ def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path
 
     bag = write_bag(tmp_path / "reach", TYPES, demonstration(9, reaches=1))
     formats = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
-    export([bag], reach.spec, tmp_path / "out", ExportOptions(formats, task="reach", media="none"))
+    export([bag], reach.spec, tmp_path / "out", DatasetOptions(formats, task="reach", media="none"))
 
     opened = [open_for_training(tmp_path / "out" / name, window=Window(2, 4)) for name in formats]
 

@@ -15,9 +15,9 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.datasets import TimelineDataset, open_dataset
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 FORMATS = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap", "delta")
 
@@ -107,7 +107,7 @@ def test_spans_are_those_of_the_episodes(name: str, exported: Callable[[str], Pa
 @pytest.mark.parametrize("name", ["lerobot", "lerobot21"])
 def test_an_export_of_one_stream_is_loaded(name: str, bag: Path, spec: FusionSpec, tmp_path: Path) -> None:
     only = replace(spec, streams=tuple(s for s in spec.streams if s.name == "gripper"), actions="none")
-    export([bag], only, tmp_path / "out", ExportOptions((name,)))
+    export([bag], only, tmp_path / "out", DatasetOptions(formats=(name,)))
 
     sample = open_dataset(name, tmp_path / "out")[0]
 

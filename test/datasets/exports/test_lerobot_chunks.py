@@ -10,8 +10,8 @@ import torch
 from robocache_ros.datasets import LeRobotTimelineDataset
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.lerobot import write
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 EVERYTHING = ("vision", "proprio", "language", "voxels")
 
@@ -19,7 +19,7 @@ EVERYTHING = ("vision", "proprio", "language", "voxels")
 def test_episodes_in_files_and_chunks_of_their_own_are_those_of_one_file(
     bag: Path, spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ExportOptions(("lerobot",), task="lift the cube", media="video")
+    options = DatasetOptions(formats=("lerobot",), task="lift the cube", media="video")
     together = export([bag], spec, tmp_path / "together", options).out
     for name in ("DATA_FILE_MB", "VIDEO_FILE_MB"):
         monkeypatch.setattr(write, name, 0)

@@ -11,8 +11,8 @@ import pytest
 
 from robocache_ros.datasets import TimelineDataset, open_dataset
 from robocache_ros.exporter.job import ExportResult, export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.lerobot.test_depth_video import depth_spec
 from test.export.lerobot.test_depth_video import recording as depth_recording
 from test.export.readers.engine_rows import Rows, engine_episodes
@@ -41,7 +41,7 @@ def result(tmp_path_factory: pytest.TempPathFactory, spec: FusionSpec) -> Export
     """Two recordings; the second fails, and its command and depth camera are silent for a while."""
     folder = tmp_path_factory.mktemp("sensors")
     bags = [sensor_recording(folder / f"recording_{seed}", seed, seconds) for seed, seconds in ((0, 0.3), (1, 0.9))]
-    return export(bags, spec, folder / "out", ExportOptions(FORMATS, media="image"))
+    return export(bags, spec, folder / "out", DatasetOptions(formats=FORMATS, media="image"))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_windows_of_samples_have_their_depth(result: ExportResult, episodes: lis
 def test_depth_videos_are_within_their_codes(encoding: str, tmp_path: Path) -> None:
     unit, metre = {"16UC1": ("mm", 1000), "32FC1": ("m", 1)}[encoding]
     spec, bag = depth_spec(unit), depth_recording(tmp_path, encoding, 1)
-    made = export([bag], spec, tmp_path / "out", ExportOptions(("lerobot",), depth="video"))
+    made = export([bag], spec, tmp_path / "out", DatasetOptions(formats=("lerobot",), depth="video"))
     (rows,) = engine_episodes(made, spec)
 
     dataset = open_dataset("lerobot", made.out, modalities=EVERYTHING)
@@ -120,7 +120,7 @@ def test_depth_videos_are_within_their_codes(encoding: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "voxels"), [*((name, "dense") for name in FORMATS), ("lerobot", "sparse")])
 def test_voxels_are_the_engines(name: str, voxels: str, tmp_path: Path, bag: Path, spec_of_lift: FusionSpec) -> None:
-    made = export([bag], spec_of_lift, tmp_path / "out", ExportOptions((name,), media="none", voxels=voxels))
+    made = export([bag], spec_of_lift, tmp_path / "out", DatasetOptions(formats=(name,), media="none", voxels=voxels))
     dataset = open_dataset(name, made.out, modalities=EVERYTHING)
 
     for index, rows in enumerate(engine_episodes(made, spec_of_lift)):

@@ -13,8 +13,8 @@ from robocache_ros import convert_image
 from robocache_ros.datasets import CALVINDataset, Window, open_dataset
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.datasets.conftest import write_calvin
 
 
@@ -58,7 +58,7 @@ def test_the_bits_are_those_of_an_export_of_that_size(bag: Path, spec: FusionSpe
         raw = spec.to_dict()
         raw["streams"] = {key: raw["streams"][key] for key in ("gripper", "wrist", "action")}
         raw["streams"]["wrist"]["image"] = {"size": size} if size else {}
-        options = ExportOptions(("webdataset",), media="image")
+        options = DatasetOptions(formats=("webdataset",), media="image")
         exports[name] = export([bag], load_spec(raw), tmp_path / name, options).out
 
     small = open_dataset("webdataset", exports["small"])[0]["vision"]

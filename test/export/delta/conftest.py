@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 Exports = Callable[[str, str], Path]
@@ -33,7 +33,9 @@ def exports(
     def made(source: str, media: str) -> Path:
         out = folder / f"{source}-{media}"
         if not out.exists():
-            options = ExportOptions(("delta", "lerobot"), task="lift the cube", robot_type="panda", media=media)
+            options = DatasetOptions(
+                formats=("delta", "lerobot"), task="lift the cube", robot_type="panda", media=media
+            )
             export(*sources[source], out, options)
         return out
 

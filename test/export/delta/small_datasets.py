@@ -13,10 +13,10 @@ from typing import Any
 
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta.append import append_dataset
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
-OPTIONS = ExportOptions(("delta",), media="image", task="lift")
+OPTIONS = DatasetOptions(formats=("delta",), media="image", task="lift")
 
 
 def small_dataset(folder: Path, seed: int, seconds: float = 0.3) -> Path:

@@ -14,8 +14,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import log
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.delta.conftest import Exports
 from test.export.delta.delta_rows import deltalake, stacked, table
 
@@ -77,7 +77,7 @@ def test_delays_and_counters_are_those_of_the_recording(lift: Path, bags: list[P
 def test_equal_exports_have_equal_bytes_also_of_the_logs(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, lift: Path
 ) -> None:
-    options = ExportOptions(("delta",), task="lift the cube", robot_type="panda", media="none")
+    options = DatasetOptions(formats=("delta",), task="lift the cube", robot_type="panda", media="none")
     export(bags, spec, tmp_path / "out", options, report=False)
 
     def contents(folder: Path) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def test_a_range_of_episodes_is_a_partition(
 ) -> None:
     monkeypatch.setattr(log, "RANGE_EPISODES", 3)
     monkeypatch.setattr(log, "FILE_MB", 0)  # a file for each episode
-    export(bags, spec, tmp_path / "out", ExportOptions(("delta",), media="none"), report=False)
+    export(bags, spec, tmp_path / "out", DatasetOptions(formats=("delta",), media="none"), report=False)
     found = deltalake.DeltaTable(tmp_path / "out" / "ticks")
 
     assert sorted(partition["episode_range"] for partition in found.partitions()) == ["0", "3"]
@@ -117,7 +117,7 @@ def test_a_stream_with_the_name_of_a_column_is_refused(bags: list[Path], tmp_pat
     spec = load_spec({"robocache": 1, "actions": "none", "streams": {"tick": joints}})
 
     with pytest.raises(RoboCacheError, match=r"streams.tick: delta has another column of this name; rename"):
-        export(bags, spec, tmp_path / "out", ExportOptions(("delta",)))
+        export(bags, spec, tmp_path / "out", DatasetOptions(formats=("delta",)))
 
 
 def test_names_of_values_become_names_without_quotes(bags: list[Path], tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_names_of_values_become_names_without_quotes(bags: list[Path], tmp_path:
     paths = ["pose.position.x", "pose.orientation.x"]
     streams = {"pose": {**pose, "field": paths}, "height": {**pose, "field": "pose.position.z"}}
     spec = load_spec({"robocache": 1, "actions": "none", "streams": streams})
-    export(bags, spec, tmp_path / "out", ExportOptions(("delta",)))
+    export(bags, spec, tmp_path / "out", DatasetOptions(formats=("delta",)))
 
     ticks = table(tmp_path / "out", "ticks")
 

@@ -13,8 +13,8 @@ from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.lerobot.arrays import read_arrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.delta.conftest import Exports
 from test.export.delta.delta_rows import lerobot_rows, numbers, stacked, table
 from test.export.readers.sensor_recording import sensor_spec
@@ -71,7 +71,9 @@ def test_every_value_of_a_real_recording_is_that_of_the_lerobot_export(name: str
     path.write_text(suggest_spec(describe(recording)), encoding="utf-8")
     spec = load_spec(path)
 
-    export([recording], spec, tmp_path / "out", ExportOptions(("delta", "lerobot"), media="none", min_valid=0.0))
+    export(
+        [recording], spec, tmp_path / "out", DatasetOptions(formats=("delta", "lerobot"), media="none", min_valid=0.0)
+    )
 
     assert_rows_are_those_of_lerobot(tmp_path / "out", spec)
 

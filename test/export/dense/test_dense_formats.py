@@ -14,12 +14,12 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.robomimic.write import validation_split
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
-OPTIONS = ExportOptions(formats=("robomimic", "diffusion_policy"))
+OPTIONS = DatasetOptions(formats=("robomimic", "diffusion_policy"))
 ROOT = Path(__file__).parents[3]
 HDF5, ZARR = "robomimic/dataset.hdf5", "diffusion_policy/replay_buffer.zarr"
 
@@ -86,7 +86,7 @@ def test_an_observation_called_action_is_refused_before_a_recording_is_read(tmp_
         {"robocache": 1, "actions": "none", "streams": {"action": {"topic": "/a", "type": "std_msgs/msg/Float32"}}}
     )
     with pytest.raises(RoboCacheError, match=r"streams\.action: diffusion_policy stores the action under this name"):
-        export([tmp_path / "no_recording"], spec, tmp_path / "out", ExportOptions(formats=("diffusion_policy",)))
+        export([tmp_path / "no_recording"], spec, tmp_path / "out", DatasetOptions(formats=("diffusion_policy",)))
 
 
 def test_without_h5py_robomimic_names_the_extra(
@@ -94,7 +94,7 @@ def test_without_h5py_robomimic_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(RoboCacheError, match=r"h5py: not installed .*robocache_ros\[hdf5\]"):
-        export(sensors, sensor_spec(), tmp_path / "out", ExportOptions(formats=("robomimic",)))
+        export(sensors, sensor_spec(), tmp_path / "out", DatasetOptions(formats=("robomimic",)))
 
 
 def test_an_hdf5_file_on_a_full_disk_is_closed_and_raises_the_error(tmp_path: Path) -> None:

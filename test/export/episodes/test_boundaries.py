@@ -10,10 +10,10 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.episodes.conftest import spec_of
 
 Record = Callable[..., Path]
@@ -21,7 +21,7 @@ Record = Callable[..., Path]
 
 def exported(bag: Path, spec: FusionSpec | None = None, **options: Any) -> ExportedRecording:
     out = bag.parent / "out"
-    result = export([bag], spec or spec_of(), out, ExportOptions(media="none", **options), overwrite=True)
+    result = export([bag], spec or spec_of(), out, DatasetOptions(media="none", **options), overwrite=True)
     return result.recordings[0]
 
 
@@ -133,7 +133,7 @@ def test_an_episode_with_a_gap_in_a_dropped_stream_is_left_out(record: Record) -
 def test_a_recording_whose_episodes_are_all_dropped_does_not_stop_the_others(record: Record, tmp_path: Path) -> None:
     gap = record(state=lambda k: None if 150 <= k < 170 else (k, 0), name="gap")
     spec = spec_of(state={"on_invalid": "drop"})
-    result = export([gap, record()], spec, tmp_path / "out", ExportOptions(media="none"))
+    result = export([gap, record()], spec, tmp_path / "out", DatasetOptions(media="none"))
     assert [recording.bag.name for recording in result.recordings] == ["bag"]
     assert [(loss.bag.name, loss.dropped) for loss in result.failed] == [("gap", True)]
 

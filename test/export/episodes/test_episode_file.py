@@ -10,8 +10,8 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.pieces import Plan
 from robocache_ros.exporter.planned_recording import PlannedRecording
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.pieces import EpisodeInfo
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.episodes.conftest import START_NS, spec_of
 from test.export.episodes.test_boundaries import exported
 
@@ -54,7 +54,7 @@ def test_the_file_is_not_used_with_an_episode_topic_or_if_the_options_say_so(rec
 
 def test_a_changed_file_makes_another_piece(record: Record) -> None:
     bag = record()
-    plan = Plan((PlannedRecording(bag),), spec_of(), ExportOptions(), {})
+    plan = Plan((PlannedRecording(bag),), spec_of(), DatasetOptions(), {})
     keys = [plan.key(plan.recordings[0], [])]
     for text in ("- {to: 2}\n", "- {to: 3}\n"):
         (bag / "episodes.yaml").write_text(text)

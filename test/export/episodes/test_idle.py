@@ -15,8 +15,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.boundaries import covered, idle_ticks, range_of_windows
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.episodes.conftest import spec_of
 
 
@@ -62,7 +62,7 @@ def test_a_changing_action_is_motion(record: Callable[..., Path]) -> None:
 
 def test_trimmed_ticks_split_the_recording_and_are_stated(record: Callable[..., Path], tmp_path: Path) -> None:
     bag = record(state=moving, command=lambda k: (0, 0))
-    options = ExportOptions(media="none", trim_idle_s=0.5)
+    options = DatasetOptions(media="none", trim_idle_s=0.5)
     (recording,) = export([bag], spec_of(state={"idle": 0}), tmp_path / "out", options).recordings
     assert [(episode.start, episode.stop) for episode in recording.episodes] == [(51, 200), (301, 501)]
     assert recording.reasons == {"without motion": 152}
@@ -74,7 +74,7 @@ def test_a_still_period_over_the_end_of_an_episode_is_left_out_of_both(
 ) -> None:
     episodes = [(0, True), (5, False), (5.02, True)]  # within the two seconds without motion, which begin at 4 s
     bag = record({("/episode", "std_msgs/msg/Bool"): episodes}, state=moving, command=lambda k: (0, 0))
-    options = ExportOptions(media="none", trim_idle_s=1.5, episode_topic="/episode")
+    options = DatasetOptions(media="none", trim_idle_s=1.5, episode_topic="/episode")
     (recording,) = export([bag], spec_of(state={"idle": 0}), tmp_path / "out", options).recordings
     assert [(episode.start, episode.stop) for episode in recording.episodes] == [(0, 200), (301, 501)]
 
@@ -82,11 +82,11 @@ def test_a_still_period_over_the_end_of_an_episode_is_left_out_of_both(
 def test_a_recording_without_motion_is_refused(record: Callable[..., Path], tmp_path: Path) -> None:
     bag = record(state=lambda _: (0, 0), command=lambda _: (0, 0))
     with pytest.raises(RoboCacheError, match="bag: nothing moves for longer than --trim-idle allows; raise it"):
-        export([bag], spec_of(), tmp_path / "out", ExportOptions(media="none", trim_idle_s=1))
+        export([bag], spec_of(), tmp_path / "out", DatasetOptions(media="none", trim_idle_s=1))
 
 
 def test_a_spec_of_images_alone_has_no_motion_to_see(tmp_path: Path) -> None:
     images = {"front": {"topic": "/front", "type": "sensor_msgs/msg/Image"}}
     spec = load_spec({"robocache": 1, "streams": images})
     with pytest.raises(RoboCacheError, match="trim_idle_s: the spec has no vector stream to see motion in"):
-        export([tmp_path], spec, tmp_path / "out", ExportOptions(trim_idle_s=1))
+        export([tmp_path], spec, tmp_path / "out", DatasetOptions(trim_idle_s=1))

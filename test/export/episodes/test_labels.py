@@ -16,8 +16,8 @@ from robocache_ros.alignments import angle, angle_deg
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.episodes import EpisodeTicks, Labels
-from robocache_ros.formats.options import EpisodeOptions
 from robocache_ros.spec import FusionSpec, Layout
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.episodes.conftest import spec_of
 
 PERIOD_NS = 20_000_000
@@ -69,7 +69,7 @@ def test_labels_equal_their_definition(
 ) -> None:
     streams, given_options = case
     follows = given_options["action"].startswith("next-")
-    options = EpisodeOptions(**given_options, action_offset=offset + follows)
+    options = DatasetOptions(**given_options, action_offset=offset + follows)
     spec = spec_of(**streams)
     labels, k = Labels(spec, options), offset + follows
     frames = frames_of(spec, np.random.default_rng(seed), count)
@@ -108,18 +108,18 @@ def test_labels_equal_their_definition(
 def test_images_stay_with_their_ticks() -> None:
     spec = spec_of()
     frames = frames_of(spec, np.random.default_rng(0), 10)
-    rows = labelled(Labels(spec, EpisodeOptions(action_offset=3)), frames, [0, 4, 10])
+    rows = labelled(Labels(spec, DatasetOptions(action_offset=3)), frames, [0, 4, 10])
     assert torch.equal(torch.cat([part.media["front"] for part in rows]), frames.media["front"][:7])
 
 
 def test_without_an_offset_the_frames_pass_unchanged() -> None:
     frames = frames_of(spec_of(), np.random.default_rng(0), 5)
-    (rows,) = Labels(spec_of(), EpisodeOptions()).rows(EpisodeTicks(frames, first=True))
+    (rows,) = Labels(spec_of(), DatasetOptions()).rows(EpisodeTicks(frames, first=True))
     assert rows.frames is frames
 
 
 def test_an_episode_does_not_reach_into_the_next_one() -> None:
-    labels = Labels(spec_of(), EpisodeOptions(action_offset=2))
+    labels = Labels(spec_of(), DatasetOptions(action_offset=2))
     frames = frames_of(spec_of(), np.random.default_rng(0), 8)
     assert sum(map(len, labelled(labels, frames[:4], [0, 4]))) == 2
     rows = labelled(labels, frames[4:], [0, 4])
@@ -134,7 +134,7 @@ def test_joints_are_matched_by_name() -> None:
     )
     frames = frames_of(spec, np.random.default_rng(0), 1)
     frames = replace(frames, fused=torch.tensor([[1.0, 2.0, 3.0, 10.0, 20.0]]), valid=np.ones((1, 2), np.uint8))
-    labels = Labels(spec, EpisodeOptions())
+    labels = Labels(spec, DatasetOptions())
     assert column(labels, labelled(labels, frames, [0, 1]), "delta_command").tolist() == [[7.0, 19.0]]
     assert [c.name for c in Layout(labels.spec).columns[3:5]] == ["delta_command.c", "delta_command.a"]
 
@@ -170,12 +170,12 @@ def test_joints_are_matched_by_name() -> None:
 )
 def test_actions_that_the_streams_do_not_have_are_refused(streams: Any, options: Any, message: str) -> None:
     with pytest.raises(RoboCacheError, match=message):
-        Labels(spec_of(**streams), EpisodeOptions(**options))
+        Labels(spec_of(**streams), DatasetOptions(**options))
 
 
 def test_images_that_wait_for_their_actions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robocache_ros.exporter.episodes.MAX_WAITING_BYTES", 40)
-    labels = Labels(spec_of(), EpisodeOptions(action_offset=4))
+    labels = Labels(spec_of(), DatasetOptions(action_offset=4))
     with pytest.raises(RoboCacheError, match="action_offset: the images of 4 ticks exceed"):
         labelled(labels, frames_of(spec_of(), np.random.default_rng(0), 8), [0, 8])
 
@@ -193,7 +193,7 @@ def test_images_that_wait_for_their_actions_are_limited(monkeypatch: pytest.Monk
     ],
 )
 def test_an_offset_is_in_ticks_or_ms(options: Any, rate_hz: int, ticks: int) -> None:
-    assert EpisodeOptions(**options).offset_ticks(rate_hz) == ticks
+    assert DatasetOptions(**options).offset_ticks(rate_hz) == ticks
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_an_offset_is_in_ticks_or_ms(options: Any, rate_hz: int, ticks: int) -> 
 )
 def test_offsets_that_are_not_possible_are_refused(options: Any, message: str) -> None:
     with pytest.raises(RoboCacheError, match=message):
-        EpisodeOptions(**options).offset_ticks(50)
+        DatasetOptions(**options).offset_ticks(50)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.episodes.conftest import START_NS, spec_of
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -25,7 +25,7 @@ EVENTS = {
     ("/reward", "std_msgs/msg/Float32"): [(1, 0.5), (6, 2.0)],
     ("/done", "std_msgs/msg/Bool"): [(4, True), (9, False)],
 }
-OPTIONS = ExportOptions(
+OPTIONS = DatasetOptions(
     formats=("lerobot", "webdataset"), media="none", episode_topic="/episode", task_topic="/task", action="delta"
 )
 

@@ -18,9 +18,9 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats.depth import depth_codes, depths_of_codes
 from robocache_ros.formats.lerobot.arrays import read_arrays
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.fuzz.node_inputs import raw_image
 
 av = pytest.importorskip("av", reason="needs the `export` extra")
@@ -55,13 +55,13 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("depth")
     bags = [recording(folder, request.param, seed) for seed in (1, 2)]
     spec = depth_spec("mm" if request.param == "16UC1" else "m")
-    return export(bags, spec, folder / "out", ExportOptions(depth="video")), bags
+    return export(bags, spec, folder / "out", DatasetOptions(depth="video")), bags
 
 
 def test_v21_keeps_depth_as_arrays(tmp_path: Path) -> None:
     bags = [recording(tmp_path, "16UC1", 1)]
     out = export(
-        bags, depth_spec("mm"), tmp_path / "out", ExportOptions(formats=("lerobot", "lerobot21"), depth="video")
+        bags, depth_spec("mm"), tmp_path / "out", DatasetOptions(formats=("lerobot", "lerobot21"), depth="video")
     ).out
     told = json.loads((out / "lerobot21/meta/info.json").read_text())
     assert KEY not in told["features"]
@@ -122,27 +122,27 @@ def test_statistics_are_those_of_the_depths_without_holes(made) -> None:
 def test_a_depth_image_of_unknown_unit_is_refused(tmp_path: Path) -> None:
     bag = recording(tmp_path, "16UC1", 1)
     with pytest.raises(RoboCacheError, match=r"streams\.depth\.unit: '' is not one of mm, m, which .*; give mm for"):
-        export([bag], depth_spec(""), tmp_path / "out", ExportOptions(depth="video"))
+        export([bag], depth_spec(""), tmp_path / "out", DatasetOptions(depth="video"))
 
 
 def test_depth_video_needs_the_format_that_has_it() -> None:
     with pytest.raises(RoboCacheError, match="depth: only the format lerobot has depth video; add it"):
-        ExportOptions(formats=("other",), depth="video")
+        DatasetOptions(formats=("other",), depth="video")
 
 
 def test_depth_video_needs_images_to_be_exported() -> None:
     with pytest.raises(RoboCacheError, match="depth: media none exports no images, depth included; use media video"):
-        ExportOptions(media="none", depth="video")
+        DatasetOptions(media="none", depth="video")
 
 
 @pytest.mark.parametrize("size", [(8, 6), (15, 16), (16, 15)])
 def test_depth_images_that_are_too_small_for_video_are_refused(size: tuple[int, int], tmp_path: Path) -> None:
     bag = recording(tmp_path, "16UC1", 1, size)
     with pytest.raises(RoboCacheError, match=rf"depth: .*16x16 pixels at least, images have {size[0]}x{size[1]} .*use"):
-        export([bag], depth_spec("mm"), tmp_path / "out", ExportOptions(depth="video"))
+        export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video"))
 
 
 def test_the_smallest_depth_images_for_video_are_exported(tmp_path: Path) -> None:
     bag = recording(tmp_path, "16UC1", 1, (16, 16))
 
-    assert export([bag], depth_spec("mm"), tmp_path / "out", ExportOptions(depth="video")).episodes == 1
+    assert export([bag], depth_spec("mm"), tmp_path / "out", DatasetOptions(depth="video")).episodes == 1

@@ -15,9 +15,9 @@ import pytest
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.formats.lerobot import write
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 CAMERAS = ("front", "wrist")
 VIDEO = "videos/chunk-000/observation.images.{}/episode_{:06d}.mp4"
@@ -27,7 +27,7 @@ GR00T_STATS = ["mean", "std", "min", "max", "q01", "q99"]
 @pytest.fixture(scope="module")
 def both(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """LeRobot v3.0 and v2.1 from one pass."""
-    options = ExportOptions(formats=("lerobot", "lerobot21"), task="lift the cube", robot_type="panda")
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), task="lift the cube", robot_type="panda")
     return export(bags, spec, tmp_path_factory.mktemp("both") / "out", options).out
 
 
@@ -75,7 +75,7 @@ def test_each_episode_is_in_files_of_its_own(v21: Path) -> None:
 
 def test_each_task_has_an_index(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     recordings = [PlannedRecording(bags[1], task=task) for task in ("lift the cube", "put it down", "lift the cube")]
-    options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), media="none")
     out = export(recordings, spec, tmp_path / "out", options).out / "lerobot21"
     assert [line["task"] for line in lines(out, "tasks.jsonl")] == ["lift the cube", "put it down"]
     episodes = lines(out, "episodes.jsonl")
@@ -111,7 +111,7 @@ def test_modality_names_the_columns_of_each_stream(v21: Path, spec: FusionSpec) 
 
 
 def test_deltas_are_not_absolute_actions(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    options = ExportOptions(formats=("lerobot21",), media="none", action="delta")
+    options = DatasetOptions(formats=("lerobot21",), media="none", action="delta")
     out = export(bags[1:], spec, tmp_path / "out", options).out
     modality = json.loads((out / "meta/modality.json").read_text())
     assert modality["action"] == {"delta_action": {"start": 0, "end": 7, "absolute": False}}
@@ -144,12 +144,12 @@ def test_the_statistics_of_an_episode_are_those_of_lerobot(v21: Path) -> None:
 def test_a_single_column_is_a_list(bags: list[Path], tmp_path: Path) -> None:
     joint = {"topic": "/panda/joint_states", "type": "sensor_msgs/msg/JointState", "names": ["panda_joint1"]}
     spec = load_spec({"robocache": 1, "streams": {"joint": joint, "action": {**joint, "role": "action"}}})
-    result = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=("lerobot21",)))
+    result = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",)))
     assert np.array(joined(result.out)["observation.state"]).shape == (result.frames, 1)
 
 
 def test_images_are_typed_for_readers_without_info(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    options = replace(ExportOptions(formats=("lerobot21",)), media="image")
+    options = replace(DatasetOptions(formats=("lerobot21",)), media="image")
     result = export(bags[1:], spec, tmp_path / "out", options)
     metadata = parquet.read_schema(next(result.out.glob("data/*/*.parquet"))).metadata
     typed = json.loads(metadata[b"huggingface"])["info"]["features"]
@@ -159,7 +159,7 @@ def test_images_are_typed_for_readers_without_info(bags: list[Path], spec: Fusio
 
 
 def test_its_bytes_are_the_same_again(v21: Path, bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    options = ExportOptions(formats=("lerobot21",), task="lift the cube", robot_type="panda")
+    options = DatasetOptions(formats=("lerobot21",), task="lift the cube", robot_type="panda")
     again = export(bags, spec, tmp_path / "out", options, report=False).out
     for file in sorted(path for path in v21.rglob("*") if path.is_file()):
         if file.name not in ("robocache.json", "SHA256SUMS"):  # the first names the formats of the export
@@ -170,6 +170,6 @@ def test_a_thousand_episodes_fill_a_folder(
     bags: list[Path], spec: FusionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "CHUNK_EPISODES", 1)
-    result = export(bags, spec, tmp_path / "out", ExportOptions(formats=("lerobot21",), media="none"))
+    result = export(bags, spec, tmp_path / "out", DatasetOptions(formats=("lerobot21",), media="none"))
     episodes = sum(len(recording.episodes) for recording in result.recordings)
     assert len(list(result.out.glob("data/chunk-*"))) == info(result.out)["total_chunks"] == episodes

@@ -13,8 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import ffmpeg, needs, probe
 
 pytestmark = needs("lerobot21")
@@ -31,7 +31,7 @@ def read(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFa
 
     def load(media: str) -> tuple[Path, dict[str, Any]]:
         if media not in known:
-            options = ExportOptions(formats=("lerobot21",), media=media, task="lift the cube", robot_type="panda")
+            options = DatasetOptions(formats=("lerobot21",), media=media, task="lift the cube", robot_type="panda")
             out = export(bags, spec, folder / media, options).out
             home = folder / "home"
             known[media] = out, probe("lerobot21", home, out, *ROWS, **ffmpeg("lerobot21", home))

@@ -14,12 +14,12 @@ import pytest
 
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.environments import ffmpeg, needs, probe
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
-OPTIONS = ExportOptions(formats=("lerobot", "lerobot21"), media="none", task="lift")
+OPTIONS = DatasetOptions(formats=("lerobot", "lerobot21"), media="none", task="lift")
 COLUMNS = ("next.reward", "next.done", "next.success")
 Make = Callable[..., Path]
 

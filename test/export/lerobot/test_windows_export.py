@@ -12,8 +12,8 @@ import pytest
 from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import Bag
 from robocache_ros.exporter.job import ExportResult, export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 NAMES = ["panda_joint1", "panda_joint2"]
 JOINTS = {
@@ -38,7 +38,7 @@ def windowed() -> FusionSpec:
 
 @pytest.fixture(scope="module")
 def result(windowed: FusionSpec, bags: list[Path], tmp_path_factory: pytest.TempPathFactory) -> ExportResult:
-    return export(bags, windowed, tmp_path_factory.mktemp("windows") / "out", ExportOptions())
+    return export(bags, windowed, tmp_path_factory.mktemp("windows") / "out", DatasetOptions())
 
 
 def test_a_window_is_stored_with_its_shape_mask_and_ages(windowed, bags, result) -> None:
@@ -75,6 +75,6 @@ def test_samples_that_did_not_fit_are_counted_in_the_report(bags, tmp_path) -> N
     small = load_spec(
         {"robocache": 1, "actions": "none", "streams": {"fast": {**JOINTS, "align": "window", "samples": 4}}}
     )
-    result = export(bags[:1], small, tmp_path / "out", ExportOptions())
+    result = export(bags[:1], small, tmp_path / "out", DatasetOptions())
     assert result.recordings[0].counters["fast"]["window_overflow"] > 300
     assert "window_overflow" in (result.out / "report.html").read_text()

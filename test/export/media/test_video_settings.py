@@ -15,8 +15,8 @@ pytest.importorskip("av", reason="needs the `export` extra")
 import av
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.video import JoinedVideo, VideoFile, VideoSettings, encoder_of
+from robocache_ros.spec.dataset import DatasetOptions
 
 ROOT = Path(__file__).parents[3]
 SIZE = (64, 96)
@@ -108,18 +108,18 @@ def test_h264_does_not_depend_on_the_contents_of_unused_memory(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crf": 64}, "crf: 64 is not in 0..63"),
+        ({"crf": 64}, "crf: 64 is not an integer from 0 to 63"),
         ({"crf": 52, "codec": "h264"}, "crf: 52 is not in 0..51"),
-        ({"preset": "fastest"}, "preset: 'fastest' is not in 0..13"),
+        ({"preset": "fastest"}, "preset: 'fastest' is not one of 0, 1"),
         ({"preset": "12", "codec": "h264"}, "preset: '12' is not one of h264"),
         ({"preset": "slow", "codec": "av1"}, "preset: 'slow' is not one of av1"),
-        ({"gop": 0}, "gop: 0 is not in 1..1,000"),
+        ({"gop": 0}, "gop: 0 is not an integer from 1 to 1000"),
         ({"codec": "hevc"}, "codec: 'hevc' is not one of auto, av1, h264"),
     ],
 )
 def test_settings_that_no_encoder_has_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(RoboCacheError, match=message.replace(".", r"\.")):
-        ExportOptions(**options)  # type: ignore[arg-type]
+        DatasetOptions(**options)  # type: ignore[arg-type]
 
 
 def test_an_encoder_that_loses_a_frame_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export, export_together, outputs_of
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.exporter.preview import dry_run
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
 
 START_NS = 1_700_000_000_000_000_000
@@ -66,7 +66,7 @@ def test_each_tick_has_the_picture_of_its_message(recorded: Path, video_spec: Fu
 def test_datasets_of_two_rates_have_the_bytes_of_separate_ones(
     recorded: Path, video_spec: FusionSpec, tmp_path: Path
 ) -> None:
-    options = ExportOptions(media="image")
+    options = DatasetOptions(media="image")
     outputs = outputs_of([("v", video_spec)], [30, 10], options)
     for output, result in zip(outputs, export_together([recorded], outputs, tmp_path / "sets"), strict=True):
         alone = export([recorded], video_spec, tmp_path / "alone" / output.name, output.options)
@@ -122,7 +122,7 @@ def test_packets_on_the_grid_are_copied(
     video_spec: FusionSpec, tmp_path: Path, format_: str, encoder: str, codec: str, decoder: str
 ) -> None:
     recording = grid_recording(tmp_path, encoder, codec)
-    out = export([recording], video_spec, tmp_path / "set", ExportOptions(formats=(format_,), codec="copy")).out
+    out = export([recording], video_spec, tmp_path / "set", DatasetOptions(formats=(format_,), codec="copy")).out
     (video,) = out.rglob("*.mp4")
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
@@ -138,7 +138,7 @@ def test_packets_off_the_grid_are_not_copied(on_the_grid: Path, video_spec: Fusi
     with pytest.raises(
         RoboCacheError, match=r"front: row 1 of an episode does not use the message after that of row 0"
     ):
-        export([on_the_grid], replace(video_spec, rate_hz=60), tmp_path / "set", ExportOptions(codec="copy"))
+        export([on_the_grid], replace(video_spec, rate_hz=60), tmp_path / "set", DatasetOptions(codec="copy"))
 
 
 def test_resized_pictures_are_not_copied(on_the_grid: Path, video_spec: FusionSpec, tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_resized_pictures_are_not_copied(on_the_grid: Path, video_spec: FusionSp
     with pytest.raises(
         RoboCacheError, match=r"front: images of \d+x\d+ are resized from \d+x\d+; leave image.size out"
     ):
-        export([on_the_grid], load_spec(raw), tmp_path / "set", ExportOptions(codec="copy"))
+        export([on_the_grid], load_spec(raw), tmp_path / "set", DatasetOptions(codec="copy"))
 
 
 def test_copying_needs_a_video_topic(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match="codec: copy needs a video topic"):
-        export(bags[:1], spec, tmp_path / "set", ExportOptions(codec="copy"))
+        export(bags[:1], spec, tmp_path / "set", DatasetOptions(codec="copy"))

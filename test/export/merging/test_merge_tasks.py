@@ -14,16 +14,16 @@ from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats import write as shared
-from robocache_ros.formats.options import ExportOptions
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.rlds import write as rlds
 from robocache_ros.formats.webdataset import write as webdataset
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 
-ALL = tuple(name for name in FORMATS if name != "delta")  # which does not install everywhere
-OPTIONS = ExportOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
+ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
+OPTIONS = DatasetOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_shards_have_about_the_stated_size(
 def test_several_formats_have_the_bytes_of_each_alone(
     name: str, bags: list[Path], spec: FusionSpec, tmp_path: Path, alone: Contents
 ) -> None:
-    single = ExportOptions(formats=(name,), codec="h264", split_s=0.4, task="lift the cube")
+    single = DatasetOptions(formats=(name,), codec="h264", split_s=0.4, task="lift the cube")
     found = contents(export(bags, spec, tmp_path / "set", single, report=False).out)
     of_format = {file[len(name) + 1 :]: data for file, data in alone.items() if file.startswith(f"{name}/")}
     told = ("robocache.json", "SHA256SUMS", "dataset.hdf5", ".zattrs")  # state the formats of the export

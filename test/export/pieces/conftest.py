@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 Contents = dict[str, bytes]
 
@@ -37,7 +37,7 @@ def undisturbed(
 
     def make(media: str) -> Contents:
         if media not in made:
-            out = export(recordings, spec, folder / media / "set", ExportOptions(media=media)).out
+            out = export(recordings, spec, folder / media / "set", DatasetOptions(media=media)).out
             made[media] = contents(out)
         return made[media]
 

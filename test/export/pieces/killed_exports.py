@@ -19,8 +19,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors import local
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import piece_store
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 FORK = multiprocessing.get_context("fork")
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
@@ -49,7 +49,7 @@ def attempt(told: dict[str, Any], spec: FusionSpec, out: Path, moment: int = 0) 
         sys.addaudithook(count)
         local.multiprocessing.get_context = lambda _: FORK  # type: ignore[attr-defined,assignment,return-value]
         try:
-            export(told["bags"], spec, out, ExportOptions(media=told["media"]), jobs=told["jobs"], report=False)
+            export(told["bags"], spec, out, DatasetOptions(media=told["media"]), jobs=told["jobs"], report=False)
         except RoboCacheError as error:
             os.write(write, str(error).encode())
         os._exit(0)

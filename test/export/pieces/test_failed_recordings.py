@@ -15,14 +15,15 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from test import forked
 from test.export.conftest import ROBOCACHE, by_share
 from test.export.pieces.conftest import Contents, contents
 
 ROOT = Path(__file__).parents[3]
 SPEC = ROOT / "config" / "panda_lift.yaml"
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 
 
 def grow(file: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_new_recording_costs_one_piece_and_a_new_spec_all(
     assert seen.count(recordings[0].name) == 0  # its piece is there
     assert seen.count(recordings[1].name) > 1
 
-    export(recordings[:1], spec, out, ExportOptions(media="none", min_frames=3))
+    export(recordings[:1], spec, out, DatasetOptions(media="none", min_frames=3))
     assert sorted(entry.name for entry in out.iterdir()) == [
         *("SHA256SUMS", "arrays", "data", "meta", "report.html", "report.json")
     ]
@@ -125,7 +126,8 @@ def broken(folder: Path, source: Path) -> Path:
 
 def run(out: Path, bags: list[Path], *more: str) -> subprocess.CompletedProcess[str]:
     command = [*ROBOCACHE, "export", *map(str, bags), "--spec", str(SPEC), "--media", "none"]
-    return subprocess.run([*command, "--out", str(out), *more], capture_output=True, text=True, cwd=ROOT, check=False)
+    command += ["--out", str(out), *more]
+    return forked.run(command, preload=forked.EXPORT, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_skipped_recordings_are_listed_and_the_dataset_is_that_of_the_others(bags: list[Path], tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan, make_pieces_of
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
 from robocache_ros.formats import recording as recording_file
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import named
 from test.export.pieces.conftest import Contents, contents
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 
 
 def key(plan: Plan, recording: Path) -> str:
@@ -35,7 +35,7 @@ def key(plan: Plan, recording: Path) -> str:
 def test_two_processes_make_the_bytes_of_one(
     recordings: list[Path], spec: FusionSpec, undisturbed: Callable[[str], Contents], tmp_path: Path, media: str
 ) -> None:
-    out = export(recordings, spec, tmp_path / "set", ExportOptions(media=media), jobs=2).out
+    out = export(recordings, spec, tmp_path / "set", DatasetOptions(media=media), jobs=2).out
     assert contents(out) == undisturbed(media)
 
 
@@ -91,19 +91,21 @@ def test_a_piece_that_lacks_a_byte_is_made_again(bags: list[Path], spec: FusionS
     data = first.piece / "columns" / "fused"
     data.write_bytes(data.read_bytes()[:-1])
 
-    assert store.find(first.piece.name) is None
+    assert store.find(first.piece.parent.name) is None
     (again,) = make_pieces_of(PlannedRecording(bags[0]), [plan], store, resumed=True)
 
-    assert (again.piece, again.reused) == (first.piece, False)
-    assert contents(first.piece) == whole
+    assert (again.reused, again.replaced) == (False, True)
+    assert again.piece
+    assert contents(again.piece) == whole
+    assert not first.piece.exists()
 
 
 def test_nothing_that_a_report_shows_is_lost_in_a_piece(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
-    plan = Plan((PlannedRecording(bags[0]),), spec, ExportOptions(media="image"), {"front": ("png",)})
+    plan = Plan((PlannedRecording(bags[0]),), spec, DatasetOptions(media="image"), {"front": ("png",)})
     made: list[Any] = []
     save = recording_file.save_recording
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording_file, "save", lambda *told: (made.append(told[1]), save(*told)))
+        patch.setattr(recording_file, "save_recording", lambda *told: (made.append(told[1]), save(*told)))
         piece = make_pieces_of(PlannedRecording(bags[0]), [plan], PieceStore(tmp_path))[0].piece
     assert piece
     loaded, files = recording_file.load_recording(piece, bags[0], spec, "ideal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -19,12 +20,12 @@ from robocache_ros.exporter.pieces import Checksums
 from robocache_ros.exporter.planned_recording import planned
 from robocache_ros.exporter.preview import dry_run
 from robocache_ros.exporter.recordings import load_manifest
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE, ROOT, named
 from test.export.pieces.conftest import Contents, contents
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 SPEC = ROOT / "config" / "panda_lift.yaml"
 
 
@@ -43,7 +44,7 @@ def exported(spec: FusionSpec, tmp_path: Path, pieces: Path) -> Callable[..., tu
     """Exports with the shared folder; the result, and the recordings that were converted."""
 
     def run(
-        bags: list[Path], name: str, options: ExportOptions = NO_MEDIA, **more: bool
+        bags: list[Path], name: str, options: DatasetOptions = NO_MEDIA, **more: bool
     ) -> tuple[ExportResult, list[str]]:
         seen: list[str] = []
         done = export(bags, spec, tmp_path / name / "set", options, pieces=pieces, progress=named(seen), **more)
@@ -125,20 +126,21 @@ def flipped(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def files_of_piece(pieces: Path) -> list[Path]:
-    """The files of the piece of the only recording."""
-    (done,) = pieces.glob("*/done.json")
-    return sorted(file for file in done.parent.rglob("*") if file.is_file() and file.stat().st_size)
+def piece_folders(pieces: Path) -> list[Path]:
+    """The folders with the files of the pieces."""
+    return [done.parent / json.loads(done.read_bytes())["attempt"] for done in sorted(pieces.glob("*/done.json"))]
 
 
 def test_a_piece_with_a_flipped_bit_in_any_file_is_made_again_and_does_not_enter_the_dataset(
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
     clean = contents(exported(bags[1:], "clean")[0].out)
-    names = [str(file.relative_to(pieces)) for file in files_of_piece(pieces)]
-    assert {"done.json", "contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
-    for number, name in enumerate(names):
-        (pieces / name).write_bytes(flipped((pieces / name).read_bytes()))
+    (piece,) = piece_folders(pieces)
+    names = [str(file.relative_to(piece)) for file in piece.rglob("*") if file.is_file() and file.stat().st_size]
+    assert {"contents.json", "recording.json", "recording.npz", "fused"} <= {Path(n).name for n in names}
+    for number, name in enumerate([*names, "../done.json"]):
+        file = piece_folders(pieces)[0] / name
+        file.write_bytes(flipped(file.read_bytes()))
         done, converted = exported(bags[1:], f"after {number}")
         assert contents(done.out) == clean, name
         assert converted == ["again"], name
@@ -161,7 +163,7 @@ def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset
     bags: list[Path], exported: Callable[..., tuple[ExportResult, list[str]]], pieces: Path
 ) -> None:
     clean = contents(exported(bags, "clean")[0].out)
-    one, two = (done.parent for done in pieces.glob("*/done.json"))
+    one, two = piece_folders(pieces)
 
     def swap(first: Path, second: Path) -> None:
         first.rename(pieces / "third")
@@ -170,8 +172,12 @@ def test_swapped_and_truncated_files_and_swapped_pieces_do_not_enter_the_dataset
 
     swap(one / "columns" / "fused", two / "columns" / "fused")
     assert contents(exported(bags, "swapped files")[0].out) == clean
+    one, two = piece_folders(pieces)
     swap(one, two)
     assert contents(exported(bags, "swapped pieces")[0].out) == clean
+    swap(one.parent, two.parent)
+    assert contents(exported(bags, "swapped keys")[0].out) == clean
+    one, two = piece_folders(pieces)
     os.truncate(one / "recording.npz", 100)
     (two / "more").touch()
     done, converted = exported(bags, "truncated, and one file more")

@@ -16,8 +16,9 @@ import pytest
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from test import forked
 from test.export.pieces.conftest import Contents, contents
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
@@ -26,7 +27,7 @@ SPEC = ROOT / "config" / "panda_lift.yaml"
 RUN = """
 import json, os, signal, sys
 from multiprocessing import active_children
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Advanced
 from robocache_ros.formats.video import JoinedVideo
@@ -44,7 +45,7 @@ def progress(event):
 {prepare}
 if __name__ == "__main__":
     export(
-        arguments["bags"], load_spec(arguments["spec"]), arguments["out"], ExportOptions(media=arguments["media"]),
+        arguments["bags"], load_spec(arguments["spec"]), arguments["out"], DatasetOptions(media=arguments["media"]),
         jobs=arguments["jobs"], progress=progress,
     )
 """
@@ -57,7 +58,14 @@ def started(
     arguments = {"bags": list(map(str, bags)), "spec": str(SPEC), "out": str(out), "media": media, "jobs": jobs}
     code = RUN.format(at_progress=at_progress, prepare=prepare)
     command = [sys.executable, "-c", code, json.dumps(arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return forked.Popen(
+        command,
+        preload=forked.EXPORT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize(("media", "seed"), [("image", 2), ("video", 3)])
@@ -77,7 +85,7 @@ def test_export_killed_at_a_random_moment_is_continued_to_the_same_bytes(
     assert not (out / "meta").exists()
     kept = piece_store(out).count()
 
-    result = export(recordings, spec, out, ExportOptions(media=media))
+    result = export(recordings, spec, out, DatasetOptions(media=media))
 
     assert contents(out) == undisturbed(media)
     reused = [note for note in result.notes if "converted by an earlier export" in note]
@@ -120,7 +128,7 @@ def test_an_export_killed_while_it_merges_keeps_every_piece(
         killed.communicate(timeout=120)
     assert piece_store(out).count() == 4
 
-    result = export(recordings, spec, out, ExportOptions(media="video"))
+    result = export(recordings, spec, out, DatasetOptions(media="video"))
 
     assert result.notes[0] == "4 of 4 recordings were converted by an earlier export and reused"
     assert contents(out) == undisturbed("video")
@@ -135,7 +143,7 @@ def test_a_process_that_is_killed_is_one_line_and_the_pieces_stay(
         _, errors = failed.communicate(timeout=120)
     last = errors.splitlines()[-1]
     assert "its process was killed, probably out of memory; run the same command again with fewer --jobs" in last
-    export(recordings, spec, out, ExportOptions(media="none"))
+    export(recordings, spec, out, DatasetOptions(media="none"))
     assert contents(out) == undisturbed("none")
 
 

@@ -18,13 +18,13 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.exporter.progress import Event, Failed
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROOT, by_share, named
 from test.export.pieces.conftest import contents
 
 FORMATS = ("lerobot", "robomimic", "diffusion_policy", "rlds", "webdataset", "mcap")
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 Bags = Sequence[Path | PlannedRecording]
 
 
@@ -48,7 +48,7 @@ def alone(tmp_path: Path) -> Callable[[Bags, Output], dict[str, bytes]]:
 def test_each_dataset_of_two_specs_and_two_rates_has_the_bytes_of_a_separate_export(
     bags: list[Path], spec: FusionSpec, arm: FusionSpec, tmp_path: Path, alone: Callable[..., dict[str, bytes]]
 ) -> None:
-    outputs = outputs_of([("panda", spec), ("arm", arm)], [50, 10], ExportOptions(formats=FORMATS))
+    outputs = outputs_of([("panda", spec), ("arm", arm)], [50, 10], DatasetOptions(formats=FORMATS))
     results = export_together(bags, outputs, tmp_path / "sets")
     assert [result.out.name for result in results] == ["panda-50hz", "panda-10hz", "arm-50hz", "arm-10hz"]
     for output, result in zip(outputs, results, strict=True):

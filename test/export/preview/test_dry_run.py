@@ -15,10 +15,10 @@ from robocache_ros.exporter import preview as dry_run_module
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording, moment, planned
 from robocache_ros.exporter.preview import dry_run, expect, match
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 
 
 def test_what_is_expected_is_what_an_export_makes(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_images_are_expected_without_being_converted(bags: list[Path], spec: Fus
 
 
 def test_a_refusal_is_expected_with_its_reason(bags: list[Path], spec: FusionSpec) -> None:
-    found = expect(PlannedRecording(bags[0]), spec.without_cameras(), ExportOptions(media="none", min_frames=1000))
+    found = expect(PlannedRecording(bags[0]), spec.without_cameras(), DatasetOptions(media="none", min_frames=1000))
     assert "no 1000 ticks in a row have every stream" in found.refusal
     assert found.result
 

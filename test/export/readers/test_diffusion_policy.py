@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.engine_rows import Rows, engine_episodes
 from test.export.readers.environments import needs, probe
 from test.export.readers.sensor_recording import sensor_spec
 
 pytestmark = needs("zarr")
-OPTIONS = ExportOptions(formats=("diffusion_policy",), task="lift the cube")
+OPTIONS = DatasetOptions(formats=("diffusion_policy",), task="lift the cube")
 OF_TOPIC = replace(OPTIONS, task_topic="/task")
 NAMES = ("lift", "sensors")
 Sources = dict[str, tuple[list[Path], FusionSpec]]
@@ -39,7 +39,7 @@ class Read:
         return np.concatenate([episode[name] for episode in self.episodes])
 
 
-def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: ExportOptions = OPTIONS) -> Read:
+def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: DatasetOptions = OPTIONS) -> Read:
     result = export(recordings, spec, folder / "set", options)
     checkout = filter(None, [os.environ.get("ROBOCACHE_DIFFUSION_POLICY")])
     told = probe("zarr", folder, folder / "set" / "replay_buffer.zarr", folder, *checkout)

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.engine_rows import Rows, engine_episodes
 from test.export.readers.environments import needs, probe
 from test.export.readers.sensor_recording import sensor_spec
 
 pytestmark = needs("robomimic")
-OPTIONS = ExportOptions(formats=("robomimic",), task="lift the cube", robot_type="panda")
+OPTIONS = DatasetOptions(formats=("robomimic",), task="lift the cube", robot_type="panda")
 OF_TOPIC = replace(OPTIONS, task_topic="/task")
 NAMES = ("lift", "sensors")
 Sources = dict[str, tuple[list[Path], FusionSpec]]
@@ -36,7 +36,7 @@ class Read:
         return np.concatenate([episode[name] for episode in self.episodes])
 
 
-def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: ExportOptions = OPTIONS) -> Read:
+def read_dataset(recordings: list[Path], spec: FusionSpec, folder: Path, options: DatasetOptions = OPTIONS) -> Read:
     result = export(recordings, spec, folder / "set", options)
     rgb = [s.name for s in spec.media if s.kind == "image" and s.name != "depth"]
     other = [s.name for s in (*spec.vectors, *spec.media) if s.role == "observation" and s.name not in (*rgb, "depth")]

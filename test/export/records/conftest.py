@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.engine_rows import Rows, engine_episodes
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
@@ -75,7 +75,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, bags: list[Path], spec: F
         if (name, media) not in made:
             found, own = recordings[name]
             own = own.without_cameras() if media == "none" else own
-            options = ExportOptions(formats=FORMATS, task=TASK, robot_type="panda", media=media)
+            options = DatasetOptions(formats=FORMATS, task=TASK, robot_type="panda", media=media)
             result = export(found, own, folder / f"{name}_{media}", options)
             paths = [recording.bag for recording in result.recordings for _ in recording.episodes]
             made[name, media] = Exported(result.out, own, tuple(paths), tuple(engine_episodes(result, own)))

@@ -10,11 +10,11 @@ from robocache_ros.bags.fuse import BagRun
 from robocache_ros.bags.reader import CHECKED, Bag
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.mcap.schema import field_names
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.records.conftest import Make
 
-OPTIONS = ExportOptions(formats=("mcap",), task="lift", media="none")
+OPTIONS = DatasetOptions(formats=("mcap",), task="lift", media="none")
 
 
 def test_an_episode_is_a_recording_that_is_read_like_others(exported: Make) -> None:

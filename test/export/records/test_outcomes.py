@@ -15,9 +15,9 @@ import pytest
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds.tfds import TfdsDataset
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import MS, START_NS
 from test.export.records.conftest import FORMATS
 
@@ -50,7 +50,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
             messages.append(("/reward", at, b"\0\1\0\0" + struct.pack("<f", tick / 4)))
             messages.append(("/done", at, b"\0\1\0\0" + struct.pack("<?", succeeds and tick >= TICKS - 2)))
         bags.append(write_bag(folder / name, TYPES, messages))
-    return export(bags, SPEC, folder / "out", ExportOptions(formats=FORMATS), report=False).out
+    return export(bags, SPEC, folder / "out", DatasetOptions(formats=FORMATS), report=False).out
 
 
 def rewards(length: int) -> list[float]:

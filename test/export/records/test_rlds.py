@@ -10,13 +10,13 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.rlds import write
 from robocache_ros.formats.rlds.tfrecord import parse_example, read_records
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.records.conftest import Make, picture
 
-OPTIONS = ExportOptions(formats=("rlds",), task="lift", media="none")
+OPTIONS = DatasetOptions(formats=("rlds",), task="lift", media="none")
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def test_an_episode_that_no_reader_could_read_is_refused(
 )
 def test_a_spec_that_rlds_cannot_store_is_refused(streams: dict[str, Any], problem: str) -> None:
     with pytest.raises(RoboCacheError, match=problem):
-        write.RLDS.check(load_spec({"robocache": 1, "streams": streams}), ExportOptions())
+        write.RLDS.check(load_spec({"robocache": 1, "streams": streams}), DatasetOptions())
 
 
 def test_statistics_are_in_the_form_of_octo_and_openvla(exported: Make) -> None:

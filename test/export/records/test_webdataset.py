@@ -11,12 +11,12 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.webdataset import write
 from robocache_ros.spec import FusionSpec, load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.records.conftest import Make
 
-OPTIONS = ExportOptions(formats=("webdataset",), task="lift", media="none")
+OPTIONS = DatasetOptions(formats=("webdataset",), task="lift", media="none")
 
 
 def members(shard: Path) -> dict[str, bytes]:
@@ -83,4 +83,4 @@ def test_a_window_with_the_name_of_a_field_is_refused() -> None:
     stream = {"topic": "/a", "type": "std_msgs/msg/Float64MultiArray", "dim": 2, "align": "window", "samples": 3}
     spec = load_spec({"robocache": 1, "streams": {"state": stream}})
     with pytest.raises(RoboCacheError, match=r"streams.state: webdataset stores vectors under this name"):
-        write.WEBDATASET.check(spec, ExportOptions())
+        write.WEBDATASET.check(spec, DatasetOptions())

@@ -13,11 +13,11 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import Output, export
 from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
 from robocache_ros.exporter.target import new_dataset
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import named
 
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 Run = Callable[..., ShardResult]
 
 
@@ -171,8 +171,8 @@ def test_several_formats_and_datasets_are_written_together(
     recordings: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
     outputs = [
-        Output("fast", spec, ExportOptions(media="none", formats=("lerobot", "robomimic"))),
-        Output("slow", spec, ExportOptions(media="none", rate_hz=10)),
+        Output("fast", spec, DatasetOptions(media="none", formats=("lerobot", "robomimic"))),
+        Output("slow", spec, DatasetOptions(media="none", rate_hz=10)),
     ]
     for again in (False, True):
         told = [

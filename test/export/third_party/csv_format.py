@@ -5,8 +5,8 @@ from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.dataset import ExportedDataset
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 
 class CsvFormat:
@@ -16,12 +16,12 @@ class CsvFormat:
     title = "CSV files"
     entry = "episodes"
 
-    def check(self, spec: FusionSpec, options: ExportOptions) -> None:
+    def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse a spec without vectors."""
         if not spec.vectors:
             raise RoboCacheError("streams: csv stores vectors, and there are none; add one, or choose another format")
 
-    def encoding(self, stream: StreamSpec, options: ExportOptions) -> str | None:
+    def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Leave images out."""
         return None
 

@@ -15,9 +15,9 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.registry import known_formats
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.engine_rows import engine_rows
 
 ROOT = Path(__file__).parents[3]
@@ -63,9 +63,9 @@ def test_its_own_refusals_come_before_a_recording_is_read(
     assert known_formats()[-1] == "csv"
     cameras = replace(spec, actions="none", streams=tuple(stream for stream in spec.streams if stream.kind == "image"))
     with pytest.raises(RoboCacheError, match="csv stores vectors"):
-        export([tmp_path / "no_recording"], cameras, tmp_path / "out", ExportOptions(formats=("csv",)))
+        export([tmp_path / "no_recording"], cameras, tmp_path / "out", DatasetOptions(formats=("csv",)))
 
 
 def test_without_the_package_the_error_lists_the_formats(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     with pytest.raises(RoboCacheError, match=r"'csv' is not one of lerobot, .*diffusion_policy"):
-        export(bags, spec, tmp_path / "out", ExportOptions(formats=("csv",)))
+        export(bags, spec, tmp_path / "out", DatasetOptions(formats=("csv",)))

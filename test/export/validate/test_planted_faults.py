@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.validate import validate
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 from test.export.validate.conftest import without_checksums
 from test.export.validate.planted_faults import FAULTS, ROWS
@@ -33,13 +33,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Three episodes with three tasks in each format, made once."""
     folder = tmp_path_factory.mktemp("planted")
     recordings = [sensor_recording(folder / f"recording_{seed}", seed, ROWS / 50) for seed in range(3)]
-    options = ExportOptions(task_topic="/task", robot_type="arm")
+    options = DatasetOptions(task_topic="/task", robot_type="arm")
     made: dict[str, Path] = {}
 
     def dataset(stored: str) -> Path:
         name, _, media = stored.partition(" ")
         if media not in made:
-            formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+            formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
             chosen = replace(options, formats=formats if not media else (name, "lerobot21"), media=media or "video")
             out = export(recordings, sensor_spec(outcomes=True), folder / f"out {media}", chosen, report=False).out
             made[media] = out
@@ -59,13 +59,13 @@ def test_nothing_is_found_without_a_fault(stored: str, exported: Callable[[str],
 @pytest.mark.parametrize(
     ("actions", "options"),
     [
-        (False, ExportOptions(task="lift")),
-        (False, ExportOptions(action="next-delta", action_offset=2)),
-        (True, ExportOptions(action_offset=3)),
-        (True, ExportOptions(visibility="deployed", on_invalid="mask", media="none", split_s=0.2)),
+        (False, DatasetOptions(task="lift")),
+        (False, DatasetOptions(action="next-delta", action_offset=2)),
+        (True, DatasetOptions(action_offset=3)),
+        (True, DatasetOptions(visibility="deployed", on_invalid="mask", media="none", split_s=0.2)),
     ],
 )
-def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: ExportOptions, tmp_path: Path) -> None:
+def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: DatasetOptions, tmp_path: Path) -> None:
     spec = sensor_spec(actions=actions)
     changed: dict[str, dict[str, Any]] = {
         "state": {"name": "state_with_the_name_" + "of_its_topic_" * 4},
@@ -74,7 +74,7 @@ def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: Expor
         "depth": {"align": "nearest"},
     }
     spec = replace(spec, streams=tuple(replace(s, **changed.get(s.name, {})) for s in spec.streams))
-    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
     out = export([recording], spec, tmp_path / "out", replace(options, formats=formats), report=False).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
@@ -83,9 +83,9 @@ def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: Expor
 @pytest.mark.parametrize("media", ["video", "image"])
 def test_nothing_is_found_if_the_clock_starts_at_0(media: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensor_recording_module, "START_NS", 0)
-    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
-    out = export([recording], sensor_spec(), tmp_path / "out", ExportOptions(formats=formats, media=media)).out
+    out = export([recording], sensor_spec(), tmp_path / "out", DatasetOptions(formats=formats, media=media)).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.validate.conftest import found, without_checksums
 
 DATA = "data/chunk-000/episode_{:06d}.parquet"
@@ -20,7 +20,7 @@ VIDEO = "videos/chunk-000/observation.images.front/episode_{:06d}.mp4"
 @pytest.fixture(scope="module")
 def exported(bags: list[Path], spec: FusionSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("v21") / "out"
-    return export(bags, spec, out, ExportOptions(formats=("lerobot21",)), report=False).out
+    return export(bags, spec, out, DatasetOptions(formats=("lerobot21",)), report=False).out
 
 
 @pytest.fixture

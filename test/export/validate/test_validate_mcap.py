@@ -18,8 +18,8 @@ from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.mcap.schema import definition, message_dtype, number_message, text_message
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 from test.export.validate.conftest import found, without_checksums
 
@@ -31,7 +31,7 @@ Change = Callable[[RawMessage], Iterable[RawMessage]]
 def fused(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One episode with gray, color and depth images, a window, and streams that are silent for a while."""
     folder = tmp_path_factory.mktemp("fused")
-    options = ExportOptions(formats=("mcap",), media="image", task="lift")
+    options = DatasetOptions(formats=("mcap",), media="image", task="lift")
     return export([sensor_recording(folder / "bag", 1)], sensor_spec(), folder / "out", options).out
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_found_in_recordings_of_the_fused_stream(
     assert found(dataset, decode=True) == []
     rewrite(dataset, lambda message: [message])  # which shows that the tests below find their changes alone
     assert found(dataset, decode=True) == []
-    out = export(bags, spec, tmp_path / "robot", ExportOptions(formats=("mcap",))).out
+    out = export(bags, spec, tmp_path / "robot", DatasetOptions(formats=("mcap",))).out
     assert found(out, decode=True) == []
 
 

@@ -9,21 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from robocache_ros import formats_by_name
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import registry
 from robocache_ros.formats.check import MAX_FINDINGS, Findings
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 
 
 def test_a_folder_with_several_datasets_is_validated_as_a_whole(
     bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
-    options = ExportOptions(formats=("lerobot", "lerobot21"), media="none")
+    options = DatasetOptions(formats=("lerobot", "lerobot21"), media="none")
     out = export(bags[1:], spec, tmp_path / "out", options).out
     (out / "other").mkdir()
     checked = validate(out)
@@ -36,7 +35,7 @@ def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: F
     for library in ("h5py", "google_crc32c"):
         pytest.importorskip(library)
     names = tuple(name for name in registry.FORMATS if name != "delta" or find_spec("deltalake"))
-    out = export(bags[1:], spec, tmp_path / "out", ExportOptions(formats=names, media="image")).out
+    out = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=names, media="image")).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
 
@@ -63,7 +62,7 @@ def test_the_exit_code_is_1_if_anything_is_wrong(
 
 def test_a_recording_that_was_changed_after_the_export(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     bag = Path(shutil.copytree(bags[1], tmp_path / "bag"))
-    out = export([bag], spec, tmp_path / "out", ExportOptions(media="none")).out
+    out = export([bag], spec, tmp_path / "out", DatasetOptions(media="none")).out
     (findings,) = validate(out, recordings=True)
     assert (findings.found, findings.counted["files of recordings"]) == ([], 1)
     (file,) = bag.glob("*.mcap")
@@ -101,7 +100,7 @@ def test_a_format_of_another_package_brings_its_validator(tmp_path: Path, monkey
             findings.add("other.txt", "is empty")
 
     point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(formats_by_name, "entry_points", lambda group: [point])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     (tmp_path / "other.txt").touch()
     (findings,) = validate(tmp_path)
     assert [str(finding) for finding in findings.found] == ["other.txt: is empty"]
@@ -118,6 +117,6 @@ def test_an_unexpected_error_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyError("shape")
 
     point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(formats_by_name, "entry_points", lambda group: [point])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     (findings,) = validate(tmp_path)
     assert str(findings.found[0]).endswith("cannot be read further (KeyError: 'shape')")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import bags, spec  # noqa: F401 - fixtures
 from test.fleet.s3_server import Bucket
 
 Contents = dict[str, bytes]
-NO_MEDIA = ExportOptions(media="none")
+NO_MEDIA = DatasetOptions(media="none")
 
 
 def contents(folder: Path) -> Contents:
@@ -40,9 +40,9 @@ def local(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., Contents]:
     """The files of a local export, by its options."""
-    made: dict[ExportOptions, Contents] = {}
+    made: dict[DatasetOptions, Contents] = {}
 
-    def make(options: ExportOptions = NO_MEDIA) -> Contents:
+    def make(options: DatasetOptions = NO_MEDIA) -> Contents:
         if options not in made:
             made[options] = contents(export(bags, spec, tmp_path_factory.mktemp("local") / "out", options).out)
         return made[options]

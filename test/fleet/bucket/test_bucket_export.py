@@ -9,19 +9,19 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3_server import Bucket
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
 ) -> None:
-    options = ExportOptions(formats=(name,), rate_hz=5, preset="ultrafast", codec="h264")
+    options = DatasetOptions(formats=(name,), rate_hz=5, preset="ultrafast", codec="h264")
     export(bags, spec, f"{s3.url}/out", options)
     assert objects(s3) == local(options)
     assert hidden(s3) == [".robocache/complete.json"]
@@ -30,7 +30,7 @@ def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
 def test_several_formats_in_a_bucket_have_the_bytes_of_local_ones(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]
 ) -> None:
-    options = ExportOptions(formats=("lerobot", "webdataset"), media="none")
+    options = DatasetOptions(formats=("lerobot", "webdataset"), media="none")
     export(bags, spec, f"{s3.url}/out", options)
     assert objects(s3) == local(options)
 
@@ -59,7 +59,7 @@ def test_a_dataset_is_left_alone_without_overwrite(s3: Bucket, bags: list[Path],
 
 
 def test_no_process_leaves_copies_of_pieces(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
-    options = ExportOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
+    options = DatasetOptions(formats=("lerobot", "webdataset", "mcap"), media="none")
     export(bags, spec, f"{s3.url}/out", options, jobs=2)
     assert [file.name for file in cache_folder("pieces").iterdir()] == ["cache.lock"]
 

@@ -16,8 +16,8 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Advanced, Converted, Event, Merging, Progress
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.errors import StoreError, StoreProblem
 from robocache_ros.storage.object_store import ObjectStore
 from test.export.conftest import ROOT
@@ -209,7 +209,7 @@ def test_a_stopped_export_may_be_followed_by_another_plan(
 
 
 def test_recordings_that_failed_are_not_tried_again(s3: Bucket, bags: list[Path], spec: FusionSpec) -> None:
-    options = ExportOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
+    options = DatasetOptions(media="none", min_frames=70)  # none of the recordings has as many in a row
     told: list[list[str]] = []
     for _ in range(2):
         tried: list[Event] = []

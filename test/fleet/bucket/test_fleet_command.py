@@ -15,12 +15,12 @@ from robocache_ros.exporter.job import export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.progress import Converted, Event
 from robocache_ros.exporter.target import BucketTarget
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.fleet.bucket.conftest import NO_MEDIA, hidden
 from test.fleet.s3_server import Bucket
 
-NONE_LONG_ENOUGH = ExportOptions(media="none", min_frames=70)
+NONE_LONG_ENOUGH = DatasetOptions(media="none", min_frames=70)
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import BucketTarget, TargetPlan, TargetPlans
 from robocache_ros.formats.checksums import sha256
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.object_store import ObjectStore
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, hidden, objects
 from test.fleet.s3_server import Bucket
 
-OTHER = ExportOptions(formats=("webdataset",), media="none")
+OTHER = DatasetOptions(formats=("webdataset",), media="none")
 
 
 class Killed(BaseException):

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.exporter.job import export, export_together, outputs_of
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.merging.elsewhere import Elsewhere
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3_server import Bucket
 
-VIDEO = ExportOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
-VECTORS = ExportOptions(formats=("mcap", "diffusion_policy"), media="none")
+VIDEO = DatasetOptions(formats=("lerobot", "robomimic"), rate_hz=10, preset="ultrafast", codec="h264")
+VECTORS = DatasetOptions(formats=("mcap", "diffusion_policy"), media="none")
 
 
 @pytest.mark.parametrize("options", [VIDEO, VECTORS], ids=["video", "vectors"])
 def test_the_datasets_have_the_bytes_of_local_ones(
-    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: ExportOptions
+    s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: DatasetOptions
 ) -> None:
     export(bags, spec, f"{s3.url}/out", options, engine=Elsewhere(remote=True))
     assert objects(s3) == local(options)
@@ -28,7 +28,7 @@ def test_the_datasets_have_the_bytes_of_local_ones(
 
 
 def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
-    mcap = ExportOptions(formats=("mcap",), media="none")
+    mcap = DatasetOptions(formats=("mcap",), media="none")
     export(bags, spec, f"{s3.url}/out", mcap, engine=Elsewhere(remote=True))
     assert objects(s3) == local(mcap)
     export(bags, spec, f"{s3.url}/out", NO_MEDIA, engine=Elsewhere(remote=True), overwrite=True)
@@ -38,7 +38,7 @@ def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, l
 def test_several_datasets_are_listed_as_local_ones(
     s3: Bucket, bags: list[Path], spec: FusionSpec, tmp_path: Path
 ) -> None:
-    options = ExportOptions(formats=("webdataset", "mcap"), media="none")
+    options = DatasetOptions(formats=("webdataset", "mcap"), media="none")
     outputs = outputs_of([("panda", spec)], [10, 5], options)
     export_together(bags[:1], outputs, f"{s3.url}/out", engine=Elsewhere(remote=True))
     export_together(bags[:1], outputs, tmp_path / "out")
@@ -58,6 +58,6 @@ def test_the_target_is_empty_until_all_files_are_written(
         found.append(set(objects(s3)))
 
     monkeypatch.setattr(engine, "run", watched)
-    export(bags, spec, f"{s3.url}/out", ExportOptions(formats=("robomimic",), media="none"), engine=engine)
+    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), engine=engine)
     assert found == [set(), set()]
     assert "dataset.hdf5" in objects(s3)

@@ -15,8 +15,8 @@ from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.recordings import find_recordings
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.fleet.bucket.conftest import Contents, contents
 from test.fleet.s3_server import Bucket
 
@@ -54,7 +54,7 @@ def undivided(data: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Pa
     def make(folder: str | Path) -> Contents:
         monkeypatch.chdir(data)
         recordings = find_recordings([folder])
-        return contents(export(recordings, load_spec(SPEC), data / "fresh" / "lift", ExportOptions(task=TASK)).out)
+        return contents(export(recordings, load_spec(SPEC), data / "fresh" / "lift", DatasetOptions(task=TASK)).out)
 
     return make
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import FusionSpec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import bags, spec  # noqa: F401 - fixtures
 from test.fleet.fault_proxy import Faults
 from test.fleet.s3_server import Bucket
@@ -38,7 +38,7 @@ def test_a_recording_has_at_most_the_requests_of_the_page(
     found = []
     for count in (1, 2):
         recordings = [f"{faulty_s3.url}/raw/{bag.name}" for bag in bags[-count:]]
-        export(recordings, spec, f"{faulty_s3.url}/out{count}", ExportOptions())
+        export(recordings, spec, f"{faulty_s3.url}/out{count}", DatasetOptions())
         found.append(counted(faults))
     rows = re.findall(r"^\| (GET, HEAD|PUT|LIST|DELETE) \| ([0-9]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 4

@@ -13,8 +13,8 @@ from robocache_ros.exporter.executors.base import Resources
 from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.executors.ray import Machines, RayTasks, chosen_executor, stated_needs
 from robocache_ros.exporter.pieces import Plan, estimated_needs
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 GB = 10**9
 
@@ -53,7 +53,7 @@ def test_what_is_stated_replaces_what_is_estimated() -> None:
 
 def test_memory_grows_with_cameras_and_datasets_and_not_without_end_with_the_recording() -> None:
     def memory(cameras: int, size: int, datasets: int = 1) -> int:
-        plan = Plan((), load_spec(spec(cameras)), ExportOptions(), {})
+        plan = Plan((), load_spec(spec(cameras)), DatasetOptions(), {})
         return estimated_needs([plan] * datasets, size).memory_bytes
 
     assert memory(0, 10**6) < memory(1, 10**6) < memory(3, 10**6) < memory(3, 10**6, datasets=2)

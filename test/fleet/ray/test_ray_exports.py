@@ -23,7 +23,7 @@ from robocache_ros.exporter.pieces import RecordingTask, _MakePieces
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Converted, Event, Started
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
-from robocache_ros.formats.options import ExportOptions
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.conftest import ROBOCACHE
 from test.export.pieces.conftest import Contents, contents
 from test.export.readers.sensor_recording import sensor_spec
@@ -94,7 +94,7 @@ def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
 
 def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake (the fleet extra)")
-    options, found = ExportOptions(("delta",), media="none"), []
+    options, found = DatasetOptions(formats=("delta",), media="none"), []
     for name, on in (("one", "here"), ("ray", "ray")):
         for some in (recordings[:1], recordings[1:]):
             append_export(some, sensor_spec(), tmp_path / name, options, engine=chosen_executor(on))
