@@ -190,11 +190,10 @@ def _opened(name: str, path: Path) -> TimelineDataset:
 # python -m benchmarks.formats --out benchmarks/results     # about a minute
 # python -m benchmarks.formats --out /tmp/bench --quick     # tiny, to see that it runs
 #
-# The data is that of `robocache bench make-data`. The streams of the HDF5 file are also loaded by torch's DataLoader:
-# with np.interp in 8 workers, as it is commonly written, and with whole arrays in a worker a core. Batches of 64 of
-# every
-# format come first, so that a limit of time leaves out what matters least. Rates are means over the time, with all
-# waiting, after a batch of each worker.
+# The data is that of `python -m benchmarks make-data`. The streams of the HDF5 file are also loaded by torch's
+# DataLoader: with np.interp in 8 workers, as it is commonly written, and with whole arrays in a worker a core.
+# Batches of 64 of every format come first, so that a limit of time leaves out what matters least. Rates are means
+# over the time, with all waiting, after a batch of each worker.
 
 
 FIRST = 64  # samples of the batches that are measured first

@@ -24,7 +24,7 @@ from robocache_ros.datasets import EpisodeSource, Hdf5Trajectories, TimelineData
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 
@@ -91,7 +91,7 @@ def _messages(source: EpisodeSource, index: int) -> Iterator[tuple[str, int, byt
 # bridge      a TFDS dataset that you have, such as Bridge, in the form of hdf5
 
 
-EXPORTED = tuple(name for name in FORMATS if name not in ("mcap", "delta"))
+EXPORTED = tuple(name for name in WRITERS if name not in ("mcap", "delta"))
 SETS = ("hdf5", "calvin", *EXPORTED)
 DEFAULT = ("hdf5", "rlds", "calvin", "robomimic", "lerobot")
 CALVIN_HZ, CALVIN_COLUMNS, CALVIN_STEPS = 30, 15, 64

@@ -79,7 +79,7 @@ class Part:
         measures: what it measures, for the help.
         needs: some of `NEEDS`.
         in_suite: more arguments in a run of the whole suite, which has 20 minutes.
-        plot: a module that draws the result: `--results FOLDER --out FOLDER`. Without matplotlib it is left out.
+        plots: its results are drawn by `benchmarks.plots`. Without matplotlib that is left out.
         tiny_on_cpu: with `--quick` it needs no GPU.
         limit_s: a run of it in the whole suite is ended after so many seconds. What it has written by then is kept.
     """
@@ -88,7 +88,7 @@ class Part:
     measures: str
     needs: tuple[str, ...] = ()
     in_suite: tuple[str, ...] = ()
-    plot: str | None = None
+    plots: bool = False
     tiny_on_cpu: bool = False
     limit_s: float = 120.0
 
@@ -108,7 +108,7 @@ PARTS: Mapping[str, Part] = {
         "trainings on ready tensors, from disk and from the cache, and against torch's DataLoader",
         ("GPU", "datasets"),
         ("--seconds", "2"),
-        plot="benchmarks.plots.plot_rows",
+        plots=True,
         tiny_on_cpu=True,
         limit_s=330.0,
     ),
@@ -116,7 +116,7 @@ PARTS: Mapping[str, Part] = {
         ("benchmarks.scaling",),
         "loading, alignment and training on 1, 2, 4 and 8 GPUs, weak and strong",
         ("GPUs", "datasets"),
-        plot="benchmarks.plots.plot_scaling",
+        plots=True,
         tiny_on_cpu=True,
         limit_s=300.0,
     ),
@@ -125,7 +125,7 @@ PARTS: Mapping[str, Part] = {
         "batches of 16 to 256 windows of each format, read and cached, and torch's DataLoader beside them",
         ("recordings", "datasets"),
         ("--limit-s", "75"),
-        plot="benchmarks.plots.plot_rows",
+        plots=True,
         limit_s=100.0,
     ),
     "loading-gpu": Part(
@@ -133,7 +133,7 @@ PARTS: Mapping[str, Part] = {
         "the loader and its caches on the GPU, against DataLoaders that align with NumPy",
         ("GPU", "datasets"),
         ("--seconds", "1"),
-        plot="benchmarks.plots.plot_loading",
+        plots=True,
         limit_s=90.0,
     ),
     "vectors": Part(
@@ -141,14 +141,14 @@ PARTS: Mapping[str, Part] = {
         "resample and fuse on the GPU, against torch.compile and eager torch",
         ("GPU", "CuPy"),
         ("--quick",),
-        plot="benchmarks.plots.plot_vectors",
+        plots=True,
         limit_s=90.0,
     ),
     "spatial": Part(
         ("benchmarks.ops.spatial",),
         "voxels, clouds and images on the GPU, against torch.compile and eager torch",
         ("GPU", "CuPy"),
-        plot="benchmarks.plots.plot_spatial",
+        plots=True,
         limit_s=90.0,
     ),
     "tick": Part(
@@ -196,7 +196,7 @@ PARTS: Mapping[str, Part] = {
         "datasets of each format through the loader, beside the loaders that others use",
         ("recordings", "datasets", "jpeg"),
         ("--rounds", "1"),
-        plot="benchmarks.plots.plot_loading",
+        plots=True,
         limit_s=80.0,
     ),
     "export": Part(
@@ -288,14 +288,16 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     log = out / OUTPUT
     program = (PROGRAM, name, *part.command, *part.in_suite, "--out", str(out))
     reason, late = _failure(program, log, limit_s)
-    plots, how = NEEDS["plots"]
-    if part.plot and plots() and (reason is None or any(out.glob("*.json"))):  # also of what it measured before its end
-        drawn, _ = _failure([part.plot, "--results", str(out), "--out", str(out)], log, PLOT_S)
+    drawable, how = NEEDS["plots"]
+    if (
+        part.plots and drawable() and (reason is None or any(out.glob("*.json")))
+    ):  # also of what it measured before its end
+        drawn, _ = _failure(["benchmarks.plots", "--results", str(out), "--out", str(out)], log, PLOT_S)
         reason, late = reason or drawn, late and not drawn
     seconds = time.monotonic() - begun
     disturbed = disturbances(before, seconds, _children_s() - own, busy_seconds() - busy)
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
-    if part.plot and not plots():  # what was measured is not lost
+    if part.plots and not drawable():  # what was measured is not lost
         reason = f"{reason}; no plot, which needs {how}" if reason else f"no plot, which needs {how}"
     return _told(state, reason, limit_s, disturbed)
 

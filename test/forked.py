@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 MAX_REQUEST_BYTES = 1 << 20
-# What the processes of many tests import. A module that does not exist costs time, and no more; rclpy starts threads.
-EXPORT = ("pyarrow.parquet", "av", "PIL.Image", "typer", "rich.console", "jinja2", "robocache_ros.exporter.job")
+# What the processes of many tests import, except rclpy and pyarrow, which start threads. A module that does not exist
+# costs time, and no more.
+EXPORT = ("av", "PIL.Image", "typer", "rich.console", "jinja2", "robocache_ros.exporter.job")
 NODE = ("robocache_ros.engine", "robocache_ros.ipc", "robocache_ros.decode", "robocache_ros.spec.layout")
 _server: list[socket.socket] = []  # the connection to it, once it is needed
 

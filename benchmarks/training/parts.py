@@ -375,7 +375,7 @@ def _diffusion_trainer(size: Size, device: torch.device) -> tuple[Trainer, Sourc
     return Trainer(make_policy(config), sources, options, device), sources
 
 
-# The parts of the benchmark of trainings, and the process of one part. Run by `robocache bench training`.
+# The parts of the benchmark of trainings, and the process of one part. Run by `python -m benchmarks training`.
 #
 # A part has a process of its own, so that one that hangs is ended and the others are measured. It prints each row as a
 # line of JSON on stdout, as soon as it is measured, and its progress on stderr.

@@ -13,7 +13,8 @@ from robocache_ros.datasets.window import Window
 from robocache_ros.errors import printable
 from robocache_ros.formats.calvin.read import CalvinSteps
 from robocache_ros.formats.lerobot.read import LeRobotEpisodes
-from robocache_ros.formats.read import ChainedEpisodes, DatasetError, known_names, open_source
+from robocache_ros.formats.read import ChainedEpisodes, DatasetError, known_names
+from robocache_ros.formats.registry import open_source
 from robocache_ros.formats.rlds.read import Mapped, open_rlds
 from robocache_ros.formats.robomimic.read import RobomimicDemos
 from robocache_ros.storage.paths import any_path

@@ -16,8 +16,6 @@ from robocache_ros.formats import pieces
 from robocache_ros.formats.depth import depth_stats
 from robocache_ros.formats.pictures import VIDEO, Blobs, blobs_path, samples_path, video_path
 from robocache_ros.formats.pieces import (
-    ACTION,
-    STATE,
     ArrayInfo,
     EpisodeInfo,
     Feature,
@@ -28,6 +26,7 @@ from robocache_ros.formats.pieces import (
     common,
     features_of,
 )
+from robocache_ros.formats.schema import ACTION, IMAGES, STATE
 from robocache_ros.formats.statistics import Histogram, Stats, by_column
 from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import FusionSpec, StreamSpec
@@ -251,7 +250,6 @@ class Episode:
 
 
 CONTENTS_KEPT = 256  # contents of pieces in memory
-IMAGES = "observation.images.{}"
 _LOSSLESS = {"png": "8-bit RGB as PNG, lossless", "raw": "8-bit RGB, lossless", "jpeg": "8-bit RGB as JPEG, lossy"}
 
 
@@ -372,7 +370,7 @@ class ExportedDataset:
     @property
     def stats_names(self) -> tuple[str, ...]:
         """The features that have statistics."""
-        media = (IMAGES.format(name) for name in (*self.pictures, *self.depth_videos))
+        media = (IMAGES + name for name in (*self.pictures, *self.depth_videos))
         return (*self.features, *media)
 
     def stats_of(self, name: str) -> Stats:
@@ -382,7 +380,7 @@ class ExportedDataset:
             column = FeatureColumns(feature, [piece.folder for piece in self.pieces], self.layout, self.frames)
             return by_column(column, feature.shape, self.frames)
         contents = (self.contents(piece.folder) for piece in self.pieces)
-        stream = name[len(IMAGES.format("")) :]
+        stream = name[len(IMAGES) :]
         if stream in self.pictures:
             return sum((h for of in contents for h in of.pictures[stream].episodes), Histogram()).stats()
         first, *others = (h for of in contents for h in of.arrays[stream].depth_episodes)

@@ -1,16 +1,25 @@
-"""Parquet files with row groups of bounded size."""
+"""Parquet files: written with row groups of bounded size, and read within limits."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.file_limits import read_table
+from robocache_ros.untrusted_files import DatasetError, DatasetFile
 
+# Files of a table, as in LeRobot v3.0.
+DATA_FILES = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+CHUNK_FILES = 1000  # files per folder
+DATA_FILE_MB = 100  # from this size on, the next episode begins another file
 # Size of a row group before compression. Readers load a row group as a whole, and fail for more than 2 GiB.
 ROW_GROUP_BYTES = 32 << 20
 WAITING_TABLES = 64  # pending tables before they are joined: a table of one row takes far more memory than its values
@@ -98,3 +107,35 @@ class Table:
 
 def _joined(tables: list[Any]) -> Any:
     return need("pyarrow", "export").concat_tables(tables).combine_chunks()
+
+
+# Tables of other writers, read within limits.
+
+
+def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: Any) -> Any:
+    """Return a table of a parquet file; see `file_limits.read_table`, which has more arguments.
+
+    Errors:
+        DatasetError: the file is missing or damaged, or claims more than it can hold.
+    """
+    with parquet_errors(path):
+        return read_table(path, printable(path), columns, **chosen)
+
+
+def column_names(path: DatasetFile) -> list[str]:
+    """Return the names of the columns of a parquet file."""
+    with parquet_errors(path):
+        names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
+    return names
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a parquet file into those of datasets."""
+    try:
+        yield
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from None
+    except (OSError, need("pyarrow", "datasets").ArrowException) as error:
+        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
+        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None

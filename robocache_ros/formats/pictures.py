@@ -105,6 +105,12 @@ def copied_or(stream: StreamSpec, options: DatasetOptions, codec: str) -> str:
     return COPY if options.codec == COPY and stream.type in VIDEO_TYPES else codec
 
 
+def video_or_png(stream: StreamSpec, options: DatasetOptions) -> str | None:
+    """Return the encoding of images as LeRobot stores them: as video, AV1 by default, or as PNG; None to omit them."""
+    video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
+    return {"video": video, "image": "png"}.get(options.media)
+
+
 def check_copy(spec: FusionSpec, options: DatasetOptions) -> None:
     """Refuse to copy the video of a spec that has none.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.engine.frames import Frames
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.formats.schema import ACTION, AGE, AGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Histogram, Stats
 from robocache_ros.formats.video import VideoPart
 from robocache_ros.spec import StreamSpec
@@ -125,12 +126,6 @@ def runs(states: NDArray[np.integer | np.bool_]) -> list[tuple[int, int, int]]:
 # The numeric features of a dataset, computed from the columns of its pieces. Names follow LeRobot.
 
 
-STATE, ACTION = "observation.state", "action"
-# A policy may read the values. The others are not below `observation.`, so that a policy does not use them as input.
-WINDOW, MASK, AGES = "observation.window.{}", "robocache.mask.{}", "robocache.sample_age_ms.{}"
-TICK, STAMP, VALID, AGE = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns"
-
-
 @dataclass(frozen=True)
 class Feature:
     """A numeric feature: K numbers per row in a shape."""
@@ -158,7 +153,7 @@ class Feature:
         return values if self.present is None else np.where(self.present(rows, k), values, np.float32(np.nan))
 
     def _converted(self, values: NDArray[Any]) -> NDArray[Any]:
-        if self.name.startswith(MASK.format("")):  # the age of a sample is negative where there is none
+        if self.name.startswith(MASK):  # the age of a sample is negative where there is none
             return (values >= 0).astype(np.int64)
         return values.astype(self.dtype, copy=False)
 
@@ -198,9 +193,9 @@ def _window(layout: Layout, stream: StreamSpec) -> list[Feature]:
 
     name, n = stream.name, stream.rows
     return [
-        Feature(WINDOW.format(name), "float32", stream.shape, stream.components, columns, "fused", present),
-        Feature(MASK.format(name), "int64", (n,), (), rows, "sample_age_ms"),
-        Feature(AGES.format(name), "float32", (n,), (), rows, "sample_age_ms"),
+        Feature(WINDOW + name, "float32", stream.shape, stream.components, columns, "fused", present),
+        Feature(MASK + name, "int64", (n,), (), rows, "sample_age_ms"),
+        Feature(AGES + name, "float32", (n,), (), rows, "sample_age_ms"),
     ]
 
 

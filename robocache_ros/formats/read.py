@@ -1,4 +1,4 @@
-"""What a reader gives: the episodes of a dataset with their streams; and the readers by name."""
+"""What a reader gives: the episodes of a dataset with their streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from inspect import signature
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats_by_name import FormatsByName
 from robocache_ros.spec.keys import suggestion
 from robocache_ros.units import NS_PER_S
 from robocache_ros.untrusted_files import DatasetError as DatasetError
@@ -280,58 +278,6 @@ class ChainedEpisodes:
     def _place(self, index: int) -> tuple[EpisodeSource, int]:
         which = bisect_right(self._ends, index)
         return self.sources[which], index - (self._ends[which - 1] if which else 0)
-
-
-# The formats by name: those of this package, and those of other packages through entry points.
-
-
-READER_ENTRY_POINTS = "robocache_ros.datasets"
-# Format -> module and name of what returns its `EpisodeSource`, imported on first use. Exports have the same names.
-READERS = {
-    "rlds": "robocache_ros.formats.rlds.read:open_rlds",
-    "calvin": "robocache_ros.formats.calvin.read:CalvinSteps",
-    "robomimic": "robocache_ros.formats.robomimic.read:RobomimicDemos",
-    "lerobot": "robocache_ros.formats.lerobot.read:LeRobotEpisodes",
-    "lerobot21": "robocache_ros.formats.lerobot.read:LeRobotEpisodes",
-    "hdf5": "robocache_ros.formats.hdf5.read:Hdf5Trajectories",
-    "webdataset": "robocache_ros.formats.webdataset.read:WebDatasetEpisodes",
-    "diffusion_policy": "robocache_ros.formats.diffusion_policy.read:ReplayBufferEpisodes",
-    "mcap": "robocache_ros.formats.mcap.read:McapEpisodes",
-    "delta": "robocache_ros.formats.delta.read:DeltaEpisodes",
-}
-
-
-_READERS_BY_NAME = FormatsByName("format", READERS, READER_ENTRY_POINTS)
-
-
-def known_readers() -> tuple[str, ...]:
-    """Return the names of all formats, those of other packages last."""
-    return _READERS_BY_NAME.names()
-
-
-def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
-    """Return the episodes of a dataset.
-
-    Args:
-        name: of the format.
-        path: the dataset.
-        options: of the format.
-
-    Errors:
-        DatasetError: there is no such format, or the package that has it cannot be imported.
-        RoboCacheError: the format has no such option.
-    """
-    try:
-        opens = _READERS_BY_NAME.load(name)
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from error
-    parameters = signature(opens).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        known_names(f"options of {name}", options, [each.name for each in parameters if each.kind is each.KEYWORD_ONLY])
-    source: EpisodeSource = opens(path, **options)
-    if not all(hasattr(source, method) for method in ("__len__", "read", "span_ns")):
-        raise DatasetError(f"format: {name} returns {type(source).__name__}, not an EpisodeSource; reinstall it")
-    return source
 
 
 # JSON files of a dataset.

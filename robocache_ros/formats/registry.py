@@ -1,34 +1,65 @@
-"""The formats that exports write, by name: those of this package, and those of others through entry points."""
+"""The formats of datasets by name: what writes, reads and checks each one, here and in other packages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset import ExportedDataset
-from robocache_ros.formats_by_name import FormatsByName
-from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.formats.read import DatasetError, EpisodeSource, known_names
 
-ENTRY_POINTS = "robocache_ros.formats"
-# Format name -> module and name of its `DatasetFormat`, imported on first use.
-FORMATS = {
-    "lerobot": "robocache_ros.formats.lerobot.write:LEROBOT",
-    "lerobot21": "robocache_ros.formats.lerobot.write:LEROBOT21",
-    "mcap": "robocache_ros.formats.mcap.write:MCAP",
-    "rlds": "robocache_ros.formats.rlds.write:RLDS",
-    "webdataset": "robocache_ros.formats.webdataset.write:WEBDATASET",
-    "robomimic": "robocache_ros.formats.robomimic.write:ROBOMIMIC",
-    "diffusion_policy": "robocache_ros.formats.diffusion_policy.write:DIFFUSION_POLICY",
-    "delta": "robocache_ros.formats.delta.write:DELTA",
-}
-_BY_NAME = FormatsByName("formats", FORMATS, ENTRY_POINTS)
+if TYPE_CHECKING:
+    from robocache_ros.formats.check import Findings
+    from robocache_ros.formats.dataset import ExportedDataset
+    from robocache_ros.spec import FusionSpec, StreamSpec
+    from robocache_ros.spec.dataset import DatasetOptions
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of this package: `module:name` of each of its parts, in its folder; empty if it has none."""
+
+    name: str
+    write: str = ""  # a `DatasetFormat`
+    read: str = ""  # returns an `EpisodeSource`, given the dataset and the options of the format
+    check: str = ""  # a `Validator`
+    folder: str = ""  # below the folder of this module; empty: its name
+
+    def load(self, part: str) -> Any:
+        """Import a part."""
+        module, _, name = part.partition(":")
+        return getattr(import_module(f"robocache_ros.formats.{self.folder or self.name}.{module}"), name)
+
+
+_ALL = (
+    Format("lerobot", "write:LEROBOT", "read:LeRobotEpisodes", "check_v3:LEROBOT_V3"),
+    Format("lerobot21", "write:LEROBOT21", "read:LeRobotEpisodes", "check_v21:LEROBOT_V21", folder="lerobot"),
+    Format("mcap", "write:MCAP", "read:McapEpisodes", "check:FUSED_RECORDINGS_CHECK"),
+    Format("rlds", "write:RLDS", "read:open_rlds", "check:RLDS_CHECK"),
+    Format("webdataset", "write:WEBDATASET", "read:WebDatasetEpisodes", "check:WEBDATASET_CHECK"),
+    Format("robomimic", "write:ROBOMIMIC", "read:RobomimicDemos", "check:ROBOMIMIC_CHECK"),
+    Format("diffusion_policy", "write:DIFFUSION_POLICY", "read:ReplayBufferEpisodes", "check:ZARR_CHECK"),
+    Format("delta", "write:DELTA", "read:DeltaEpisodes", "check:DELTA_CHECK"),
+    Format("calvin", read="read:CalvinSteps"),
+    Format("hdf5", read="read:Hdf5Trajectories"),
+)
+FORMATS = {each.name: each for each in _ALL}
+WRITERS = tuple(name for name, each in FORMATS.items() if each.write)
+READERS = tuple(name for name, each in FORMATS.items() if each.read)
+# Entry points of other packages: a `DatasetFormat`, which may also have a `reader` and a `validator`; a reader alone.
+FORMAT_GROUP, READER_GROUP = "robocache_ros.formats", "robocache_ros.datasets"
 LIBRARIES = {"rosbags.rosbag2": "bags", "pyarrow.parquet": "export", "PIL.Image": "export", "jinja2": "export"}
 
 
 class DatasetFormat(Protocol):
-    """One dataset format.
+    """What writes the datasets of one format.
 
     Attributes:
         name: as given to `--format`.
@@ -36,8 +67,8 @@ class DatasetFormat(Protocol):
         entry: the file or folder, directly in the folder of the dataset, by which readers recognize a dataset. It is
             moved to the dataset's final location after the others.
 
-    A format of another package may also have an attribute `validator`, which `robocache validate` uses: a
-    `robocache_ros.formats.validate.Validator`.
+    A format of another package may also have an attribute `reader`, which `open_dataset` calls with the path of a
+    dataset and returns an `EpisodeSource`, and an attribute `validator`, a `Validator` for `robocache validate`.
     """
 
     name: str
@@ -52,7 +83,7 @@ class DatasetFormat(Protocol):
         """
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
-        """Return the encoding of a stream's 8-bit images: one of `media.picture_writer.ENCODINGS`; None to omit them.
+        """Return the encoding of a stream's 8-bit images: one of `pictures.ENCODINGS`; None to omit them.
 
         av1 becomes h264 where the size of the images or PyAV does not allow it.
         """
@@ -64,18 +95,126 @@ class DatasetFormat(Protocol):
         """
 
 
+class Validator(Protocol):
+    """Validates the datasets of one format.
+
+    Attributes:
+        title: name of the format in the output.
+    """
+
+    title: str
+
+    def recognizes(self, dataset: Path) -> bool:
+        """Return whether a folder or file is a dataset of this format, however damaged."""
+
+    def check(self, findings: Findings) -> None:
+        """Report everything that is wrong with the dataset `findings.dataset`.
+
+        Errors:
+            RoboCacheError: the checks cannot go on; the message becomes a finding.
+        """
+
+
 def known_formats() -> tuple[str, ...]:
-    """Return the names of all formats, those of other packages last."""
-    return _BY_NAME.names()
+    """Return the names of the formats that are written, those of other packages last."""
+    return (*WRITERS, *sorted(set(_declared(FORMAT_GROUP)) - set(WRITERS)))
 
 
 def load_format(name: str) -> DatasetFormat:
-    """Load a format by name. Imports the libraries that the format and the recording reader need.
+    """Load what writes a format. Imports the libraries that the format and the recording reader need.
 
     Errors:
         RoboCacheError: there is no such format, or it cannot be imported.
     """
-    found: DatasetFormat = _BY_NAME.load(name)
+    found: DatasetFormat
+    if name in WRITERS:
+        found = FORMATS[name].load(FORMATS[name].write)
+    elif point := _declared(FORMAT_GROUP).get(name):
+        found = _load(point, "formats")
+    else:
+        raise _unknown("formats", name, known_formats())
     for library, extra in LIBRARIES.items():
         need(library, extra)
     return found
+
+
+def known_readers() -> tuple[str, ...]:
+    """Return the names of the formats that are read, those of other packages last."""
+    return (*READERS, *sorted({*_declared(READER_GROUP), *_declared_parts("reader")} - set(READERS)))
+
+
+def open_source(name: str, path: str | Path, **options: Any) -> EpisodeSource:
+    """Return the episodes of a dataset.
+
+    Args:
+        name: of the format.
+        path: the dataset.
+        options: of the format.
+
+    Errors:
+        DatasetError: there is no such format, or the package that has it cannot be imported.
+        RoboCacheError: the format has no such option.
+    """
+    opens = _reader(name)
+    parameters = signature(opens).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        known_names(f"options of {name}", options, [each.name for each in parameters if each.kind is each.KEYWORD_ONLY])
+    source: EpisodeSource = opens(path, **options)
+    if not all(hasattr(source, method) for method in ("__len__", "read", "span_ns")):
+        raise DatasetError(f"format: {name} returns {type(source).__name__}, not an EpisodeSource; reinstall it")
+    return source
+
+
+def _reader(name: str) -> Callable[..., EpisodeSource]:
+    found: Callable[..., EpisodeSource] | None
+    try:
+        if name in READERS:
+            found = FORMATS[name].load(FORMATS[name].read)
+        elif point := _declared(READER_GROUP).get(name):
+            found = _load(point, "format")
+        elif point := _declared(FORMAT_GROUP).get(name):
+            found = getattr(_load(point, "format"), "reader", None)
+        else:
+            found = None
+    except RoboCacheError as error:
+        raise DatasetError(str(error)) from error
+    if found is None:
+        raise DatasetError(str(_unknown("format", name, known_readers())))
+    return found
+
+
+def validators() -> Iterator[Validator]:
+    """Yield the validators of this package, then those that formats of other packages bring."""
+    for each in FORMATS.values():
+        if each.check:
+            yield each.load(each.check)
+    yield from _declared_parts("validator").values()
+
+
+def _declared(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of other packages by name."""
+    return {point.name: point for point in reversed([*entry_points(group=group)])}
+
+
+def _declared_parts(part: str) -> dict[str, Any]:
+    """Return what the formats of other packages bring beside a writer, by format; not of those without it."""
+    found = {}
+    for name, point in sorted(_declared(FORMAT_GROUP).items()):
+        with suppress(RoboCacheError):  # a format that cannot be imported
+            found[name] = getattr(_load(point, "formats"), part, None)
+    return {name: each for name, each in found.items() if each is not None and name not in FORMATS}
+
+
+def _load(point: EntryPoint, what: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        where = printable(point.value, 60)
+        raise RoboCacheError(
+            f"{what}: {point.name} of {where} cannot be imported ({printable(error, 60)}); reinstall it"
+        ) from error
+
+
+def _unknown(what: str, name: str, known: tuple[str, ...]) -> RoboCacheError:
+    listed = printable(", ".join(known), 120)
+    return RoboCacheError(f"{what}: {printable(name, 40)!r} is not one of {listed}; choose one of them")

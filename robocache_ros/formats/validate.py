@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.check import Findings, read_json
 from robocache_ros.formats.checksums import check_checksums, sha256
-from robocache_ros.formats.registry import FORMATS, known_formats, load_format
+from robocache_ros.formats.registry import Validator, validators
 from robocache_ros.storage.paths import as_path
 
 # The recordings of a dataset against the checksums in its provenance.
@@ -51,42 +48,6 @@ def _check(findings: Findings, bag: Path, files: list[dict[str, Any]]) -> None:
             findings.counted["files of recordings"] += 1
 
 
-# The validators of the formats, and the way to validate a folder.
-
-
-# Module and name of the `Validator` of each format, imported on use.
-VALIDATORS = (
-    "robocache_ros.formats.lerobot.check_v3:LEROBOT_V3",
-    "robocache_ros.formats.lerobot.check_v21:LEROBOT_V21",
-    "robocache_ros.formats.robomimic.check:ROBOMIMIC_CHECK",
-    "robocache_ros.formats.diffusion_policy.check:ZARR_CHECK",
-    "robocache_ros.formats.rlds.check:RLDS_CHECK",
-    "robocache_ros.formats.webdataset.check:WEBDATASET_CHECK",
-    "robocache_ros.formats.mcap.check:FUSED_RECORDINGS_CHECK",
-    "robocache_ros.formats.delta.check:DELTA_CHECK",
-)
-
-
-class Validator(Protocol):
-    """Validates the datasets of one format.
-
-    Attributes:
-        title: name of the format in the output.
-    """
-
-    title: str
-
-    def recognizes(self, dataset: Path) -> bool:
-        """Return whether a folder or file is a dataset of this format, however damaged."""
-
-    def check(self, findings: Findings) -> None:
-        """Report everything that is wrong with the dataset `findings.dataset`.
-
-        Errors:
-            RoboCacheError: the checks cannot go on; the message becomes a finding.
-        """
-
-
 def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = False) -> list[Findings]:
     """Read every file of a dataset and report what is wrong.
 
@@ -105,7 +66,7 @@ def validate(dataset: str | Path, *, decode: bool = False, recordings: bool = Fa
     where = printable(path)
     if not path.exists():
         raise RoboCacheError(f"{where}: does not exist; give the folder of a dataset")
-    known = list(_known())
+    known = list(validators())
     inside = sorted(path.iterdir()) if path.is_dir() else []
     for candidates in ([path], inside):
         found = [(one, validator) for one in candidates for validator in known if validator.recognizes(one)]
@@ -136,16 +97,3 @@ def _validate(dataset: Path, validator: Validator, decode: bool) -> Findings:
     if dataset.is_dir():
         check_checksums(findings)
     return findings
-
-
-def _known() -> Iterator[Validator]:
-    """Yield the validators of this package, then those that formats of other packages bring."""
-    for target in VALIDATORS:
-        module, _, name = target.partition(":")
-        yield getattr(import_module(module), name)
-    for name in known_formats():
-        if name not in FORMATS:
-            with suppress(RoboCacheError):  # a format that cannot be imported
-                validator = getattr(load_format(name), "validator", None)
-                if validator is not None:
-                    yield validator

@@ -221,6 +221,11 @@ def video_part(path: Path) -> VideoPart:
         return VideoPart(sum(packet.size for packet in source.demux(stream) if packet.dts is not None), settings)
 
 
+# Files of a `JoinedVideo`, as in LeRobot v3.0.
+VIDEO_FILES = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+VIDEO_FILE_MB = 200  # from this size on, the next episode begins another file
+
+
 def joined_files(parts: Sequence[VideoPart], file_mb: float) -> list[range]:
     """Return which parts, in their order, are in each file of a `JoinedVideo`."""
     files, start, nbytes = [], 0, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.lerobot.schema import image_contract
 from robocache_ros.formats.pieces import runs
-from robocache_ros.spec import StreamSpec
+from robocache_ros.spec import FusionSpec, StreamSpec
 
 # Formats whose files are written by independent tasks, in any process and in any order.
 
@@ -278,3 +277,19 @@ def write_provenance(path: Path, dataset: ExportedDataset, encodings: Mapping[st
     """Write the provenance, and how images and voxels are stored, given the encoding of each image stream."""
     stored = {stream.name: dataset.stored(stream.name, encodings.get(stream.name)) for stream in dataset.spec.media}
     write_json(path, {**dataset.provenance, "images": image_contract(dataset.spec, stored)})
+
+
+def image_contract(spec: FusionSpec, stored: Mapping[str, str]) -> dict[str, Any]:
+    """Return by image stream how pixels are stored, and the normalization in the spec.
+
+    A dataset contains pixels before normalization. The training code normalizes them once.
+    """
+    return {
+        stream.name: {
+            "stored": stored.get(stream.name, "not stored"),
+            "normalized": False,
+            "normalize": asdict(stream.image.normalize) if stream.image and stream.image.normalize else None,
+        }
+        for stream in spec.streams
+        if stream.kind == "image"
+    }

@@ -47,7 +47,7 @@ def test_rows_are_paired_by_their_texts(tmp_path: Path) -> None:
 
 
 def formats(file: Path, **rates: float) -> Path:
-    """Rows as `robocache bench formats` writes them: each run has another note."""
+    """Rows as `python -m benchmarks formats` writes them: each run has another note."""
     rows = [
         {"part": "rlds", "what": what, "value": rate, "unit": "samples/s", "note": f"{1 / rate:g} ms a batch"}
         for what, rate in rates.items()

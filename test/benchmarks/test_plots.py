@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.plots import plot_loading, plot_rows, plot_scaling
-from benchmarks.plots.bar_panels import BOUND, OURS, PEER
+from benchmarks import plots
+from benchmarks.plots import BOUND, OURS, PEER
 from robocache_ros.errors import RoboCacheError
 
 ABOUT = {"gpu": "none", "cores": 2, "torch": "2", "python": "3", "date": "2026-01-01 00:00 UTC"}
@@ -27,13 +26,13 @@ def scaled(what: str, processes: int, rate: float, mode: str = "weak") -> dict[s
 
 
 def test_rows_that_are_times_or_rates_are_bars() -> None:
-    shown = plot_rows.panels([row("a", 1.0, "ms"), row("b", None, "ms"), row("c", 9.0, "%"), row("d", 2.0, "s")])
+    shown = plots.panels([row("a", 1.0, "ms"), row("b", None, "ms"), row("c", 9.0, "%"), row("d", 2.0, "s")])
 
     assert [(panel.unit, [bar.name for bar in panel.bars]) for panel in shown] == [("ms", ["a"]), ("s", ["d"])]
 
 
 def test_published_and_wanted_figures_are_marks() -> None:
-    ((bar,),) = [panel.bars for panel in plot_rows.panels([row("step", 0.3, "ms", "1.56 ms", "0.22 ms")])]
+    ((bar,),) = [panel.bars for panel in plots.panels([row("step", 0.3, "ms", "1.56 ms", "0.22 ms")])]
 
     assert bar.marks == {"published": 1.56, "wanted": 0.22}
 
@@ -45,7 +44,7 @@ def test_a_wanted_ratio_is_a_mark_at_so_many_times_the_other_row() -> None:
         row("step from disk / on ready tensors", 1.05, "x", wanted="1.01"),
     ]
 
-    ((ready, disk),) = [panel.bars for panel in plot_rows.panels(rows)]
+    ((ready, disk),) = [panel.bars for panel in plots.panels(rows)]
 
     assert (ready.marks, disk.marks) == ({}, {"wanted": pytest.approx(20.2)})
 
@@ -57,7 +56,7 @@ def test_a_wanted_ratio_to_the_first_row_is_a_mark_and_a_range_is_none() -> None
         row("TimelineLoader / first", 3.0, "x", "2 to 5", "5"),
     ]
 
-    ((peer, ours),) = [panel.bars for panel in plot_rows.panels(rows)]
+    ((peer, ours),) = [panel.bars for panel in plots.panels(rows)]
 
     assert (peer.kind, ours.kind) == (PEER, OURS)
     assert ours.marks == {"wanted": 500.0}
@@ -72,7 +71,7 @@ def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
         "peer": {"best": "tf.data", "times": 1.5, "wanted": 1.3},
     }
 
-    (panel,) = plot_loading.of_cases({"rlds": case})
+    (panel,) = plots.of_cases({"rlds": case})
 
     assert [bar.kind for bar in panel.bars] == [OURS, OURS, BOUND, PEER]
     assert [bar.marks for bar in panel.bars] == [{}, {"wanted": pytest.approx(2.6)}, {}, {}]
@@ -81,42 +80,45 @@ def test_the_goal_of_a_loader_is_a_mark_of_its_best_form() -> None:
 def test_the_efficiency_is_the_rate_per_gpu_over_that_of_one() -> None:
     rows = [scaled("training", 1, 10.0), scaled("training", 2, 15.0), scaled("training", 2, 19.0)]
 
-    assert plot_scaling.efficiencies(plot_scaling.lines_of(rows, "training")["weak"]) == {1: 100.0, 2: 95.0}
-    assert plot_scaling.efficiencies({2: 19.0}) == {}
+    assert plots.efficiencies(plots.lines_of(rows, "training")["weak"]) == {1: 100.0, 2: 95.0}
+    assert plots.efficiencies({2: 19.0}) == {}
 
 
 @pytest.mark.parametrize(
-    ("main", "name", "record"),
+    ("name", "record"),
     [
-        (plot_rows.main, "training", {"rows": [row("a", 1.0, "ms", "30 ms"), row("b", 2.0, "ms", "", "1 ms")]}),
-        (plot_rows.main, "formats", {"rows": [row("DataLoader", 1.0, "samples/s"), row("b", 1e6, "samples/s")]}),
-        (plot_scaling.main, "scaling", {"rows": [scaled("loading", 1, 5.0), scaled("loading", 2, 9.0, "strong")]}),
+        ("training", {"rows": [row("a", 1.0, "ms", "30 ms"), row("b", 2.0, "ms", "", "1 ms")]}),
+        ("formats", {"rows": [row("DataLoader", 1.0, "samples/s"), row("b", 1e6, "samples/s")]}),
+        ("scaling", {"rows": [scaled("loading", 1, 5.0), scaled("loading", 2, 9.0, "strong")]}),
     ],
     ids=["training", "formats", "scaling"],
 )
-def test_results_are_drawn(main: Callable[[list[str]], None], name: str, record: Any, tmp_path: Path) -> None:
+def test_results_are_drawn(name: str, record: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / f"{name}.json").write_text(json.dumps({"machine": ABOUT, **record}), encoding="utf-8")
 
-    main(["--results", str(tmp_path), "--out", str(tmp_path)])
+    plots.main(["--results", str(tmp_path), "--out", str(tmp_path)])
 
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_recorded_results_of_the_loader_are_drawn(tmp_path: Path) -> None:
+def test_the_recorded_results_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    names = [name for name in plots.DRAW if (RESULTS / f"{name}.json").exists()]
 
-    plot_loading.main(["--results", str(RESULTS), "--out", str(tmp_path)])
+    plots.main([*names, "--results", str(RESULTS), "--out", str(tmp_path)])
 
-    assert {path.name for path in tmp_path.iterdir()} == {"loading.png", "loading_on_gpu.png"}
+    assert (
+        {path.stem for path in tmp_path.iterdir()} == set(names) >= {"loading", "loading_on_gpu", "vectors", "spatial"}
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, r"no training\.json or formats\.json; measure first"), ("{", "training.json: .*; measure again")],
+    [(None, r"no results of training, .*; measure first"), ("{", "training.json: .*; measure again")],
 )
 def test_missing_and_damaged_results_are_named(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "training.json").write_text(content, encoding="utf-8")
     with pytest.raises(RoboCacheError, match=message):
-        plot_rows.main(["--results", str(tmp_path), "--out", str(tmp_path)])
+        plots.main(["--results", str(tmp_path), "--out", str(tmp_path)])

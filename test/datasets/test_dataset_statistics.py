@@ -22,6 +22,7 @@ from robocache_ros.datasets import (
     dataset_statistics,
 )
 from robocache_ros.errors import RoboCacheError
+from test import forked
 from test.datasets.conftest import STEPS, episode, write_tfds
 
 
@@ -143,7 +144,7 @@ if __name__ == "__main__":
 def test_ctrl_c_ends_the_processes_without_a_word(tmp_path: Path) -> None:
     script = tmp_path / "statistics_of_waiting.py"
     script.write_text(INTERRUPTED)
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,

@@ -13,13 +13,14 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.target import new_dataset, piece_store
+from test import forked
 from test.export.test_target import NEW, WRITE, contents, dataset
 
 
 def process(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> subprocess.Popen[str]:
     """An export in a process of its own."""
     command = [sys.executable, "-c", WRITE.format(prepare=prepare, inside=inside), str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return forked.Popen(command, preload=forked.EXPORT, stdout=subprocess.PIPE, text=True)
 
 
 def killed(out: Path, *more: str, prepare: str = "", inside: str = "pass") -> None:

@@ -18,7 +18,7 @@ from robocache_ros.engine.frames import split_window
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.formats import parquet as parquet_tables
-from robocache_ros.formats.lerobot import schema
+from robocache_ros.formats.lerobot import write
 from robocache_ros.formats.lerobot.arrays import read_arrays
 from robocache_ros.formats.video import encoder_of
 from robocache_ros.spec import FusionSpec, load_spec
@@ -253,7 +253,7 @@ def test_row_groups_are_bounded_and_change_no_value(
 ) -> None:
     limit = 1_000_000
     monkeypatch.setattr(parquet_tables, "ROW_GROUP_BYTES", limit)
-    monkeypatch.setattr(schema, "PART_BYTES", limit // 2)
+    monkeypatch.setattr(write, "PART_BYTES", limit // 2)
     result = export(bags, spec, tmp_path / "out", DatasetOptions(media="image", task="lift the cube"))
     for name in ("data/chunk-000/file-000.parquet", "arrays/voxels/chunk-000/file-000.parquet"):
         small, large = (parquet.ParquetFile(folder / name) for folder in (result.out, made("image").out))

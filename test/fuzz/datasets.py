@@ -1,4 +1,4 @@
-"""Small datasets of every format, and what becomes of damaged ones."""
+"""Small datasets of every format, and the outcome of reading damaged ones."""
 
 from __future__ import annotations
 

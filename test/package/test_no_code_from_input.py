@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats.registry import load_format
+from test import forked
 
 PACKAGE = Path(__file__).parents[2] / "robocache_ros"
 BUILTINS = {"__import__", "eval", "exec", "compile"}
@@ -24,8 +24,7 @@ KNOWN = {
     ("datasets/loader/worker.py", "loads"): "the dataset, which the parent process sends",
     ("extras.py", "import_module"): "callers name libraries by constants; see the test below",
     ("lazy_names.py", "import_module"): "names of tables of packages, see `_HOMES` in their `__init__.py`",
-    ("formats_by_name.py", "import_module"): "values of tables in the package",
-    ("formats/validate.py", "import_module"): "values of a table in the same file",
+    ("formats/registry.py", "import_module"): "values of a table in the same file",
     ("cli/commands.py", "import_module"): "constants of the commands in the same file",
     ("programs.py", "import_module"): "the console scripts of the package",
     ("decode/definitions.py", "import_module"): "packages that an installed message class names as its fields'",
@@ -82,7 +81,7 @@ def test_message_types_of_a_recording_do_not_import_what_is_beside_it(tmp_path: 
     names = ["evil/msg/A", "evil_msgs/msg/A", "evil", "", "a/b/c/d", "os.path/msg/A", "../evil/msg/A", "evil\n/msg/A"]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", IMPORT, *names, "std_msgs/msg/String"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("None") == len(names)
     assert "std_msgs.msg" in done.stdout

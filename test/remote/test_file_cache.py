@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 
 from robocache_ros.storage.cache import FileCache
 from robocache_ros.storage.errors import RemoteError
+from test import forked
 
 SIZE = 1000
 
@@ -222,7 +222,7 @@ for step in range(40):
 def test_processes_that_share_a_cache_read_complete_files(files: int, tmp_path: Path) -> None:
     folder, log = tmp_path / "cache", tmp_path / "log"
     command = [sys.executable, "-c", PROCESS, str(folder), str(log), str(files * SIZE)]
-    processes = [subprocess.Popen([*command, str(seed)]) for seed in range(3)]
+    processes = [forked.Popen([*command, str(seed)]) for seed in range(3)]
 
     assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     assert not list(folder.glob("*.partial"))

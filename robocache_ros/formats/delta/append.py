@@ -26,8 +26,7 @@ from robocache_ros.extras import need
 from robocache_ros.formats.checksums import files_of
 from robocache_ros.formats.dataset_folder import LISTING, LOCK, sync, sync_files
 from robocache_ros.formats.delta.log import TransactionLog, reached, write_data_files
-from robocache_ros.formats.delta.schema import LAYOUT, RANGE
-from robocache_ros.formats.delta.write import APPENDS, EPISODES, TICKS, done
+from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, TICKS, done
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import is_url
 

@@ -30,8 +30,7 @@ from robocache_ros.formats.check import (
 )
 from robocache_ros.formats.checksums import sha256
 from robocache_ros.formats.delta.log import LOG, RANGE_EPISODES, check_log, indexed_columns, reached
-from robocache_ros.formats.delta.schema import LAYOUT, RANGE, SHARES, recording_key
-from robocache_ros.formats.delta.write import APPENDS, EPISODES, TICKS
+from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, SHARES, TICKS, recording_key
 from robocache_ros.untrusted_files import DatasetFile, open_container, path_below
 
 # The rows of ticks: numbers, times, values, and the files that they name.

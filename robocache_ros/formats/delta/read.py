@@ -20,9 +20,8 @@ from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
 from robocache_ros.formats.delta.append import DatasetPlace
 from robocache_ros.formats.delta.log import check_log, reached
-from robocache_ros.formats.delta.schema import ARRAY, LAYOUT
-from robocache_ros.formats.delta.write import EPISODES
-from robocache_ros.formats.lerobot.read import read_parquet
+from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT
+from robocache_ros.formats.parquet import read_parquet
 from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import as_path

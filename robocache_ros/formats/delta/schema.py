@@ -27,6 +27,7 @@ from robocache_ros.spec.layout import Layout
 # Files store each field as a column of its own: a query of one joint reads nothing of the others.
 
 
+TICKS, EPISODES, APPENDS = "ticks", "episodes", "appends"  # the tables, and the folder of files that rows name
 RANGE = "episode_range"  # the partitions: the first episode of each range
 LAYOUT = "robocache.layout"  # metadata of the column tick_ns
 ARRAY = "robocache.array"  # metadata of the columns of voxels and depth images: shape and dtype
@@ -205,6 +206,11 @@ def _struct(columns: Sequence[Any], names: Sequence[str], missing: NDArray[np.bo
     fields = [pyarrow.field(name, column.type) for name, column in zip(names, columns, strict=True)]
     mask = None if missing is None else pyarrow.array(missing)
     return pyarrow.StructArray.from_arrays(list(columns), fields=fields, mask=mask)
+
+
+def done(append: str) -> str:
+    """Return the transaction identifier by which the rows of an append are in the table of episodes."""
+    return f"{append}/{EPISODES}"
 
 
 # The rows of the table of episodes: what a recording is, and how good its ticks are.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset import IMAGES, Episode, ExportedDataset
+from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.delta.log import (
     EPISODES_NUMBERED,
     DataFile,
@@ -23,7 +23,11 @@ from robocache_ros.formats.delta.log import (
     write_data_files,
 )
 from robocache_ros.formats.delta.schema import (
+    APPENDS,
+    EPISODES,
+    TICKS,
     check_names,
+    done,
     episode_row,
     episode_schema,
     place_type,
@@ -32,11 +36,11 @@ from robocache_ros.formats.delta.schema import (
     tick_schema,
     tick_tables,
 )
-from robocache_ros.formats.lerobot.write import CHUNK_FILES, DATA_FILE_MB, LEROBOT, VIDEO_FILE_MB, VIDEO_PATH_V3
-from robocache_ros.formats.parquet import Table, column
-from robocache_ros.formats.pictures import VIDEO
+from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, Table, column
+from robocache_ros.formats.pictures import VIDEO, video_or_png
 from robocache_ros.formats.pieces import runs
-from robocache_ros.formats.video import JoinedVideo
+from robocache_ros.formats.schema import IMAGES
+from robocache_ros.formats.video import VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo
 from robocache_ros.formats.write import write_provenance
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -88,7 +92,7 @@ class MediaFiles:
 
     def _write_video(self, name: str, episodes: Sequence[int]) -> Iterator[Place]:
         codec = self._encodings[name]
-        path = VIDEO_PATH_V3.replace("{video_key}", IMAGES.format(name))
+        path = VIDEO_FILES.replace("{video_key}", IMAGES + name)
         target = self._folder / self._below
         with closing(JoinedVideo(target, path, self._dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES)) as joined:
             for number in episodes:
@@ -138,9 +142,6 @@ def _numbered(samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 # Writes the files of episodes that become rows of the tables.
-
-
-TICKS, EPISODES, APPENDS = "ticks", "episodes", "appends"
 
 
 class NewEpisodes:
@@ -235,11 +236,11 @@ class DeltaFormat:
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as LeRobot does: as video, or as PNG."""
-        return LEROBOT.encoding(stream, options)
+        return video_or_png(stream, options)
 
     def write(self, dataset: ExportedDataset, folder: Path) -> None:
         """Write both tables, each with one commit. Equal pieces in equal order give equal bytes, also of the logs."""
-        new = NewEpisodes(dataset, dataset.encodings(LEROBOT.encoding), folder)
+        new = NewEpisodes(dataset, dataset.encodings(video_or_png), folder)
         new.write_media()
         for table, schema, write, name in (
             (TICKS, new.tick_schema, new.write_ticks, new.id),
@@ -249,11 +250,6 @@ class DeltaFormat:
             given = {EPISODES_NUMBERED: len(new.episodes)} if table == EPISODES else {}
             TransactionLog(str(folder / table), schema).create(files, new.time_ms, {**given, name: 0})
             make_repeatable(folder / table, f"{new.id}/{table}", new.time_ms)
-
-
-def done(append: str) -> str:
-    """Return the transaction identifier by which the rows of an append are in the table of episodes."""
-    return f"{append}/{EPISODES}"
 
 
 DELTA = DeltaFormat()

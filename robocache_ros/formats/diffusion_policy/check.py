@@ -16,13 +16,11 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks, file_in, read_json
+from robocache_ros.formats.diffusion_policy.schema import ACTION, CODECS, FOLDER, MAX_CHUNK_BYTES
+from robocache_ros.formats.schema import BY_STREAM, TICK, TICK_COLUMNS, VALID
 from robocache_ros.untrusted_files import read_bytes
 
-FOLDER = "replay_buffer.zarr"
-VALID = "robocache.valid"  # of datasets that this package wrote: 0 where a stream has no value
-CHUNK_BYTES = 256 << 20
 MAX_CHUNKS = 10_000_000
-CODECS = ("zstd", "zlib", "gzip")
 
 
 class ZarrCheck:
@@ -65,11 +63,7 @@ class ZarrCheck:
                 array = _Array(findings, name)
                 text = f"{array.shape[0]} rows; the episodes have {ends[-1]}"
                 findings.check(array.shape[0] == ends[-1], name, text)
-                if (
-                    array.check_chunks(absent.get(path.name, set()))
-                    and path.name == "robocache.tick_ns"
-                    and "rate_hz" in attributes
-                ):
+                if array.check_chunks(absent.get(path.name, set())) and path.name == TICK and "rate_hz" in attributes:
                     for episode, part in enumerate(np.split(array.read().reshape(-1), ends[:-1])):
                         check_ticks(findings, f"{name}, episode {episode}", part, int(attributes["rate_hz"]))
 
@@ -94,14 +88,14 @@ def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], 
     exported.check_value(f"{prefix}data/.zattrs", "rate_hz", attributes.get("rate_hz"), exported.spec.rate_hz)
     columns = attributes.get("columns") or {}
     wanted = {s.name: list(s.components) for s in exported.spec.vectors if s.role == "observation"}
-    wanted |= {f"robocache.{name}": list(exported.layout.names) for name in ("stamp_ns", "valid", "age_ns")}
-    for key, names in {**wanted, "action": exported.labels("action")}.items():
+    wanted |= {f"robocache.{name}": list(exported.layout.names) for name in BY_STREAM}
+    for key, names in {**wanted, ACTION: exported.labels("action")}.items():
         exported.check_names(f"columns.{key}", columns.get(key), names, where=f"{prefix}data/.zattrs")
     shapes = {s.name: s.shape for s in exported.spec.vectors if s.role == "observation"}
     if width := sum(stream.width for stream in exported.of_role("action")):
-        shapes["action"] = (width,)
+        shapes[ACTION] = (width,)
     arrays: dict[str, _Array] = {}
-    for name in (*shapes, *(f"robocache.{name}" for name in ("tick_ns", "stamp_ns", "valid", "age_ns"))):
+    for name in (*shapes, *(f"robocache.{name}" for name in TICK_COLUMNS)):
         array = arrays[name] = _Array(findings, f"{prefix}data/{name}")
         if name in shapes:
             exported.check_value(f"{prefix}data/{name}", "its shape", list(array.shape[1:]), list(shapes[name]))
@@ -112,8 +106,8 @@ def _check_own(findings: Findings, root: Path, prefix: str, ends: NDArray[Any], 
     for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
         where = f"{prefix}data, episode {number}"
         found = {name: array.rows(start, stop) for name, array in arrays.items()}
-        ticks, *tables = (found.pop(f"robocache.{name}") for name in ("tick_ns", "stamp_ns", "valid", "age_ns"))
-        actions = exported.parts("action", found.pop("action", None))
+        ticks, *tables = (found.pop(f"robocache.{name}") for name in TICK_COLUMNS)
+        actions = exported.parts("action", found.pop(ACTION, None))
         windows = {stream.name for stream in exported.spec.vectors if stream.rows}
         values = {name: table for name, table in found.items() if name not in windows}
         rows = TickRows(ticks.reshape(-1), tables[0], tables[1], tables[2], {**values, **actions})
@@ -172,7 +166,7 @@ class _Array:
         counts = [-(-side // max(chunk, 1)) for side, chunk in zip(self.shape, self._chunks, strict=False)]
         usable = len(self.shape) == len(self._chunks) > 0 and min(self._chunks) > 0 and self._dtype.kind in "biuf"
         usable = usable and self._separator in (".", "/")
-        if not usable or math.prod(counts) > MAX_CHUNKS or self._chunk_bytes > CHUNK_BYTES:
+        if not usable or math.prod(counts) > MAX_CHUNKS or self._chunk_bytes > MAX_CHUNK_BYTES:
             raise RoboCacheError(f"{name}/.zarray: its shape, chunks or dtype cannot be read")
         self._counts = counts
         self._last: tuple[int, NDArray[Any], int] | None = None  # number, values and stored bytes of the last chunk

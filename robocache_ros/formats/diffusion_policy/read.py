@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from robocache_ros.errors import printable
 from robocache_ros.formats.columns import ArrayRows, export_columns, read_marks
+from robocache_ros.formats.diffusion_policy.schema import ACTION, FOLDER, REWARD
 from robocache_ros.formats.diffusion_policy.zarr import ZarrRows, open_zarr
 from robocache_ros.formats.read import (
     MAX_EPISODES,
@@ -21,11 +22,11 @@ from robocache_ros.formats.read import (
     numbers,
     read_object,
 )
+from robocache_ros.formats.schema import AGE, TICK, VALID
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import file_below, folder_below, path_below
 
-FOLDER, ACTION, REWARD = "replay_buffer.zarr", "action", "reward"
-MARKS = TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"
+MARKS = TICK, VALID, AGE
 
 
 class ReplayBufferEpisodes:
@@ -80,9 +81,7 @@ class ReplayBufferEpisodes:
     def read(self, index: int) -> SourceEpisode:
         """Return an episode. Images and arrays are read when they are asked for."""
         start, stop, where = self._place(index)
-        ticks, valid, age_ns = (
-            self._rows(f"robocache.{n}", start, stop, where) for n in ("tick_ns", "valid", "age_ns")
-        )
+        ticks, valid, age_ns = (self._rows(name, start, stop, where) for name in MARKS)
         marks = read_marks(self._columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}

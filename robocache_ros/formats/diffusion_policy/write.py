@@ -12,12 +12,12 @@ import numpy as np
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.formats import write as stream_arrays
 from robocache_ros.formats.dataset import ExportedDataset
+from robocache_ros.formats.diffusion_policy.schema import ACTION, FOLDER, REWARD
 from robocache_ros.formats.diffusion_policy.zarr import ZarrArray, write_group
+from robocache_ros.formats.schema import BY_STREAM
 from robocache_ros.formats.write import FileTask, VectorArray, WrittenByTasks, group_tasks, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
-
-ACTION, REWARD = "action", "reward"
 
 
 class DiffusionPolicyFormat(WrittenByTasks):
@@ -25,7 +25,7 @@ class DiffusionPolicyFormat(WrittenByTasks):
 
     name = "diffusion_policy"
     title = "Diffusion Policy ReplayBuffer (Zarr format 2)"
-    entry = "replay_buffer.zarr"
+    entry = FOLDER
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Refuse an observation with the name of the array of actions or rewards."""
@@ -104,7 +104,7 @@ def _columns(dataset: ExportedDataset) -> dict[str, Any]:
     """Return the meaning of the columns of arrays by name."""
     names = {s.name: list(s.components) for s in dataset.spec.vectors if s.role == "observation"}
     streams = [stream.name for stream in dataset.spec.streams]
-    per_stream = {f"robocache.{name}": streams for name in ("stamp_ns", "valid", "age_ns")}
+    per_stream = {f"robocache.{name}": streams for name in BY_STREAM}
     return {**names, ACTION: [f"{s.name}.{c}" for s in dataset.actions for c in s.components], **per_stream}
 
 

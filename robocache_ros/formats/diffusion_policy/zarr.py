@@ -19,6 +19,7 @@ from robocache_ros.bags.storage.codecs import decompress
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
+from robocache_ros.formats.diffusion_policy.schema import CODECS, MAX_CHUNK_BYTES
 from robocache_ros.formats.read import DatasetError, read_object
 from robocache_ros.untrusted_files import file_below, path_below, read_bytes
 
@@ -142,7 +143,6 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 # Arrays of a Zarr folder of format 2 that are chunked along their first axis, read row by row.
 
 
-MAX_CHUNK_BYTES = 256 << 20
 _ZLIB = ("zlib", "gzip")
 
 
@@ -228,12 +228,7 @@ def open_zarr(root: Path, name: str) -> ZarrRows:
         shape, chunks = (tuple(int(size) for size in told[key]) for key in ("shape", "chunks"))
         dtype, codec = np.dtype(told["dtype"]), (told.get("compressor") or {}).get("id", "")
         nbytes = math.prod(chunks) * dtype.itemsize
-        if (
-            told.get("filters")
-            or told.get("order") != "C"
-            or codec not in ("", "zstd", *_ZLIB)
-            or dtype.kind not in "iufb"
-        ):
+        if told.get("filters") or told.get("order") != "C" or codec not in CODECS or dtype.kind not in "iufb":
             raise ValueError(f"compressor {codec}, dtype {dtype}")
         if (
             not shape

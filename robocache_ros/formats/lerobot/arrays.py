@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.extras import need
 from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.lerobot.schema import PROVENANCE
 from robocache_ros.formats.parquet import Table, column
 from robocache_ros.formats.pieces import ArrayInfo, runs
 from robocache_ros.formats.write import FileTask, array_bytes
@@ -70,7 +71,7 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
         RoboCacheError: the dataset has no arrays of this stream.
     """
     parquet = need("pyarrow.parquet", "export")
-    told = json.loads(read_bytes(file_below(Path(dataset), "meta/robocache.json")))["arrays"]
+    told = json.loads(read_bytes(file_below(Path(dataset), PROVENANCE)))["arrays"]
     if stream not in told:
         raise RoboCacheError(f"{stream}: {dataset} has no arrays of it; it has those of {', '.join(told) or 'none'}")
     info = ArrayInfo(tuple(told[stream]["shape"]), told[stream]["dtype"])

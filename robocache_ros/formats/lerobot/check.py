@@ -24,21 +24,26 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
+from robocache_ros.formats.lerobot.schema import (
+    DONE,
+    INFO,
+    NORM_STATS,
+    OPENPI_KEYS,
+    OPENPI_STATS,
+    PROVENANCE,
+    REWARD,
+    STANDARD,
+    SUCCESS,
+)
+from robocache_ros.formats.schema import ACTION, AGE, AGES, IMAGES, MASK, STAMP, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.statistics import Stats
 from robocache_ros.untrusted_files import DatasetFile, filled, open_container
 
 # meta/info.json of a LeRobot dataset.
 
 
-INFO = "meta/info.json"
-OWN = "meta/robocache.json"  # provenance of datasets that this package wrote
 MAX_FEATURES = 500
 MAX_VALUES = 1 << 24  # of one feature
-# Columns that LeRobot adds to every dataset.
-STANDARD = {
-    "timestamp": "float32",
-    **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64"),
-}
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def read_info(dataset: Path) -> Info:
     if not isinstance(features, dict) or not 0 < len(features) <= MAX_FEATURES:
         raise RoboCacheError(f"{INFO}: features is not an object of 1 to {MAX_FEATURES} features")
     known = {key: _feature(key, value) for key, value in features.items()}
-    return Info(raw, float(fps), known, (dataset / OWN).is_file())
+    return Info(raw, float(fps), known, (dataset / PROVENANCE).is_file())
 
 
 def _feature(key: str, value: Any) -> Feature:
@@ -177,15 +182,6 @@ def check_standard_features(findings: Findings, info: Info) -> None:
 # The columns that this package adds to LeRobot datasets: ticks, stamps and validity of the streams.
 
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
-TICK, STAMP, VALID, AGE = "robocache.tick_ns", "robocache.stamp_ns", "robocache.valid", "robocache.age_ns"
-WINDOW, MASK, SAMPLE_AGE = "observation.window.", "robocache.mask.", "robocache.sample_age_ms."
-REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
-NORM_STATS = "meta/openpi/norm_stats.json"
-OPENPI_STATS = ("mean", "std", "q01", "q99")
-OPENPI_KEYS = {"state": STATE, "actions": ACTION}
-
-
 class OwnColumns:
     """Checks the columns of a dataset that this package wrote. Does nothing for others.
 
@@ -202,12 +198,12 @@ class OwnColumns:
         self.exported: ExportedRows | None = None
         self._last: TickRows | None = None  # of the last episode
         if info.own:
-            with findings.reading(OWN):
-                raw = read_json(findings.dataset, OWN)
-                self.exported = ExportedRows(findings, OWN, raw)
+            with findings.reading(PROVENANCE):
+                raw = read_json(findings.dataset, PROVENANCE)
+                self.exported = ExportedRows(findings, PROVENANCE, raw)
                 self._check_info(self.exported, raw)
         elif any(key.startswith("robocache.") for key in info.features):
-            findings.add(OWN, "is missing; without it readers do not know the streams and their stamps")
+            findings.add(PROVENANCE, "is missing; without it readers do not know the streams and their stamps")
 
     def _check_info(self, exported: ExportedRows, raw: dict[str, Any]) -> None:
         """Compare info.json with the spec."""
@@ -221,7 +217,7 @@ class OwnColumns:
             if key in info.features:
                 exported.check_names(f"features.{key}", info.features[key].names, of_key, where=INFO)
             elif of_key:
-                self._findings.add(INFO, f"features has no {key}; {OWN} has streams of it")
+                self._findings.add(INFO, f"features has no {key}; {PROVENANCE} has streams of it")
         images = raw.get("images")
         for stream, told in (images if isinstance(images, dict) else {}).items():
             stored = str((told if isinstance(told, dict) else {}).get("stored"))
@@ -276,13 +272,13 @@ class OwnColumns:
     def _check_windows(self, where: str, values: dict[str, NDArray[Any]], rows: TickRows) -> None:
         assert self.exported is not None
         for stream in self.exported.spec.vectors:
-            ages, mask = values.get(SAMPLE_AGE + stream.name), values.get(MASK + stream.name)
+            ages, mask = values.get(AGES + stream.name), values.get(MASK + stream.name)
             if not stream.rows or ages is None or mask is None:
                 continue
             ages, mask = ages.reshape(len(ages), -1), mask.reshape(len(mask), -1)
             self.exported.check_window(where, rows, stream, ages)
             off = ((ages >= 0) != (mask != 0)).any(axis=1)
-            text = f"{MASK}{stream.name}: is not where {SAMPLE_AGE}{stream.name} is 0 or more, in row {off.argmax()}"
+            text = f"{MASK}{stream.name}: is not where {AGES}{stream.name} is 0 or more, in row {off.argmax()}"
             self._findings.check(not off.any(), where, text)
 
     def _check_outcomes(self, where: str, values: dict[str, NDArray[Any]], rows: TickRows, episode: int) -> None:
@@ -347,13 +343,13 @@ def check_arrays(
     """
     if exported is None or stamps_ns is None:
         return
-    raw = read_json(findings.dataset, OWN).get("arrays")
+    raw = read_json(findings.dataset, PROVENANCE).get("arrays")
     listed = raw if isinstance(raw, dict) else {}
     for stream, told in listed.items():
         where = f"arrays/{stream}"
         with findings.reading(where, KeyError, TypeError, ValueError, need("pyarrow", "export").ArrowException):
             if stream not in exported.layout.names:
-                raise RoboCacheError(f"{where}: is not a stream of {OWN}")
+                raise RoboCacheError(f"{where}: is not a stream of {PROVENANCE}")
             of_stream = np.array(stamps_ns[:, exported.layout.names.index(stream)])
             used = _check_array_files(findings, stream, told, starts, of_stream)
             lacking = np.flatnonzero((of_stream != 0) & ~used)
@@ -362,7 +358,7 @@ def check_arrays(
                 text = f"{len(lacking)} rows have no array, the first is row {lacking[0] - starts[episode]}"
                 findings.add(where, f"{text} of episode {episode}")
     for path in sorted((findings.dataset / "arrays").glob("*")):
-        findings.check(path.name in listed, f"arrays/{path.name}", f"is not in arrays of {OWN}")
+        findings.check(path.name in listed, f"arrays/{path.name}", f"is not in arrays of {PROVENANCE}")
 
 
 def _check_array_files(

@@ -20,8 +20,6 @@ from robocache_ros.formats.check import (
     read_lines,
 )
 from robocache_ros.formats.lerobot.check import (
-    INFO,
-    STAMP,
     EpisodeRows,
     Info,
     Span,
@@ -33,13 +31,22 @@ from robocache_ros.formats.lerobot.check import (
     codebase_version,
     read_info,
 )
+from robocache_ros.formats.lerobot.schema import (
+    EPISODES_STATS,
+    EPISODES_V21,
+    GR00T_STATS,
+    INFO,
+    MODALITY,
+    STATS,
+    TASKS_V21,
+    VERSION_V21,
+)
+from robocache_ros.formats.schema import ACTION, IMAGES, STAMP, STATE
 
 # The files that GR00T adds to LeRobot v2.1: meta/modality.json, and meta/stats.json in its form.
 
 
-MODALITY, STATS = "meta/modality.json", "meta/stats.json"
-GR00T_STATS = ("mean", "std", "min", "max", "q01", "q99")
-COLUMNS = {"state": "observation.state", "action": "action"}  # where the values are, unless original_key says otherwise
+COLUMNS = {"state": STATE, "action": ACTION}  # where the values are, unless original_key says otherwise
 
 
 def check_gr00t_statistics(findings: Findings, info: Info, rows: EpisodeRows) -> None:
@@ -72,7 +79,7 @@ def check_modality(findings: Findings, info: Info, exported: ExportedRows | None
             if exported is not None:
                 _check_streams(exported, kind, modality.get(kind, {}))
         for name, part in modality.get("video", {}).items():
-            key = part.get("original_key") or f"observation.images.{name}"
+            key = part.get("original_key") or IMAGES + name
             findings.check(key in info.videos, MODALITY, f"video.{name}: {key} is not a video of the dataset")
         for name, part in (modality.get("annotation") or {}).items():
             key = part.get("original_key") or f"annotation.{name}"
@@ -103,9 +110,6 @@ def _check_part(findings: Findings, info: Info, name: str, part: dict[str, Any],
 # Validation of LeRobot v2.1 datasets, with the files that GR00T adds.
 
 
-TASKS, EPISODES, EPISODES_STATS = "meta/tasks.jsonl", "meta/episodes.jsonl", "meta/episodes_stats.jsonl"
-
-
 class LeRobotV21Check:
     """Reads every file of a LeRobot v2.1 dataset."""
 
@@ -128,7 +132,7 @@ class LeRobotV21Check:
         findings.check(isinstance(size, int) and size > 0, INFO, text)
         version = info.raw["codebase_version"]
         findings.check(
-            version == "v2.1", INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
+            version == VERSION_V21, INFO, f"codebase_version is {version}; LeRobot's readers of v2.1 refuse others"
         )
         tasks = self._tasks(findings, info)
         lengths, of_episodes = self._lengths(findings, info, tasks)
@@ -140,8 +144,8 @@ class LeRobotV21Check:
             info.check_total(findings, "total_frames", rows.rows)
             exported = rows.own.exported
             if exported is not None:
-                exported.check_count(len(lengths), EPISODES)
-                exported.check_value(TASKS, "the list of tasks", tasks, exported.tasks)
+                exported.check_count(len(lengths), EPISODES_V21)
+                exported.check_value(TASKS_V21, "the list of tasks", tasks, exported.tasks)
                 check_arrays(findings, exported, rows.starts, rows.table(STAMP))
             check_gr00t_statistics(findings, info, rows)
             check_norm_stats(findings, info, rows.statistics())
@@ -149,24 +153,24 @@ class LeRobotV21Check:
         self._check_videos(findings, info, lengths)
 
     def _tasks(self, findings: Findings, info: Info) -> list[str]:
-        rows = read_lines(findings.dataset, TASKS)
+        rows = read_lines(findings.dataset, TASKS_V21)
         indices = [row.get("task_index") for row in rows]
-        findings.check(indices == list(range(len(rows))), TASKS, "task_index is not 0, 1, 2, …")
+        findings.check(indices == list(range(len(rows))), TASKS_V21, "task_index is not 0, 1, 2, …")
         info.check_total(findings, "total_tasks", len(rows))
         return [str(row.get("task")) for row in rows]
 
     def _lengths(self, findings: Findings, info: Info, tasks: list[str]) -> tuple[list[int], list[Any]]:
         """Return the length and the tasks of each episode."""
         lengths, of_episodes = [], []
-        for number, row in enumerate(read_lines(findings.dataset, EPISODES)):
-            where = f"{EPISODES}, line {number + 1}"
+        for number, row in enumerate(read_lines(findings.dataset, EPISODES_V21)):
+            where = f"{EPISODES_V21}, line {number + 1}"
             index, length = row.get("episode_index"), row.get("length")
             findings.check(index == number, where, f"episode_index is {index}; it must be {number}")
             if not isinstance(length, int) or length < 1:
                 findings.add(where, f"length is {length}; it must be a positive integer")
                 length = 0
             unknown = [task for task in row.get("tasks") or () if task not in tasks]
-            findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS}")
+            findings.check(not unknown, where, f"its task {unknown[:1]} is not in {TASKS_V21}")
             lengths.append(length)
             of_episodes.append(row.get("tasks"))
         info.check_total(findings, "total_episodes", len(lengths))

@@ -22,8 +22,6 @@ from robocache_ros.formats.check import (
     read_json,
 )
 from robocache_ros.formats.lerobot.check import (
-    INFO,
-    STAMP,
     TOLERANCE_S,
     EpisodeRows,
     Info,
@@ -36,9 +34,10 @@ from robocache_ros.formats.lerobot.check import (
     codebase_version,
     read_info,
 )
+from robocache_ros.formats.lerobot.schema import INFO, STATS, TASKS
+from robocache_ros.formats.schema import STAMP
 from robocache_ros.untrusted_files import DatasetFile
 
-TASKS, STATS = "meta/tasks.parquet", "meta/stats.json"
 EPISODES = "meta/episodes/*/*.parquet"
 PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
 

@@ -13,29 +13,25 @@ from numpy.typing import NDArray
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.checksums import update_checksum
-from robocache_ros.formats.pieces import ACTION, STATE
+from robocache_ros.formats.lerobot.schema import NORM_STATS, OPENPI_KEYS, OPENPI_STATS
+from robocache_ros.formats.schema import ACTION, STATE
 from robocache_ros.formats.statistics import Stats, of_columns
 from robocache_ros.untrusted_files import files_below
 
-FOLDER = "openpi"  # in meta/: AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi")
-FILE = "norm_stats.json"
-_KEYS = {"state": STATE, "actions": ACTION}  # openpi's names
-_STATS = ("mean", "std", "q01", "q99")
 
-
-def write_norm_stats(meta: Path, stats: Mapping[str, Stats]) -> None:
+def write_norm_stats(dataset: Path, stats: Mapping[str, Stats]) -> None:
     """Write the statistics of the states and the actions of all rows, if the dataset has both.
 
     Args:
-        meta: the dataset's folder meta/, in which the folder openpi/ is created or its file replaced.
+        dataset: its folder. openpi finds the file by AssetsConfig(assets_dir="<dataset>/meta", asset_id="openpi").
         stats: by feature.
     """
-    if not all(feature in stats for feature in _KEYS.values()):
+    if not all(feature in stats for feature in OPENPI_KEYS.values()):
         return
-    chosen = {key: {name: stats[feature][name] for name in _STATS} for key, feature in _KEYS.items()}
-    (meta / FOLDER).mkdir(exist_ok=True)
-    text = json.dumps({"norm_stats": chosen}, indent=2)
-    (meta / FOLDER / FILE).write_text(text, encoding="utf-8")
+    chosen = {key: {name: stats[feature][name] for name in OPENPI_STATS} for key, feature in OPENPI_KEYS.items()}
+    path = dataset / NORM_STATS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"norm_stats": chosen}, indent=2), encoding="utf-8")
 
 
 def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bool] = ()) -> None:
@@ -69,9 +65,9 @@ def write_chunk_norm_stats(dataset: str | Path, horizon: int, delta: Sequence[bo
         if k < len(delta) and delta[k]:
             values -= state[:, k, None]
         chunks.append(of_columns(values.reshape(-1, 1)))
-    actions = {name: [chunk[name][0] for chunk in chunks] for name in _STATS}
-    write_norm_stats(dataset / "meta", {STATE: of_columns(state), ACTION: actions})
-    update_checksum(dataset, f"meta/{FOLDER}/{FILE}")
+    actions = {name: [chunk[name][0] for chunk in chunks] for name in OPENPI_STATS}
+    write_norm_stats(dataset, {STATE: of_columns(state), ACTION: actions})
+    update_checksum(dataset, NORM_STATS)
 
 
 def _columns(dataset: Path) -> dict[str, NDArray[Any]]:

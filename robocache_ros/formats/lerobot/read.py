@@ -6,8 +6,7 @@ import glob
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.errors import printable
 from robocache_ros.extras import need
-from robocache_ros.file_limits import read_table, task_texts, values_of
+from robocache_ros.file_limits import task_texts, values_of
 from robocache_ros.formats.columns import (
     MAX_BYTES,
     ArrayRows,
@@ -29,8 +28,21 @@ from robocache_ros.formats.columns import (
     read_marks,
     successes,
 )
-from robocache_ros.formats.depth import CODES, MAX_M, MIN_M, SHIFT_M, UNITS, depths_of_codes
+from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
 from robocache_ros.formats.lerobot.arrays import to_dense
+from robocache_ros.formats.lerobot.schema import (
+    DEPTH_CODES,
+    DEPTH_PIXELS,
+    EPISODES_V21,
+    INFO,
+    PROVENANCE,
+    REWARD,
+    TASKS,
+    TASKS_V21,
+    VERSION_V3,
+    VERSION_V21,
+)
+from robocache_ros.formats.parquet import column_names, parquet_errors, read_parquet
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     DatasetError,
@@ -43,6 +55,7 @@ from robocache_ros.formats.read import (
     read_object,
     read_objects,
 )
+from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STATE, TICK, VALID, WINDOW
 from robocache_ros.formats.video_frames import VideoFrames
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, filled, path_below
@@ -50,7 +63,7 @@ from robocache_ros.untrusted_files import DatasetFile, file_below, files_below, 
 # Where the rows, the videos and the tasks of the episodes of a LeRobot dataset are: v3.0 and v2.1.
 
 
-VERSIONS = ("v3.0", "v2.1", "v2.0")
+VERSIONS = (VERSION_V3, VERSION_V21, "v2.0")
 MAX_SECONDS = 1e7  # of a video
 META_BYTES = 4 << 30  # of the tables of episodes
 BATCH_ROWS = 1 << 14  # of the table of episodes, that are Python objects at once
@@ -92,10 +105,10 @@ def read_layout(folder: Path) -> LeRobotLayout:
     Errors:
         DatasetError: a file is missing or damaged, or the version is not known.
     """
-    path = folder / "meta" / "info.json"
+    path = folder / INFO
     if not path.exists():
         raise DatasetError(f"{printable(path)}: not there; give the folder of a LeRobot dataset")
-    info = read_object(file_below(folder, "meta/info.json"))
+    info = read_object(file_below(folder, INFO))
     where = printable(path)
     try:
         version, fps, features = str(info["codebase_version"]), float(info["fps"]), dict(info["features"])
@@ -105,9 +118,9 @@ def read_layout(folder: Path) -> LeRobotLayout:
             )
         layout = LeRobotLayout(fps, features, [], {})
         videos = [*layout.videos, *layout.depth_videos]
-        read = _episodes_v3 if version == "v3.0" else _episodes_v2
+        read = _episodes_v3 if version == VERSION_V3 else _episodes_v2
         episodes = read(folder, info, videos)
-        tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
+        tasks = _tasks_v3(folder) if version == VERSION_V3 else _tasks_v2(folder)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, DatasetError):
             raise
@@ -118,35 +131,6 @@ def read_layout(folder: Path) -> LeRobotLayout:
     if len(episodes) > MAX_EPISODES:
         raise DatasetError(f"{where}: {len(episodes):,} episodes; at most {MAX_EPISODES:,} are read")
     return LeRobotLayout(fps, features, episodes, tasks)
-
-
-def read_parquet(path: DatasetFile, columns: list[str] | None = None, **chosen: Any) -> Any:
-    """Return a table of a parquet file; see `file_limits.read_table`, which has more arguments.
-
-    Errors:
-        DatasetError: the file is missing or damaged, or claims more than it can hold.
-    """
-    with parquet_errors(path):
-        return read_table(path, printable(path), columns, **chosen)
-
-
-def column_names(path: DatasetFile) -> list[str]:
-    """Return the names of the columns of a parquet file."""
-    with parquet_errors(path):
-        names: list[str] = need("pyarrow.parquet", "datasets").read_schema(path).names
-    return names
-
-
-@contextmanager
-def parquet_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a parquet file into those of datasets."""
-    try:
-        yield
-    except RoboCacheError as error:
-        raise DatasetError(str(error)) from None
-    except (OSError, need("pyarrow", "datasets").ArrowException) as error:
-        reason = "not there" if isinstance(error, FileNotFoundError) else f"damaged ({printable(error, 60)})"
-        raise DatasetError(f"{printable(path)}: {reason}; get the file again") from None
 
 
 def column_labels(about: Mapping[str, Any], width: int) -> tuple[str, ...]:
@@ -208,7 +192,7 @@ def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: list[str]) -> li
     found, chunk = [], int(info.get("chunks_size", 1000))
     if chunk < 1:
         raise ValueError(f"chunks_size is {chunk}")
-    for row in read_objects(file_below(folder, "meta/episodes.jsonl")):
+    for row in read_objects(file_below(folder, EPISODES_V21)):
         index = int(row["episode_index"])
         values = {"episode_index": index, "episode_chunk": index // chunk}
         files = {name: (filled(info["video_path"], video_key=name, **values), 0.0) for name in videos}
@@ -223,7 +207,7 @@ def _seconds(value: Any) -> float:
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
-    path = file_below(folder, "meta/tasks.parquet")
+    path = file_below(folder, TASKS)
     names = column_names(path)
     text = "task" if "task" in names else "__index_level_0__"
     table = read_parquet(path, ["task_index", text], distinct=True)
@@ -233,7 +217,7 @@ def _tasks_v3(folder: Path) -> dict[int, str]:
 
 
 def _tasks_v2(folder: Path) -> dict[int, str]:
-    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, "meta/tasks.jsonl"))}
+    return {int(row["task_index"]): str(row["task"]) for row in read_objects(file_below(folder, TASKS_V21))}
 
 
 # Voxels and depth images that an export stores beside the tables of LeRobot: in parquet, or as depth videos.
@@ -315,8 +299,8 @@ class DepthFrames(VideoFrames):
         return np.empty((count, *size, 1), np.float32)
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
-        if frame.format.name != "gray12le":
-            raise ValueError(f"frames of {frame.format.name}, not gray12le")
+        if frame.format.name != DEPTH_PIXELS:
+            raise ValueError(f"frames of {frame.format.name}, not {DEPTH_PIXELS}")
         plane = frame.planes[0]  # PyAV 12 makes no array of this format
         codes = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)[:, : frame.width, None]
         depths: NDArray[np.float32] = _depths(self.unit)[np.minimum(codes, CODES - 1)]
@@ -325,9 +309,8 @@ class DepthFrames(VideoFrames):
 
 def depth_unit(info: Mapping[str, Any]) -> str | None:
     """Return the unit of a depth video, given what info.json states of it; None if its codes are not those known."""
-    known = {"video.depth_min": MIN_M, "video.depth_max": MAX_M, "video.shift": SHIFT_M, "video.use_log": True}
     unit = info.get("depth_unit")
-    return unit if unit in UNITS and all(info.get(name) == value for name, value in known.items()) else None
+    return unit if unit in UNITS and all(info.get(name) == value for name, value in DEPTH_CODES.items()) else None
 
 
 @lru_cache(maxsize=len(UNITS))
@@ -372,9 +355,6 @@ def _group(path: DatasetFile, group: int, is_sparse: bool, process: int) -> Any:
 # LeRobot datasets, v3.0 and v2.1, of other writers and of this project's exports.
 
 
-STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
-TICK, VALID, AGE = "robocache.tick_ns", "robocache.valid", "robocache.age_ns"
-WINDOW, IMAGES = "observation.window.", "observation.images."
 OPEN_TABLES = 2
 _FLOATS = ("float32", "float64")
 
@@ -410,12 +390,12 @@ class LeRobotEpisodes:
             known = ", ".join(images) or "none"
             raise DatasetError(f"cameras: no {printable(missing[0], 40)}; there are {printable(known)}")
         self._cameras = images if cameras is None else {camera: images[camera] for camera in cameras}
-        provenance = self.folder / "meta" / "robocache.json"
+        provenance = self.folder / PROVENANCE
         self._export: ExportColumns | None = None
         self._success: list[bool | None] = []  # by episode, of an export
         self._arrays: dict[str, StoredArrays] = {}
         if TICK in features:  # of an export: its streams and measured stamps are lost without the provenance
-            told, where = read_object(file_below(self.folder, "meta/robocache.json")), printable(provenance)
+            told, where = read_object(file_below(self.folder, PROVENANCE)), printable(provenance)
             if lacking := [name for name in (VALID, AGE) if name not in features]:
                 raise DatasetError(f"{printable(self.folder)}: meta/info.json has no {lacking[0]}; get the file again")
             self._export = export_columns(told, where)
@@ -436,7 +416,7 @@ class LeRobotEpisodes:
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed."""
         return (
-            self.folder / "meta" / "info.json",
+            self.folder / INFO,
             *sorted({path_below(self.folder, place.rows) for place in self._layout.episodes}),
         )
 
@@ -499,7 +479,7 @@ class LeRobotEpisodes:
         """Warn if a file has columns that info.json does not list: damaged names look like this too."""
         names = [name for name in column_names(path) if name.startswith(("observation.", ACTION, REWARD))]
         if names := [name for name in names if name not in self._layout.features]:
-            where, name = printable(self.folder / "meta" / "info.json", 80), printable(names[0], 40)
+            where, name = printable(self.folder / INFO, 80), printable(names[0], 40)
             warnings.warn(f"{where}: does not list {name}, which the files have; check the file", stacklevel=2)
 
     def _task(self, columns: dict[str, NDArray[Any]], where: str) -> str:

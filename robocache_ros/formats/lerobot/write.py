@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,32 +14,217 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.extras import need
-from robocache_ros.formats.dataset import IMAGES, Episode, ExportedDataset
-from robocache_ros.formats.lerobot import schema
+from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.lerobot.arrays import array_tasks, described_arrays
 from robocache_ros.formats.lerobot.openpi import write_norm_stats
-from robocache_ros.formats.lerobot.schema import REWARD, RowTables, standard_columns
-from robocache_ros.formats.parquet import Table
-from robocache_ros.formats.pictures import VIDEO, copied_or
-from robocache_ros.formats.pieces import ACTION, STATE
+from robocache_ros.formats.lerobot.schema import (
+    ANNOTATION,
+    ANNOTATION_COLUMN,
+    CHUNK_EPISODES,
+    DATA_PATH_V21,
+    DEPTH_CODES,
+    DEPTH_PIXELS,
+    DONE,
+    EPISODES_STATS,
+    EPISODES_V3,
+    EPISODES_V21,
+    GR00T_STATS,
+    INFO,
+    MODALITY,
+    OUTCOMES,
+    PROVENANCE,
+    REWARD,
+    SHORT_ANNOTATION,
+    STANDARD,
+    STATS,
+    SUCCESS,
+    TASKS,
+    TASKS_V21,
+    VERSION_V3,
+    VERSION_V21,
+    VIDEO_PATH_V21,
+)
+from robocache_ros.formats.parquet import CHUNK_FILES, DATA_FILE_MB, DATA_FILES, Table, column
+from robocache_ros.formats.pictures import VIDEO, copied_or, video_or_png
+from robocache_ros.formats.schema import ACTION, AGE, IMAGES, STAMP, STATE, TICK, VALID
 from robocache_ros.formats.statistics import Stats, of_columns
-from robocache_ros.formats.video import DEPTH_VIDEO, JoinedVideo, joined_files
-from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, row_bytes, video_bytes
+from robocache_ros.formats.video import DEPTH_VIDEO, VIDEO_FILE_MB, VIDEO_FILES, JoinedVideo, joined_files
+from robocache_ros.formats.write import FileTask, WrittenByTasks, group_tasks, image_contract, row_bytes, video_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
-from robocache_ros.spec.dataset import CODECS, DatasetOptions
+from robocache_ros.spec.dataset import DatasetOptions
+
+# The rows of LeRobot datasets of both versions, as pyarrow tables.
+
+
+PART_BYTES = 16 << 20  # rows that are read at once
+
+
+def _outcome_dtypes(dataset: ExportedDataset) -> dict[str, str]:
+    """Return the types of the columns of LeRobot that say how episodes went; none if nothing is known of it."""
+    known = {REWARD: "reward", DONE: "reward", SUCCESS: "success"}
+    return {name: dtype for name, dtype in OUTCOMES.items() if known[name] in dataset.outcomes}
+
+
+def standard_columns(dataset: ExportedDataset, episode: Episode) -> dict[str, NDArray[Any]]:
+    """Return the columns that LeRobot defines for an episode."""
+    rows = np.arange(episode.length)
+    outcomes = {REWARD: episode.rewards, DONE: rows == episode.length - 1, SUCCESS: episode.successes}
+    return {
+        **{name: outcomes[name] for name in _outcome_dtypes(dataset)},
+        "timestamp": (rows / dataset.rate_hz).astype(np.float32),
+        "frame_index": rows,
+        "episode_index": np.full(episode.length, episode.index),
+        "index": episode.first_row + rows,
+        "task_index": np.full(episode.length, episode.task_index),
+    }
+
+
+class RowTables:
+    """Makes the tables of a dataset.
+
+    Args:
+        dataset: the dataset.
+        images: encoding, png, by stream of images that are stored in the table.
+        lists: vectors that are lists also if they have one value. By default such a vector is a plain column.
+        image_types: state in the table that `datasets.Image` reads the images, for readers that do not use info.json.
+    """
+
+    def __init__(
+        self,
+        dataset: ExportedDataset,
+        images: Mapping[str, str],
+        *,
+        lists: Sequence[str] = (),
+        image_types: bool = False,
+    ) -> None:
+        self._dataset, self._images, self._lists = dataset, images, lists
+        kinds = {IMAGES + name: {"_type": "Image"} for name in images} if image_types else {}
+        self._metadata = {"huggingface": json.dumps({"info": {"features": kinds}})} if kinds else None
+
+    def parts(self, episode: Episode, own: Mapping[str, NDArray[Any]]) -> Iterator[Any]:
+        """Yield the rows of an episode in tables of bounded size; `own` columns come after those of the dataset."""
+        sizes = np.full(episode.length, 8 * episode.layout.row_width)
+        for name, encoding in self._images.items():
+            sizes += episode.images(name, encoding).sizes
+        start = size = 0
+        for row, of_row in enumerate(sizes.tolist()):
+            if start < row and size + of_row > PART_BYTES:
+                yield self._table(episode, own, slice(start, row))
+                start, size = row, 0
+            size += of_row
+        yield self._table(episode, own, slice(start, episode.length))
+
+    def _table(self, episode: Episode, own: Mapping[str, NDArray[Any]], rows: slice) -> Any:
+        pyarrow = need("pyarrow", "export")
+        part = {name: values[rows] for name, values in episode.rows.items()}
+        columns = {name: feature.values(part) for name, feature in self._dataset.features.items()}
+        columns.update({name: values[rows] for name, values in own.items()})
+        table = {name: column(values, as_list=name in self._lists) for name, values in columns.items()}
+        for name, encoding in self._images.items():
+            images = episode.images(name, encoding)
+            files = [{"bytes": images[row], "path": None} for row in range(rows.start, rows.stop)]
+            kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+            table[IMAGES + name] = pyarrow.array(files, kind)  # as `datasets.Image` reads it
+        return pyarrow.table(table).replace_schema_metadata(self._metadata)
+
+
+# The files in a LeRobot dataset's meta/ folder.
+
+
+def _write_tasks(folder: Path, tasks: Sequence[str]) -> None:
+    """Write the file that names the task of every frame."""
+    pyarrow = need("pyarrow", "export")
+    # The metadata that pandas writes for a frame with the task as index. LeRobot looks up tasks by this index.
+    table = pyarrow.table({"task_index": np.arange(len(tasks)), "task": list(tasks)})
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "columns": [
+            {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
+            {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"},
+        ],
+    }
+    table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+    need("pyarrow.parquet", "export").write_table(table, folder / TASKS)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    """Write a human-readable JSON file."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_provenance(
+    folder: Path, dataset: ExportedDataset, encodings: Mapping[str, str], arrays: Mapping[str, Any]
+) -> None:
+    """Write robocache.json: where the dataset is from, and how its images and arrays are stored."""
+    names = [stream.name for stream in dataset.spec.media]
+    stored = {name: dataset.stored(name, encodings.get(name)) for name in names if name not in arrays}
+    stored.update(dict.fromkeys(arrays, "arrays, lossless"))
+    images = image_contract(dataset.spec, stored)
+    _write_json(folder / PROVENANCE, {**dataset.provenance, "images": images, "arrays": arrays})
+
+
+def _features(
+    dataset: ExportedDataset, encodings: Mapping[str, str], depth_videos: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the features of info.json, given the encoding of each image stream, and the streams of depth videos."""
+    found: dict[str, Any] = {}
+    engine = {
+        name: {"dtype": f.dtype, "shape": list(f.shape), "names": list(f.names) or None}
+        for name, f in dataset.features.items()
+    }
+    own = (TICK, STAMP, VALID, AGE)
+    found.update({name: feature for name, feature in engine.items() if name not in own})
+    for name, encoding in encodings.items():
+        found[IMAGES + name] = _picture(dataset, name, encoding)
+    found.update({IMAGES + name: _depth(dataset, name) for name in depth_videos})
+    found.update({name: engine[name] for name in own})
+    for key, dtype in {**_outcome_dtypes(dataset), **STANDARD}.items():
+        found[key] = {"dtype": dtype, "shape": [1], "names": None}
+    return found
+
+
+def _depth(dataset: ExportedDataset, stream: str) -> dict[str, Any]:
+    """Return the feature of a depth video. LeRobot computes depths from codes with these parameters."""
+    info = dataset.arrays[stream]
+    _, height, width = info.shape
+    told = {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": DEPTH_VIDEO,
+        "video.pix_fmt": DEPTH_PIXELS,
+        "video.fps": dataset.rate_hz,
+        "video.channels": 1,
+        "has_audio": False,
+        "is_depth_map": True,
+        "depth_unit": info.depth_unit,
+        **DEPTH_CODES,
+    }
+    return {"dtype": "video", "shape": [height, width, 1], "names": ["height", "width", "channels"], "info": told}
+
+
+def _picture(dataset: ExportedDataset, stream: str, encoding: str) -> dict[str, Any]:
+    picture = dataset.pictures[stream]
+    feature: dict[str, Any] = {"dtype": "image", "shape": [*picture.shape, 3], "names": ["height", "width", "channels"]}
+    if encoding in VIDEO:
+        feature["dtype"] = "video"
+        feature["info"] = {
+            "video.height": picture.shape[0],
+            "video.width": picture.shape[1],
+            "video.codec": picture.codecs[encoding],
+            "video.pix_fmt": picture.pixel_formats[encoding],
+            "video.is_depth_map": False,
+            "video.fps": dataset.rate_hz,
+            "video.channels": 3,
+            "has_audio": False,
+        }
+    return feature
+
 
 # LeRobot datasets, v2.1, with the files that GR00T reads: meta/modality.json and meta/stats.json.
 
 
-VERSION_V21 = "v2.1"
-CHUNK_EPISODES = 1000  # episodes per folder, as in LeRobot
-DATA_PATH_V21 = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
-VIDEO_PATH_V21 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-ANNOTATION = "human.action.task_description"  # GR00T's name for the index of the task
-SHORT_ANNOTATION = "human.task_description"  # the name in GR00T's examples for new robots
-ANNOTATION_COLUMN = f"annotation.{ANNOTATION}"
 EPISODE_STATS = ("min", "max", "mean", "std", "count")  # that LeRobot v2.1 has
-GR00T_STATS = ("mean", "std", "min", "max", "q01", "q99")  # GR00T indexes each of them by column, so no count
 
 
 class LeRobotV21Format(WrittenByTasks):
@@ -66,18 +251,18 @@ class LeRobotV21Format(WrittenByTasks):
         """Write the folder meta. Its info.json, by which LeRobot recognizes the dataset, is written last."""
         contents, meta = _ContentsV21(dataset), folder / "meta"
         meta.mkdir()
-        _write_lines(meta / "tasks.jsonl", ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks)))
+        _write_lines(folder / TASKS_V21, ({"task_index": k, "task": task} for k, task in enumerate(dataset.tasks)))
         _write_lines(
-            meta / "episodes.jsonl",
+            folder / EPISODES_V21,
             ({"episode_index": e.index, "tasks": [e.task], "length": e.length} for e in dataset.episodes),
         )
         stats = (_episode_stats(contents, episode) for episode in dataset.episodes)
-        _write_lines(meta / "episodes_stats.jsonl", ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
-        schema.write_json(meta / "modality.json", contents.modality())
-        schema.write_json(meta / "stats.json", contents.gr00t_stats())
-        write_norm_stats(meta, dataset.stats)
-        schema.write_provenance(meta, dataset, contents.encodings, described_arrays(dataset))
-        schema.write_json(meta / "info.json", contents.info())
+        _write_lines(folder / EPISODES_STATS, ({"episode_index": k, "stats": of} for k, of in enumerate(stats)))
+        _write_json(folder / MODALITY, contents.modality())
+        _write_json(folder / STATS, contents.gr00t_stats())
+        write_norm_stats(folder, dataset.stats)
+        _write_provenance(folder, dataset, contents.encodings, described_arrays(dataset))
+        _write_json(folder / INFO, contents.info())
 
 
 def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) -> None:
@@ -94,7 +279,7 @@ def _write_episodes_v21(dataset: ExportedDataset, folder: Path, group: range) ->
             table.end_episode()
         for name, encoding in encodings.items():
             if encoding in VIDEO:
-                path = folder / VIDEO_PATH_V21.format(video_key=IMAGES.format(name), **place)
+                path = folder / VIDEO_PATH_V21.format(video_key=IMAGES + name, **place)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(episode.video(name, encoding), path)
 
@@ -108,7 +293,7 @@ def _episode_stats(contents: _ContentsV21, episode: Episode) -> dict[str, Stats]
     """Return the statistics of an episode."""
     own = _own_columns(contents.dataset, episode)
     stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
-    stats.update({IMAGES.format(name): episode.histogram(name).stats() for name in contents.encodings})
+    stats.update({IMAGES + name: episode.histogram(name).stats() for name in contents.encodings})
     return {name: {key: values[key] for key in EPISODE_STATS} for name, values in stats.items()}
 
 
@@ -135,7 +320,7 @@ class _ContentsV21:
         return {
             "state": _spans(dataset.state),
             "action": self._actions(),
-            "video": {name: {"original_key": IMAGES.format(name)} for name in videos},
+            "video": {name: {"original_key": IMAGES + name} for name in videos},
             "annotation": {ANNOTATION: {}, SHORT_ANNOTATION: {"original_key": "task_index"}},
         }
 
@@ -151,7 +336,7 @@ class _ContentsV21:
         """Return info.json."""
         dataset = self.dataset
         episodes = len(dataset.episodes)
-        features = schema.features(dataset, self.encodings)
+        features = _features(dataset, self.encodings)
         features[ANNOTATION_COLUMN] = {"dtype": "int64", "shape": [1], "names": None}
         return {
             "codebase_version": VERSION_V21,
@@ -191,13 +376,6 @@ LEROBOT21 = LeRobotV21Format()
 # LeRobot datasets, v3.0 (https://github.com/huggingface/lerobot), written with pyarrow and PyAV.
 
 
-VERSION_V3 = "v3.0"
-CHUNK_FILES = 1000  # files per folder, as in LeRobot
-DATA_FILE_MB, VIDEO_FILE_MB = 100, 200
-DATA_PATH_V3 = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-VIDEO_PATH_V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
-
 DataPlace = tuple[int, int]  # chunk and file of an episode
 VideoPlace = tuple[int, int, int]  # chunk, file and first frame in it of an episode
 
@@ -215,8 +393,7 @@ class LeRobotFormat(WrittenByTasks):
 
     def encoding(self, stream: StreamSpec, options: DatasetOptions) -> str | None:
         """Store images as video, AV1 by default as LeRobot does, or as PNG."""
-        video = options.codec if options.codec in CODECS else copied_or(stream, options, "av1")
-        return {"video": video, "image": "png"}.get(options.media)
+        return video_or_png(stream, options)
 
     def tasks(self, dataset: ExportedDataset) -> list[FileTask]:
         """Return the tasks: the rows, the videos of each stream, and the arrays of each."""
@@ -245,12 +422,12 @@ class LeRobotFormat(WrittenByTasks):
         }
         (meta / "episodes" / "chunk-000").mkdir(parents=True)
         _write_episodes_v3(contents, folder, places, videos)
-        schema.write_tasks(meta, dataset.tasks)
+        _write_tasks(folder, dataset.tasks)
         arrays = described_arrays(dataset, dataset.depth_videos)
-        schema.write_provenance(meta, dataset, contents.encodings, arrays)
-        write_norm_stats(meta, dataset.stats)
-        schema.write_json(meta / "stats.json", {**dataset.stats, **_own_stats(dataset)})
-        schema.write_json(meta / "info.json", _info(contents))
+        _write_provenance(folder, dataset, contents.encodings, arrays)
+        write_norm_stats(folder, dataset.stats)
+        _write_json(folder / STATS, {**dataset.stats, **_own_stats(dataset)})
+        _write_json(folder / INFO, _info(contents))
 
 
 class _ContentsV3:
@@ -272,7 +449,7 @@ def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
     """Write the rows; return the place of each episode."""
     tables = RowTables(dataset, _ContentsV3(dataset).images)
     places: list[DataPlace] = []
-    with closing(Table(folder, DATA_PATH_V3, DATA_FILE_MB, CHUNK_FILES)) as table:
+    with closing(Table(folder, DATA_FILES, DATA_FILE_MB, CHUNK_FILES)) as table:
         for episode in dataset.episodes:
             for rows in tables.parts(episode, standard_columns(dataset, episode)):
                 table.append(rows)
@@ -282,7 +459,7 @@ def _write_data(dataset: ExportedDataset, folder: Path) -> list[DataPlace]:
 
 def _write_video(dataset: ExportedDataset, folder: Path, name: str, file: int, group: range) -> list[VideoPlace]:
     """Write a video file of a stream; return the place of each episode in it."""
-    codec, path = _ContentsV3(dataset).videos[name], VIDEO_PATH_V3.replace("{video_key}", IMAGES.format(name))
+    codec, path = _ContentsV3(dataset).videos[name], VIDEO_FILES.replace("{video_key}", IMAGES + name)
     with closing(JoinedVideo(folder, path, dataset.rate_hz, VIDEO_FILE_MB, CHUNK_FILES, files=file)) as joined:
         episodes = map(dataset.episodes.__getitem__, group)
         places = [joined.append(episode.video(name, codec), episode.length) for episode in episodes]
@@ -304,7 +481,7 @@ def _write_episodes_v3(
 ) -> None:
     """Write the table of the episodes."""
     dataset = contents.dataset
-    with closing(Table(folder, EPISODES_PATH)) as table:
+    with closing(Table(folder, EPISODES_V3)) as table:
         for episode in dataset.episodes:
             entry = _episode(episode, places[episode.index])
             for name, parts in videos.items():
@@ -312,7 +489,7 @@ def _write_episodes_v3(
             own = standard_columns(dataset, episode)
             stats = {**episode.stats, **{name: of_columns(values) for name, values in own.items()}}
             media = {**contents.encodings, **contents.videos}
-            stats.update({IMAGES.format(name): episode.image_stats(name) for name in media})
+            stats.update({IMAGES + name: episode.image_stats(name) for name in media})
             for key, values in stats.items():
                 entry.update({f"stats/{key}/{name}": value for name, value in values.items()})
             table.append(need("pyarrow", "export").Table.from_pylist([entry]))
@@ -335,7 +512,7 @@ def _episode(episode: Episode, place: DataPlace) -> dict[str, Any]:
 
 def _place_in_video(stream: str, place: VideoPlace, length: int, rate_hz: int) -> dict[str, Any]:
     chunk, file, first = place
-    key = IMAGES.format(stream)
+    key = IMAGES + stream
     return {
         f"videos/{key}/chunk_index": chunk,
         f"videos/{key}/file_index": file,
@@ -357,9 +534,9 @@ def _info(contents: _ContentsV3) -> dict[str, Any]:
         "video_files_size_in_mb": VIDEO_FILE_MB,
         "fps": dataset.rate_hz,
         "splits": {"train": f"0:{len(dataset.episodes)}"},
-        "data_path": DATA_PATH_V3,
-        "video_path": VIDEO_PATH_V3,
-        "features": schema.features(dataset, contents.encodings, dataset.depth_videos),
+        "data_path": DATA_FILES,
+        "video_path": VIDEO_FILES,
+        "features": _features(dataset, contents.encodings, dataset.depth_videos),
     }
 
 

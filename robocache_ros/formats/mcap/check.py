@@ -29,8 +29,21 @@ from robocache_ros.formats.check import (
     stamps_disagree,
 )
 from robocache_ros.formats.mcap import schema as messages
-from robocache_ros.formats.mcap.schema import CLOUD_TYPE, COMPRESSED_TYPE, IMAGE_TYPE, message_dtype
-from robocache_ros.formats.mcap.write import LAYOUT, PREFIX, REWARD, TASK
+from robocache_ros.formats.mcap.schema import (
+    CLOUD_TYPE,
+    COMPRESSED_TYPE,
+    EPISODE_TYPES,
+    IMAGE_TYPE,
+    LAYOUT,
+    PREFIX,
+    REWARD,
+    TASK,
+    episode_folder,
+    message_dtype,
+    values_of,
+    values_topic,
+)
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import StreamSpec
 from robocache_ros.units import NS_PER_S
 
@@ -61,7 +74,7 @@ def check_stream(
         What they contain; None if the messages cannot be read.
     """
     components = len(stream.components) if stream.kind == "vector" else 0
-    dtype = message_dtype(stream.rows + components * max(stream.rows, 1))
+    dtype = message_dtype(values_of(stream))
     wrong = [row for row, message in enumerate(messages) if len(message) != dtype.itemsize]
     text = f"{len(wrong)} messages have not {dtype.itemsize} bytes, the first is row {wrong[:1]}"
     if not findings.check(not wrong, where, text):
@@ -162,15 +175,6 @@ class MediaMessages:
 # The messages of one recording of the fused stream, against its layout and against robocache.json.
 
 
-INDEX = "robocache.json"
-_EPISODE_TYPES = {TASK: messages.STRING_TYPE, LAYOUT: messages.STRING_TYPE, REWARD: messages.NUMBER_TYPE}
-
-
-def episode_folder(number: int) -> str:
-    """Return the name of the folder of a recording."""
-    return f"episode_{number:06d}"
-
-
 class EpisodeMessages:
     """Checks the recording of one episode.
 
@@ -244,11 +248,10 @@ class EpisodeMessages:
         """Return the stream of each topic with values or status, and the topics of images and clouds."""
         values, media = {}, {}
         for stream in self._spec.streams:
-            topic = f"{PREFIX}/{stream.name}"
+            values[values_topic(stream)] = stream
             if stream.kind == "vector":
-                values[topic] = stream
                 continue
-            values[f"{topic}/status"] = stream
+            topic = f"{PREFIX}/{stream.name}"
             found = self._bag.topics.get(topic)
             if found or self._index["images"].get(stream.name, {}).get("stored") != "not stored":
                 kind = found.type if found else ""
@@ -259,7 +262,7 @@ class EpisodeMessages:
         """Check topics, types and definitions; return the topics whose messages can be read."""
         readable = set()
         found = self._bag.topics
-        for topic in (*_EPISODE_TYPES, *values, *media):
+        for topic in (*EPISODE_TYPES, *values, *media):
             if not self._findings.check(topic in found, self._name, f"has no topic {topic}"):
                 continue
             kind = found[topic].type
@@ -272,11 +275,11 @@ class EpisodeMessages:
             elif topic in media:
                 same, text = media[topic].accepted, f"is {shown}, which is no type of its stream"
             else:
-                same, text = kind == _EPISODE_TYPES[topic], f"is {shown}, not {_EPISODE_TYPES[topic]}"
+                same, text = kind == EPISODE_TYPES[topic], f"is {shown}, not {EPISODE_TYPES[topic]}"
             if self._findings.check(same, self._where(topic), text):
                 readable.add(topic)
-        for topic in sorted(set(found) - {*_EPISODE_TYPES, *values, *media}):
-            self._findings.add(self._name, f"{printable(topic, 60)} is a topic of no stream in {INDEX}")
+        for topic in sorted(set(found) - {*EPISODE_TYPES, *values, *media}):
+            self._findings.add(self._name, f"{printable(topic, 60)} is a topic of no stream in {PROVENANCE}")
         return readable
 
     def _check_times(self, topic: str, times: NDArray[np.int64], ticks: NDArray[np.int64]) -> bool:
@@ -324,11 +327,13 @@ class EpisodeMessages:
         """Check the ticks, the task, the layout and the rewards; return the rewards."""
         wanted = self._episode
         self._findings.check(
-            len(ticks) == wanted["frames"], self._where(REWARD), f"{len(ticks)} ticks; {INDEX} says {wanted['frames']}"
+            len(ticks) == wanted["frames"],
+            self._where(REWARD),
+            f"{len(ticks)} ticks; {PROVENANCE} says {wanted['frames']}",
         )
         for end, place in (("first_tick_ns", 0), ("last_tick_ns", -1)):
             same = int(ticks[place]) == wanted[end]
-            self._findings.check(same, self._where(REWARD), f"{end} is not {wanted[end]}, as in {INDEX}")
+            self._findings.check(same, self._where(REWARD), f"{end} is not {wanted[end]}, as in {PROVENANCE}")
         check_ticks(self._findings, self._where(REWARD), ticks, self._spec.rate_hz)
         first = ticks[:1].tolist()
         for topic, expected in ((TASK, wanted["task"]), (LAYOUT, self._index["layout"])):
@@ -337,7 +342,7 @@ class EpisodeMessages:
             if self._findings.check(self._times[topic] == first, self._where(topic), text):
                 with self._findings.reading(self._where(topic), ValueError, RecursionError, TypeError):
                     found = json.loads(texts[0]) if topic == LAYOUT else texts[0]
-                    self._findings.check(found == expected, self._where(topic), f"is not that of {INDEX}")
+                    self._findings.check(found == expected, self._where(topic), f"is not that of {PROVENANCE}")
         rewards = [self._read(REWARD, data) for data in self._kept[REWARD]]
         bad = [number for number, reward in enumerate(rewards) if reward is None or not np.isfinite(reward)]
         self._findings.check(
@@ -348,7 +353,7 @@ class EpisodeMessages:
     def _read(self, topic: str, data: bytes) -> Any:
         """Return the `data` of a message; None if it cannot be read."""
         with self._findings.reading(self._where(topic)):
-            return read_message(message_type(_EPISODE_TYPES[topic]), data).data
+            return read_message(message_type(EPISODE_TYPES[topic]), data).data
         return None
 
 
@@ -370,11 +375,11 @@ class FusedRecordingsCheck:
         Errors:
             RoboCacheError: robocache.json cannot be used.
         """
-        told = read_json(findings.dataset, INDEX)
-        exported = ExportedRows(findings, INDEX, told)
+        told = read_json(findings.dataset, PROVENANCE)
+        exported = ExportedRows(findings, PROVENANCE, told)
         episodes = {episode_folder(index): about for index, about in enumerate(told["episodes"])}
         for folder in _folders(findings.dataset):
-            findings.check(folder.name in episodes, folder.name, f"is not in {INDEX}")
+            findings.check(folder.name in episodes, folder.name, f"is not in {PROVENANCE}")
         for number, (name, about) in enumerate(episodes.items()):
             recording = told["recordings"][about["recording"]]
             wanted = {**about, "task": recording["task"] if about["task"] is None else about["task"]}
@@ -393,7 +398,7 @@ def _check_recording(
     name = episode_folder(number)
     folder = findings.dataset / name
     if not folder.is_dir():
-        raise RoboCacheError(f"{name}: is missing; it is in {INDEX}")
+        raise RoboCacheError(f"{name}: is missing; it is in {PROVENANCE}")
     for file in files_in(findings.dataset, f"{name}/*"):  # metadata.yaml and recordings, which `Bag` opens
         file_in(findings.dataset, file)
     try:

@@ -21,7 +21,22 @@ from robocache_ros.engine.backends.media import tensor_format
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.formats.columns import MAX_BYTES, Marks, export_columns, read_marks
 from robocache_ros.formats.images import decode_image
-from robocache_ros.formats.mcap.schema import message_dtype
+from robocache_ros.formats.mcap.schema import (
+    CLOUD_TYPE,
+    COMPRESSED_TYPE,
+    ENCODINGS,
+    IMAGE_TYPE,
+    LITTLE_ENDIAN,
+    NUMBER_TYPE,
+    PREFIX,
+    REWARD,
+    STRING_TYPE,
+    TASK,
+    episode_folder,
+    message_dtype,
+    values_of,
+    values_topic,
+)
 from robocache_ros.formats.read import (
     MAX_EPISODES,
     MAX_STEPS,
@@ -31,6 +46,7 @@ from robocache_ros.formats.read import (
     numbers,
     read_object,
 )
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.spec import FusionSpec, StreamSpec, load_spec
 from robocache_ros.storage.paths import as_path
 from robocache_ros.units import NS_PER_S
@@ -39,8 +55,7 @@ from robocache_ros.untrusted_files import DatasetFile, file_below
 # The messages of exported recordings as arrays: the inverse of `formats.mcap.schema`.
 
 
-_LITTLE_ENDIAN = b"\0\1\0\0"
-_DEPTH = {"32FC": "<f4", "16UC": "<u2", "8UC": "<u1", "32SC": "<i4", "64FC": "<f8"}
+_DTYPES = {encoding: np.dtype(dtype).newbyteorder("<") for dtype, encoding in ENCODINGS.items()}
 
 
 class Rows(NamedTuple):
@@ -59,7 +74,7 @@ def stream_rows(messages: Sequence[bytes | memoryview], columns: int) -> Rows:
     """
     kind = message_dtype(columns)
     for message in messages:
-        if len(message) != kind.itemsize or bytes(message[:4]) != _LITTLE_ENDIAN:
+        if len(message) != kind.itemsize or bytes(message[:4]) != LITTLE_ENDIAN:
             raise ValueError(f"a message of {len(message):,} bytes, not of {kind.itemsize:,}")
     rows = np.frombuffer(b"".join(messages), kind)
     stamps = rows["sec"].astype(np.int64) * NS_PER_S + rows["nanosec"]
@@ -75,24 +90,24 @@ def window_values(values: NDArray[np.float32], rows: int, dim: int) -> NDArray[n
 
 def read_text(message: bytes | memoryview) -> str:
     """Return the text of a std_msgs/String."""
-    return str(_read("std_msgs/msg/String", message).data)
+    return str(_read(STRING_TYPE, message).data)
 
 
 def read_number(message: bytes | memoryview) -> float:
     """Return the number of a std_msgs/Float32."""
-    return float(_read("std_msgs/msg/Float32", message).data)
+    return float(_read(NUMBER_TYPE, message).data)
 
 
 def read_compressed(message: bytes | memoryview) -> bytes:
     """Return the file in a sensor_msgs/CompressedImage."""
-    return bytes(_read("sensor_msgs/msg/CompressedImage", message).data)
+    return bytes(_read(COMPRESSED_TYPE, message).data)
 
 
 def read_image(message: bytes | memoryview) -> NDArray[Any]:
     """Return the (H, W, C) pixels of a sensor_msgs/Image."""
-    image = _read("sensor_msgs/msg/Image", message)
+    image = _read(IMAGE_TYPE, message)
     name = image.encoding.rstrip("0123456789")
-    dtype, channels = np.dtype(_DEPTH[name]), int(image.encoding[len(name) :])
+    dtype, channels = _DTYPES[name], int(image.encoding[len(name) :])
     return np.frombuffer(bytes(image.data), dtype).reshape(image.height, image.width, channels)
 
 
@@ -102,7 +117,7 @@ def read_voxels(message: bytes | memoryview, stream: StreamSpec) -> NDArray[Any]
     Errors:
         ValueError: a point is outside of the grid.
     """
-    cloud = _read("sensor_msgs/msg/PointCloud2", message)
+    cloud = _read(CLOUD_TYPE, message)
     grid, form = stream.voxels, tensor_format(stream)
     assert grid is not None
     points = np.frombuffer(bytes(cloud.data), "<f4").reshape(cloud.width, -1)
@@ -130,8 +145,6 @@ def _read(name: str, message: bytes | memoryview) -> Any:
 # Recordings (mcap) of the fused stream that this project exported, one per episode.
 
 
-PREFIX = "/robocache"
-TASK, REWARD = f"{PREFIX}/episode/task", f"{PREFIX}/episode/reward"
 _LAST_NS = 2**63 - 1
 Messages = list[tuple[int, Data]]  # log time and data
 
@@ -150,8 +163,8 @@ class McapEpisodes:
         self.folder = as_path(path)
         self.name = self.folder.name
         provenance, where = (
-            read_object(file_below(self.folder, "robocache.json")),
-            printable(self.folder / "robocache.json"),
+            read_object(file_below(self.folder, PROVENANCE)),
+            printable(self.folder / PROVENANCE),
         )
         self._columns = export_columns(provenance, where)
         try:
@@ -167,7 +180,7 @@ class McapEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed."""
-        return (self.folder / "robocache.json", *(self.folder / self._name(index) for index in range(self._count)))
+        return (self.folder / PROVENANCE, *(self.folder / self._name(index) for index in range(self._count)))
 
     def __len__(self) -> int:
         return self._count
@@ -176,7 +189,7 @@ class McapEpisodes:
         """Return an episode. Images and arrays are read when they are asked for."""
         path = file_below(self.folder, self._name(index))
         where = printable(path)
-        topics = {s.name: f"{PREFIX}/{s.name}{'' if s.kind == 'vector' else '/status'}" for s in self._spec.streams}
+        topics = {stream.name: values_topic(stream) for stream in self._spec.streams}
         with _reading(path) as file:
             stored = {topic.name: topic.type for topic in file.topics if topic.count}
             read = _messages(file, {*topics.values(), TASK, REWARD}, 0, _LAST_NS)
@@ -185,7 +198,7 @@ class McapEpisodes:
             if not 0 < len(ticks) <= MAX_STEPS or counts - {len(ticks)} or not read[TASK]:
                 raise ValueError("its topics do not have a message per tick")
             rows = {
-                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], _columns(stream))
+                stream.name: stream_rows([data for _, data in read[topics[stream.name]]], values_of(stream))
                 for stream in self._spec.streams
             }
             rewards = np.array([read_number(data) for _, data in read[REWARD]], np.float32)
@@ -199,7 +212,7 @@ class McapEpisodes:
                 if stream.role in ("observation", "action"):
                     found[stream.name] = numbers(_values(stream, rows[stream.name]), f"{where}: {stream.name}")
             elif topic in stored:
-                is_image = stored[topic].endswith("CompressedImage")
+                is_image = stored[topic] == COMPRESSED_TYPE
                 convert = _picture if is_image else partial(_array, stream)
                 (found if is_image else arrays)[stream.name] = TopicRows(
                     path, topic, _first_ticks(ticks, rows[stream.name]), convert
@@ -214,7 +227,7 @@ class McapEpisodes:
             return min(group.first_ns for group in groups), max(group.last_ns for group in groups)
 
     def _name(self, index: int) -> str:
-        return f"episode_{index:06d}/episode_{index:06d}.mcap"
+        return f"{episode_folder(index)}/{episode_folder(index)}.mcap"
 
     def _marks(self, ticks: NDArray[np.int64], rows: dict[str, Rows], where: str) -> Marks:
         names = self._columns.names
@@ -290,13 +303,6 @@ def _messages(file: McapFile, topics: set[str], start_ns: int, stop_ns: int) -> 
     for message in file.messages(topics, start_ns, stop_ns):
         found[message.topic].append((message.log_ns, message.data))
     return found
-
-
-def _columns(stream: StreamSpec) -> int:
-    """Return the number of values in a message of a stream."""
-    if stream.kind != "vector":
-        return 0
-    return stream.rows + stream.rows * stream.dim if stream.rows else stream.dim
 
 
 def _values(stream: StreamSpec, rows: Rows) -> NDArray[np.float32]:

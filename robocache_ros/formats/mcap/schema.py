@@ -1,4 +1,4 @@
-"""Messages of exported recordings as CDR: a field per value for plots, and images, depth and voxels of sensor_msgs.
+"""Topics and messages of exported recordings: CDR with a field per value for plots, images and voxels.
 
 The messages are packed here, because ROS is not needed for an export, and general serializers take many times as long.
 """
@@ -18,12 +18,33 @@ from robocache_ros.ops.voxel.grid import voxel_points
 from robocache_ros.spec import StreamSpec, VoxelSpec
 from robocache_ros.units import NS_PER_S
 
+PREFIX = "/robocache"  # and the name of a stream
+TASK, LAYOUT, REWARD = (f"{PREFIX}/episode/{name}" for name in ("task", "layout", "reward"))
 IMAGE_TYPE, COMPRESSED_TYPE = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CLOUD_TYPE, STRING_TYPE, NUMBER_TYPE = "sensor_msgs/msg/PointCloud2", "std_msgs/msg/String", "std_msgs/msg/Float32"
-_LITTLE_ENDIAN = b"\0\1\0\0"
-_ENCODINGS = {"float32": "32FC{}", "uint16": "16UC{}", "uint8": "8UC{}", "int32": "32SC{}", "float64": "64FC{}"}
+EPISODE_TYPES = {LAYOUT: STRING_TYPE, TASK: STRING_TYPE, REWARD: NUMBER_TYPE}
+LITTLE_ENDIAN = b"\0\1\0\0"
+# Of images that are not 8-bit RGB: dtype -> encoding, less the number of channels.
+ENCODINGS = {"float32": "32FC", "uint16": "16UC", "uint8": "8UC", "int32": "32SC", "float64": "64FC"}
 _FLOAT32 = 7  # a sensor_msgs/PointField datatype
 _STATUS = ("stamp", "valid", "age_ms", "sample_age_ms")  # fields before the values
+
+
+def episode_folder(number: int) -> str:
+    """Return the name of the folder of a recording, and of its file without .mcap."""
+    return f"episode_{number:06d}"
+
+
+def values_topic(stream: StreamSpec) -> str:
+    """Return the topic with a message per tick: the values of a vector, or the status of images or voxels."""
+    return f"{PREFIX}/{stream.name}{'' if stream.kind == 'vector' else '/status'}"
+
+
+def values_of(stream: StreamSpec) -> int:
+    """Return the number of values after `age_ms` in a message of `values_topic`."""
+    if stream.kind != "vector":
+        return 0
+    return stream.rows + stream.rows * stream.dim if stream.rows else stream.dim
 
 
 def field_names(labels: Sequence[str]) -> tuple[str, ...]:
@@ -73,7 +94,7 @@ def stream_messages(
         values: (T, K) values in the order of the fields; NaN where there is none, which plots leave out.
     """
     messages = np.zeros(len(valid), message_dtype(values.shape[1]))
-    messages["encapsulation"] = _LITTLE_ENDIAN
+    messages["encapsulation"] = LITTLE_ENDIAN
     messages["sec"], messages["nanosec"] = np.divmod(stamps_ns, NS_PER_S)
     messages["valid"] = valid
     messages["age_ms"] = status_columns(valid[:, None], age_ns[:, None], None)[:, 1]
@@ -101,7 +122,7 @@ def image_message(stamp_ns: int, frame_id: str, image: NDArray[Any]) -> bytes:
     channels, height, width = image.shape
     pixels = np.ascontiguousarray(image.transpose(1, 2, 0), image.dtype.newbyteorder("<"))
     cdr = _Cdr().header(stamp_ns, frame_id).numbers("II", height, width)
-    cdr = cdr.text(_ENCODINGS[image.dtype.name].format(channels)).numbers("B", 0)
+    cdr = cdr.text(f"{ENCODINGS[image.dtype.name]}{channels}").numbers("B", 0)
     return cdr.numbers("I", width * channels * image.itemsize).data(pixels.tobytes()).done()
 
 
@@ -120,7 +141,7 @@ class _Cdr:
     """A message in the making. Numbers are aligned to their size, which is at most 4 bytes."""
 
     def __init__(self) -> None:
-        self._message = bytearray(_LITTLE_ENDIAN)
+        self._message = bytearray(LITTLE_ENDIAN)
 
     def numbers(self, kinds: str, *values: float) -> _Cdr:
         """Add numbers of one size, by their codes in `struct`."""

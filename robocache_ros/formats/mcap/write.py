@@ -24,6 +24,8 @@ from robocache_ros.bags.storage.mcap import add_checksums
 from robocache_ros.bags.write import write_bag
 from robocache_ros.formats.dataset import Episode, ExportedDataset
 from robocache_ros.formats.mcap import schema as messages
+from robocache_ros.formats.mcap.schema import EPISODE_TYPES, LAYOUT, PREFIX, REWARD, TASK, episode_folder, values_topic
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.write import (
     FileTask,
     WrittenByTasks,
@@ -36,8 +38,6 @@ from robocache_ros.formats.write import (
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 
-PREFIX = "/robocache"
-TASK, LAYOUT, REWARD = (f"{PREFIX}/episode/{name}" for name in ("task", "layout", "reward"))
 Message = Callable[[int], "bytes | None"]  # tick of an episode -> the message, if there is one
 
 
@@ -46,7 +46,7 @@ class McapFormat(WrittenByTasks):
 
     name = "mcap"
     title = "recordings (mcap) of the fused stream, for Foxglove and PlotJuggler"
-    entry = "robocache.json"
+    entry = PROVENANCE
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
@@ -62,7 +62,7 @@ class McapFormat(WrittenByTasks):
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the provenance."""
-        write_provenance(folder / "robocache.json", dataset, dataset.encodings(MCAP.encoding))
+        write_provenance(folder / PROVENANCE, dataset, dataset.encodings(MCAP.encoding))
 
 
 def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> None:
@@ -70,7 +70,7 @@ def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> Non
     types, definitions = _types(dataset)
     for episode in map(dataset.episodes.__getitem__, group):
         bag = write_bag(
-            folder / f"episode_{episode.index:06d}",
+            folder / episode_folder(episode.index),
             types,
             _messages(dataset, episode),
             compression="storage",
@@ -82,17 +82,16 @@ def _write_episodes(dataset: ExportedDataset, folder: Path, group: range) -> Non
 
 def _types(dataset: ExportedDataset) -> tuple[dict[str, str], dict[str, str]]:
     """Return the message type of each topic, and the definitions of the types that are not those of ROS."""
-    types = {LAYOUT: messages.STRING_TYPE, TASK: messages.STRING_TYPE, REWARD: messages.NUMBER_TYPE}
+    types = dict(EPISODE_TYPES)
     definitions: dict[str, str] = {}
     for stream in dataset.spec.streams:
         name = "robocache/msg/" + "".join(part.capitalize() for part in stream.name.split("_"))
         while name in definitions:  # a_1 and a1
             name += "2"
         definitions[name] = messages.definition(stream)
+        types[values_topic(stream)] = name
         if stream.kind == "vector":
-            types[f"{PREFIX}/{stream.name}"] = name
             continue
-        types[f"{PREFIX}/{stream.name}/status"] = name
         if stream.voxels:
             types[f"{PREFIX}/{stream.name}"] = messages.CLOUD_TYPE
         elif stream.name in dataset.arrays:
@@ -110,13 +109,9 @@ def _messages(dataset: ExportedDataset, episode: Episode) -> Iterator[tuple[str,
     rewards = episode.rewards.tolist()
     topics: dict[str, Message] = {REWARD: lambda tick: messages.number_message(rewards[tick])}
     for stream in dataset.spec.streams:
-        topic = f"{PREFIX}/{stream.name}"
-        if stream.kind == "vector":
-            topics[topic] = _values(dataset, episode, stream)
-            continue
-        topics[f"{topic}/status"] = _values(dataset, episode, stream)
-        if media := _media(dataset, episode, stream):
-            topics[topic] = media
+        topics[values_topic(stream)] = _values(dataset, episode, stream)
+        if stream.kind != "vector" and (media := _media(dataset, episode, stream)):
+            topics[f"{PREFIX}/{stream.name}"] = media
     for tick, tick_ns in enumerate(ticks):
         for topic, message_of in topics.items():
             message = message_of(tick)

@@ -27,16 +27,32 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
+from robocache_ros.formats.rlds.schema import (
+    ACTION,
+    AGE,
+    EPISODE_INDEX,
+    FEATURES,
+    INFO,
+    LANGUAGE,
+    OBSERVATION,
+    OWN,
+    REWARD,
+    ROLES,
+    SAMPLE_AGES,
+    STAMP,
+    STATE,
+    STATISTICS,
+    STEPS,
+    SUCCESS,
+    TEMPLATE,
+    TICK,
+    VALID,
+)
 from robocache_ros.formats.rlds.tfrecord import Values, parse_example, read_records
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.untrusted_files import filled
 
-INFO, FEATURES = "dataset_info.json", "features.json"
-PROVENANCE, STATISTICS = "robocache.json", "dataset_statistics.json"  # of datasets that this package wrote
-STATE, ACTION = "state", "action"
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-STEPS = "steps/"
 ARRAY_BYTES = 256 << 20
-_TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
 
 Features = dict[str, dict[str, Any]]  # key of the record -> the entry in features.json
 
@@ -158,8 +174,8 @@ class RldsCheck:
         if own is not None:
             with findings.reading(where, KeyError, ValueError, TypeError, UnicodeDecodeError):
                 own.check_episode(where, record, arrays)
-        elif STEPS + "robocache/tick_ns" in arrays:
-            self._check_grid(findings, where, arrays[STEPS + "robocache/tick_ns"].reshape(-1))
+        elif TICK in arrays:
+            self._check_grid(findings, where, arrays[TICK].reshape(-1))
 
     def _check_grid(self, findings: Findings, where: str, ticks: NDArray[np.int64]) -> None:
         if len(ticks) > 1:
@@ -252,12 +268,11 @@ class _OwnEpisodes:
         self._findings, self._inner, self._exported = findings, inner, exported
         self.columns = ColumnFiles(values)
         self._episodes = self._rows = 0
-        for key, role in (("observation/state", "observation"), ("action", "action")):
+        for key, role in ROLES.items():
             if labels := exported.labels(role):
-                told = str(features.get(STEPS + key, {}).get("description")).split(", ")
-                exported.check_names(f"{STEPS}{key}", told, labels, where=inner + FEATURES)
-        for name in _TICK_COLUMNS[1:]:
-            key = f"{STEPS}robocache/{name}"
+                told = str(features.get(key, {}).get("description")).split(", ")
+                exported.check_names(key, told, labels, where=inner + FEATURES)
+        for key in (STAMP, VALID, AGE):
             names = str(features.get(key, {}).get("description")).rpartition(": ")[2].rstrip(".").split(", ")
             exported.check_names(key, names, exported.layout.names, where=inner + FEATURES)
         described = f"Robot {exported.robot}: {'; '.join(exported.tasks[:20])}"
@@ -269,7 +284,7 @@ class _OwnEpisodes:
     ) -> _OwnEpisodes | None:
         """Return the checks; None for a dataset of another tool."""
         if not (findings.dataset / inner / PROVENANCE).is_file():
-            own = any(key.startswith(f"{STEPS}robocache/") for key in features)
+            own = any(key.startswith(OWN) for key in features)
             text = "is missing; without it readers do not know the streams"
             findings.check(not own, inner + PROVENANCE, text)
             return None
@@ -280,23 +295,23 @@ class _OwnEpisodes:
         """Check the next episode."""
         exported, number = self._exported, self._episodes
         self._episodes += 1
-        ticks, stamps, valid, ages = (arrays[f"{STEPS}robocache/{name}"] for name in _TICK_COLUMNS)
-        state, actions = arrays.get(STEPS + "observation/state"), arrays.get(STEPS + "action")
-        values = {**exported.parts("observation", state), **exported.parts("action", actions)}
+        ticks, stamps, valid, ages = (arrays[key] for key in (TICK, STAMP, VALID, AGE))
+        tables = {key: arrays.get(key) for key in ROLES}
+        values = {name: part for key, role in ROLES.items() for name, part in exported.parts(role, tables[key]).items()}
         rows = TickRows(ticks.reshape(-1), stamps, valid, ages, values)
         exported.check_episode(where, number, rows)
         if rows.valid.shape != (len(ticks), len(exported.layout.names)):
             return
-        for key, role, table in ((STATE, "observation", state), (ACTION, "action", actions)):
-            if table is not None and table.shape == (filled := exported.filled(rows, role)).shape:
+        for key, role in ROLES.items():
+            if (table := tables[key]) is not None and table.shape == (filled := exported.filled(rows, role)).shape:
                 self.columns.append({key: np.where(filled, table, np.float32(np.nan))})
         self._rows += len(ticks)
         for stream in exported.spec.vectors:
             if stream.rows:
-                of_samples = arrays[f"{STEPS}robocache/sample_age_ms/{stream.name}"]
+                of_samples = arrays[SAMPLE_AGES + stream.name]
                 exported.check_window(where, rows, stream, of_samples)
         for stream in exported.spec.media:
-            images = record.get(f"{STEPS}observation/{stream.name}")
+            images = record.get(OBSERVATION + stream.name)
             if isinstance(images, list) and len(images) == len(ticks):
                 same = [False, *(one == other for one, other in itertools.pairwise(images))]
                 exported.check_media(where, rows, stream, np.array(same))
@@ -306,17 +321,17 @@ class _OwnEpisodes:
         self, where: str, number: int, rows: TickRows, record: dict[str, Values], arrays: dict[str, NDArray[Any]]
     ) -> None:
         exported = self._exported
-        exported.check_rewards(where, number, rows, arrays[STEPS + "reward"])
+        exported.check_rewards(where, number, rows, arrays[REWARD])
         self._findings.check(bool((arrays[STEPS + "discount"] == 1).all()), where, "discount is not 1 in each step")
-        told = int(arrays["episode_metadata/episode_index"].reshape(-1)[0])
-        exported.check_value(where, "episode_metadata/episode_index", told, number)
+        told = int(arrays[EPISODE_INDEX].reshape(-1)[0])
+        exported.check_value(where, EPISODE_INDEX, told, number)
         if number < len(exported.episodes):
             task, success = exported.episodes[number].task, exported.episodes[number].success
-            texts = {bytes(text).decode() for text in record[STEPS + "language_instruction"]}
+            texts = {bytes(text).decode() for text in record[LANGUAGE]}
             wrong = min(texts - {task}, default=task)
             exported.check_value(where, "language_instruction", wrong, task)
-            code = int(arrays["episode_metadata/success"].reshape(-1)[0])
-            exported.check_value(where, "episode_metadata/success", code, -1 if success is None else int(success))
+            code = int(arrays[SUCCESS].reshape(-1)[0])
+            exported.check_value(where, SUCCESS, code, -1 if success is None else int(success))
             ends = arrays[STEPS + "is_terminal"].reshape(-1) != 0
             wanted = (np.arange(len(ends)) == len(ends) - 1) & bool(success)
             off = ends != wanted

@@ -31,8 +31,23 @@ from robocache_ros.formats.read import (
     read_object,
 )
 from robocache_ros.formats.rlds.open_x import rate_of
+from robocache_ros.formats.rlds.schema import (
+    ACTION,
+    AGE,
+    FEATURES,
+    INFO,
+    LANGUAGE,
+    OBSERVATION,
+    REWARD,
+    STATE,
+    STEPS,
+    SUCCESS,
+    TICK,
+    VALID,
+)
 from robocache_ros.formats.rlds.tfds import CompressedArrays, TfdsDataset, TfdsFeature, unlisted, values_of
 from robocache_ros.formats.rlds.tfrecord import RecordFile, parse_example
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below
 
@@ -47,10 +62,9 @@ from robocache_ros.untrusted_files import DatasetFile, file_below, folder_below
 # - rewards: `steps/reward`.
 
 
-STEPS, OBSERVATION, ACTION = "steps/", "steps/observation/", "steps/action"
 _PROPRIO = ("proprio", "state", "robot_state")
 _LANGUAGE = (
-    "steps/language_instruction",
+    LANGUAGE,
     "steps/observation/natural_language_instruction",
     "steps/observation/language_instruction",
 )
@@ -101,7 +115,7 @@ def find_features(features: Sequence[TfdsFeature], mapping: Mapped, where: str) 
         missing = [path for path in found[kind] if path not in steps]
         if missing:
             raise DatasetError(f"{where}: has no feature {printable(missing[0], 60)}; features.json has the names")
-    reward = tuple(path for path in ("steps/reward",) if path in steps)
+    reward = tuple(path for path in (REWARD,) if path in steps)
     vision, proprio, actions, language = (tuple(found[kind]) for kind in KINDS)
     return RldsFeatures(vision, proprio, actions, language, reward)
 
@@ -124,9 +138,7 @@ def _floating(feature: TfdsFeature) -> bool:
 
 RECORD_BYTES = 1 << 30  # of an episode
 OPEN_FILES = 64  # whose offsets are kept
-_MARKS = ("tick_ns", "valid", "age_ns")
-_STATE, _ACTION = "steps/observation/state", "steps/action"
-_SUCCESS = "episode_metadata/success"  # 1 yes, 0 no, -1 not known
+_MARKS = (TICK, VALID, AGE)
 
 
 class RldsEpisodes:
@@ -169,11 +181,11 @@ class RldsEpisodes:
         self._export = _read_export(self._folder)
         self._paths = find_features(dataset.features, features or {}, where)
         self._rate_hz = 0.0 if self._export else rate_of(self.name, rate_hz, where)
-        wanted = {*self._paths.all, *(f"steps/robocache/{name}" for name in _MARKS if self._export)}
+        wanted = {*self._paths.all, *(_MARKS if self._export else ())}
         if self._export:
-            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == _SUCCESS}
+            wanted |= {f.path for f in dataset.features if f.path.startswith(OBSERVATION) or f.path == SUCCESS}
         # Only what is used is parsed further. `is_first` counts the steps.
-        first = {"steps/is_first", "steps/robocache/tick_ns"}
+        first = {"steps/is_first", TICK}
         self._listed = dataset.features
         self._features = tuple(f for f in dataset.features if f.path in wanted)
         self._counting = tuple(f for f in dataset.features if f.path in first) or self._features
@@ -198,14 +210,14 @@ class RldsEpisodes:
                 "get features.json again"
             )
         streams = self._exported(values, where) if self._export else self._nominal(values, where)
-        success = int(values[_SUCCESS]) if _SUCCESS in values else -1
+        success = int(values[SUCCESS]) if SUCCESS in values else -1
         return SourceEpisode(streams, task, self.name, where, None if success < 0 else success > 0)
 
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode. Its record is read, but its images are not."""
         where, values = self._values(index, self._counting)
-        if "steps/robocache/tick_ns" in values:
-            ticks = values["steps/robocache/tick_ns"]
+        if TICK in values:
+            ticks = values[TICK]
             if not len(ticks):
                 raise DatasetError(f"{where}: no steps; leave the episode out")
             return int(ticks[0]), int(ticks[-1])
@@ -235,7 +247,7 @@ class RldsEpisodes:
     def _compare(self, stored: Mapping[str, Any]) -> None:
         """Warn if records have features that features.json does not list: damaged names look like this too."""
         if names := unlisted(stored, self._listed):
-            path, name = printable(self._files[0].with_name("features.json"), 80), printable(names[0], 40)
+            path, name = printable(self._files[0].with_name(FEATURES), 80), printable(names[0], 40)
             warnings.warn(f"{path}: does not list {name}, which the records have; check the file", stacklevel=2)
 
     def _nominal(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
@@ -262,11 +274,11 @@ class RldsEpisodes:
     def _exported(self, values: Mapping[str, Any], where: str) -> dict[str, Stream]:
         columns = self._export
         assert columns is not None
-        ticks, valid, age_ns = (values[f"steps/robocache/{name}"] for name in _MARKS)
+        ticks, valid, age_ns = (values[name] for name in _MARKS)
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        for path, role in ((_STATE, "observation"), (_ACTION, "action")):
+        for path, role in ((STATE, "observation"), (ACTION, "action")):
             if path in values:
                 table = numbers(values[path], f"{where}: {path}")
                 found.update(columns.split(table, role, f"{where}: {path}"))
@@ -281,7 +293,7 @@ class RldsEpisodes:
                 arrays[name] = ArrayRows(len(values[path]), read, f"{where}: {path}")
             elif path in self._paths.vision:
                 found[name] = values[path]
-        return columns.episode_streams(ticks, marks, found, arrays, values.get("steps/reward"), where)
+        return columns.episode_streams(ticks, marks, found, arrays, values.get(REWARD), where)
 
 
 def _array(stored: CompressedArrays, kind: str, row: int) -> NDArray[Any]:
@@ -294,7 +306,7 @@ def _record_file(path: DatasetFile, process: int) -> RecordFile:
 
 
 def _read_export(folder: Path) -> ExportColumns | None:
-    path = folder / "robocache.json"
+    path = folder / PROVENANCE
     return export_columns(read_object(file_below(folder, path.name)), printable(path)) if path.exists() else None
 
 
@@ -322,9 +334,9 @@ def open_rlds(path: str | Path, **options: Any) -> EpisodeSource:
 
 def _tfds_folders(path: Path) -> list[Path]:
     """Return the folders of datasets: itself, its newest version, or those of each dataset in it."""
-    if (path / "dataset_info.json").exists():
+    if (path / INFO).exists():
         return [path]
-    if versions := [folder for folder in _folders(path) if (folder / "dataset_info.json").exists()]:
+    if versions := [folder for folder in _folders(path) if (folder / INFO).exists()]:
         return [max(versions, key=lambda folder: [int(n) for n in folder.name.split(".") if n.isdecimal()])]
     found = [_tfds_folders(folder)[0] for folder in _folders(path) if any(folder.glob("*/dataset_info.json"))]
     if not found:

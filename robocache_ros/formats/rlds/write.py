@@ -11,9 +11,30 @@ import numpy as np
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
+from robocache_ros.formats import schema
 from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.pieces import ACTION, STATE
+from robocache_ros.formats.rlds.schema import (
+    ACTION,
+    AGE,
+    EPISODE_INDEX,
+    FEATURES,
+    INFO,
+    LANGUAGE,
+    OBSERVATION,
+    RECORDING,
+    REWARD,
+    SAMPLE_AGES,
+    STAMP,
+    STATE,
+    STATISTICS,
+    STEPS,
+    SUCCESS,
+    TEMPLATE,
+    TICK,
+    VALID,
+)
 from robocache_ros.formats.rlds.tfrecord import RECORD_BYTES, BytesList, Feature, RecordWriter, encode_example
+from robocache_ros.formats.schema import PROVENANCE
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -120,7 +141,7 @@ def dataset_info(name: str, version: str, description: str, shards: Sequence[int
     """
     split = {
         "name": "train",
-        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "filepathTemplate": TEMPLATE,
         "shardLengths": [str(length) for length in shards],  # numbers of 64 bits are text in the JSON of protobuf
         "numBytes": str(nbytes),
     }
@@ -202,11 +223,11 @@ class RldsFormat(WrittenByTasks):
         folder, contents = folder / NAME / VERSION, _Contents(dataset)
         folder.mkdir(parents=True, exist_ok=True)
         features = episode_features(dataset, contents.encodings, contents.windows)
-        write_json(folder / "features.json", features)
-        write_provenance(folder / "robocache.json", dataset, contents.encodings)
-        write_json(folder / "dataset_statistics.json", _statistics(dataset))
+        write_json(folder / FEATURES, features)
+        write_provenance(folder / PROVENANCE, dataset, contents.encodings)
+        write_json(folder / STATISTICS, _statistics(dataset))
         description = f"Robot {dataset.options.robot_type}: {'; '.join(dataset.tasks[:20])}"
-        write_json(folder / "dataset_info.json", dataset_info(NAME, VERSION, description, shards, nbytes))
+        write_json(folder / INFO, dataset_info(NAME, VERSION, description, shards, nbytes))
 
 
 class _Contents:
@@ -223,9 +244,9 @@ class _Contents:
         for name, encoding in self.encodings.items():
             images = episode.images(name, encoding)
             held = HeldBytes(images.samples, images.__getitem__)
-            found[f"steps/observation/{name}"] = BytesList(held, images.sizes.tolist())
+            found[OBSERVATION + name] = BytesList(held, images.sizes.tolist())
         for name in self.dataset.arrays:
-            found[f"steps/observation/{name}"] = BytesList(_compressed(episode.arrays(name)))
+            found[OBSERVATION + name] = BytesList(_compressed(episode.arrays(name)))
         return found
 
     def step_bytes(self) -> int:
@@ -241,30 +262,30 @@ class _Contents:
         length = episode.length
         steps = np.arange(length)
         found: dict[str, Any] = {
-            "reward": episode.rewards,
-            "discount": np.ones(length, np.float32),
-            "is_first": steps == 0,
-            "is_last": steps == length - 1,
-            "is_terminal": (steps == length - 1) & bool(episode.success),
-            "language_instruction": BytesList([episode.task.encode()] * length),
-            "robocache/tick_ns": episode.ticks_ns,
-            "robocache/stamp_ns": episode.stamps_ns,
-            "robocache/valid": episode.valid,
-            "robocache/age_ns": episode.age_ns,
+            REWARD: episode.rewards,
+            f"{STEPS}discount": np.ones(length, np.float32),
+            f"{STEPS}is_first": steps == 0,
+            f"{STEPS}is_last": steps == length - 1,
+            f"{STEPS}is_terminal": (steps == length - 1) & bool(episode.success),
+            LANGUAGE: BytesList([episode.task.encode()] * length),
+            TICK: episode.ticks_ns,
+            STAMP: episode.stamps_ns,
+            VALID: episode.valid,
+            AGE: episode.age_ns,
         }
         if self.dataset.state:
-            found["observation/state"] = episode.state
+            found[STATE] = episode.state
         if self.dataset.actions:
-            found["action"] = episode.action
+            found[ACTION] = episode.action
         for stream in self.windows:
-            found[f"observation/{stream.name}"] = episode.vector(stream.name)
-            found[f"robocache/sample_age_ms/{stream.name}"] = episode.window_ages_ms(stream.name)
+            found[OBSERVATION + stream.name] = episode.vector(stream.name)
+            found[SAMPLE_AGES + stream.name] = episode.window_ages_ms(stream.name)
         success = -1 if episode.success is None else int(episode.success)
         return {
-            **{f"steps/{name}": values for name, values in found.items()},
-            "episode_metadata/file_path": BytesList([printable(episode.recording, 4096).encode()]),
-            "episode_metadata/episode_index": np.array([episode.index]),
-            "episode_metadata/success": np.array([success]),
+            **found,
+            RECORDING: BytesList([printable(episode.recording, 4096).encode()]),
+            EPISODE_INDEX: np.array([episode.index]),
+            SUCCESS: np.array([success]),
         }
 
 
@@ -301,7 +322,7 @@ def _statistics(dataset: ExportedDataset) -> dict[str, Any]:
     return {
         **{
             name: {kind: stats[key][own] for kind, own in kinds.items()}
-            for name, key in (("action", ACTION), ("proprio", STATE))
+            for name, key in (("action", schema.ACTION), ("proprio", schema.STATE))
             if key in stats
         },
         "num_transitions": dataset.frames,

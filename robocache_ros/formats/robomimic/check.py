@@ -14,13 +14,12 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import check_hdf5
 from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks
+from robocache_ros.formats.robomimic.schema import FILE, GROUPS, PROVENANCE
+from robocache_ros.formats.schema import TICK_COLUMNS
 from robocache_ros.untrusted_files import Hdf5Group, file_below, given_file, open_file, open_hdf5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-FILE = "dataset.hdf5"  # in a folder
 ARRAY_BYTES = 256 << 20  # of an array that is read at once
-PROVENANCE = "robocache/provenance"  # of datasets that this package wrote, a text
-TICK_COLUMNS = ("tick_ns", "stamp_ns", "valid", "age_ns")
 MAX_DEPTH = 4  # of the groups that are looked into
 ACTION_LIMIT = 1 + 1e-6  # of the absolute value; robomimic's policies cannot predict more
 
@@ -51,8 +50,8 @@ class RobomimicCheck:
             if not isinstance(file.get("data"), Hdf5Group) or not len(file["data"]):
                 raise RoboCacheError(f"{path.name}: has no group data with demonstrations")
             _check_members(file)
-            if (provenance := file.get("robocache/provenance")) is not None:
-                check_hdf5(provenance, "robocache/provenance")
+            if (provenance := file.get(PROVENANCE)) is not None:
+                check_hdf5(provenance, PROVENANCE)
             demos = self._demos(findings, file["data"])
             own = _own_data(findings, h5py, file)
             for name in demos:
@@ -205,7 +204,7 @@ class _OwnData:
         ticks, stamps, valid, ages = (demo[f"robocache/{name}"][()] for name in TICK_COLUMNS)
         values = {}
         for stream in spec.vectors:
-            group = {"observation": "obs", "action": "action_dict"}.get(stream.role)
+            group = GROUPS.get(stream.role)
             if group is None:
                 continue
             if f"{group}/{stream.name}" not in demo:

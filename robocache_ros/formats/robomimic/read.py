@@ -30,6 +30,7 @@ from robocache_ros.formats.read import (
     numbers,
     parse_object,
 )
+from robocache_ros.formats.robomimic.schema import FILE, GROUPS, OWN, PROVENANCE
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, Hdf5File, file_below, given_file, open_hdf5
 
@@ -69,7 +70,7 @@ class RobomimicDemos:
                 f"obs_modality: {printable(obs_modality, 40)} is not low_dim or image; choose one of them"
             )
         given = as_path(path)
-        self.path = file_below(given, "dataset.hdf5") if given.is_dir() else given_file(given)  # that of an export
+        self.path = file_below(given, FILE) if given.is_dir() else given_file(given)  # that of an export
         self._images, self._keys = obs_modality == "image", obs_keys
         self.name = self.path.stem
         file = _file(self.path, os.getpid())
@@ -81,9 +82,9 @@ class RobomimicDemos:
             )
             self._rate_hz = float(rate_hz if rate_hz is not None else stored)
             self._export: ExportColumns | None = None
-            if "robocache/provenance" in file:
+            if PROVENANCE in file:
                 where = f"{printable(self.path)}: provenance"
-                self._export = export_columns(parse_object(_all(file["robocache/provenance"], where), where), where)
+                self._export = export_columns(parse_object(_all(file[PROVENANCE], where), where), where)
         except DAMAGE as error:
             raise _refusal(self.path, "", error) from None
 
@@ -113,7 +114,7 @@ class RobomimicDemos:
         try:
             demo = _file(self.path, os.getpid())[f"data/{name}"]
             if self._export:
-                ticks = demo["robocache/tick_ns"]
+                ticks = demo[f"{OWN}/tick_ns"]
                 return int(ticks[0]), int(ticks[-1])
             return nominal_span(len(demo["actions"]), self._rate_hz)
         except DAMAGE as error:
@@ -141,12 +142,12 @@ class RobomimicDemos:
         columns = self._export
         assert columns is not None
         known_names("obs_keys", self._keys or (), columns.names)
-        ticks, valid, age_ns = (_all(demo[f"robocache/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
+        ticks, valid, age_ns = (_all(demo[f"{OWN}/{name}"], where) for name in ("tick_ns", "valid", "age_ns"))
         marks = read_marks(columns, valid, age_ns, where)
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for name, about in columns.streams.items():
-            group = "action_dict" if about.role == "action" else "obs"  # as recorded; `actions` are scaled
+            group = GROUPS.get(about.role, "obs")
             if name not in demo.get(group, {}) or (
                 self._keys is not None and group == "obs" and name not in self._keys
             ):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from robocache_ros.extras import need
 from robocache_ros.formats import write
 from robocache_ros.formats.dataset import Episode, ExportedDataset
+from robocache_ros.formats.robomimic.schema import DATA, FILE, GROUPS, OWN, PROVENANCE
 from robocache_ros.formats.write import FileTask, MediaArray, WrittenByTasks, arrays_bytes, row_bytes
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
@@ -85,7 +86,7 @@ class RobomimicFormat(WrittenByTasks):
 
     name = "robomimic"
     title = "robomimic (HDF5)"
-    entry = "dataset.hdf5"
+    entry = FILE
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
         """Accept every spec."""
@@ -106,10 +107,10 @@ class RobomimicFormat(WrittenByTasks):
 
 def _write_file(dataset: ExportedDataset, folder: Path) -> None:
     with new_hdf5(folder / ROBOMIMIC.entry) as (file, check_disk):
-        _write_data(dataset, file.create_group("data"), check_disk)
+        _write_data(dataset, file.create_group(DATA), check_disk)
         for name, episodes in _filter_keys(dataset).items():
             file[f"mask/{name}"] = np.array([f"demo_{index}" for index in episodes], "S")
-        _write_json(file, "robocache/provenance", dataset.provenance)
+        _write_json(file, PROVENANCE, dataset.provenance)
 
 
 def validation_split(recordings: Sequence[Path]) -> dict[str, list[int]]:
@@ -173,7 +174,7 @@ def _write_data(dataset: ExportedDataset, data: Any, check_disk: Callable[[], No
         _write_transitions(demo, dataset, episode, scale, offset)
         _write_observations(demo, dataset, episode)
         for column in write.tick_columns(dataset):
-            demo[f"robocache/{column.name}"] = column.read(episode)
+            demo[f"{OWN}/{column.name}"] = column.read(episode)
         check_disk()
 
 
@@ -190,7 +191,7 @@ def _write_transitions(
     scaled = np.where(_has_action(dataset, episode), scaled, 0)
     demo["actions"] = scaled.astype(np.float32)
     for stream in dataset.actions:
-        demo[f"action_dict/{stream.name}"] = episode.vector(stream.name)
+        demo[f"{GROUPS['action']}/{stream.name}"] = episode.vector(stream.name)
     demo["rewards"] = episode.rewards
     demo["dones"] = (np.arange(episode.length) == episode.length - 1).astype(np.int64)
     demo["states"] = np.zeros((episode.length, 0), np.float32)  # of a simulator

@@ -27,14 +27,22 @@ from robocache_ros.formats.check import (
     image_size,
     read_json,
 )
+from robocache_ros.formats.schema import BY_STREAM, PROVENANCE
+from robocache_ros.formats.webdataset.schema import (
+    ACTION,
+    ARRAY,
+    INDEX,
+    MEMBER_BYTES,
+    META,
+    ROLES,
+    STATE,
+    STATS,
+    age_field,
+    sample_key,
+)
 from robocache_ros.untrusted_files import DatasetFile, given_file, open_file
 
-INDEX = "dataset.json"  # of datasets that this package wrote
-PROVENANCE, STATS = "robocache.json", "stats.json"
-_ROLES = {"state.npy": "observation", "action.npy": "action"}
-_BY_STREAM = ("stamp_ns", "valid", "age_ns")
 IMAGES = ("jpg", "jpeg", "png", "webp")
-MEMBER_BYTES = 1 << 30
 
 
 class WebDatasetCheck:
@@ -161,7 +169,7 @@ class _Shard:
                 with zipfile.ZipFile(io.BytesIO(data)) as arrays:
                     names = arrays.namelist()
                     usable = sum(of.file_size for of in arrays.infolist()) <= MEMBER_BYTES and not arrays.testzip()
-                one = names == ["array.npy"] or self._own is None
+                one = names == [ARRAY] or self._own is None
                 self._findings.check(one and usable, where, "is not one array, is too large or is damaged")
             elif kind in IMAGES:
                 self._values[field] = data
@@ -187,7 +195,7 @@ class _OwnSamples:
         self._last: dict[str, bytes] = {}
         self._episode, self._place = 0, ""
         self._kinds: dict[str, tuple[Any, ...]] = {}
-        self._ages = [f"{stream.name}.age_ms.npy" for stream in exported.spec.vectors if stream.rows]
+        self._ages = [age_field(stream.name) for stream in exported.spec.vectors if stream.rows]
         self._episodes_of: Counter[str] = Counter()  # by shard
 
     @classmethod
@@ -203,13 +211,13 @@ class _OwnSamples:
 
     def add(self, shard: str, key: str, sample: dict[str, Any]) -> None:
         """Take the next sample."""
-        where, meta = f"{shard}, sample {key}", sample["meta.json"]
+        where, meta = f"{shard}, sample {key}", sample[META]
         if self._samples and (meta["is_first"] or key[:6] != f"{self._episode:06d}"):
             self._end_episode()
         self._place = self._place or shard
         exported, row = self._exported, len(self._samples)
         self._findings.check(shard == self._place, where, f"its episode begins in {self._place}")
-        exported.check_value(where, "its key", key, f"{self._episode:06d}_{row:06d}")
+        exported.check_value(where, "its key", key, sample_key(self._episode, row))
         exported.check_value(where, "episode", meta["episode"], self._episode)
         exported.check_value(where, "tick", meta["tick"], row)
         exported.check_value(where, "is_first", meta["is_first"], row == 0)
@@ -228,11 +236,11 @@ class _OwnSamples:
                 stream = field.rpartition(".")[0]
                 self._same.setdefault(stream, []).append(self._last.get(stream) == value and row > 0)
                 self._last[stream] = value
-        for name in _BY_STREAM:
+        for name in BY_STREAM:
             found = list(meta[name])
             exported.check_names(name, found, exported.layout.names, where=where)
-        row_times = [meta["tick_ns"], *(value for name in _BY_STREAM for value in meta[name].values())]
-        kept = {field: sample[field] for field in (*_ROLES, *self._ages) if field in sample}
+        row_times = [meta["tick_ns"], *(value for name in BY_STREAM for value in meta[name].values())]
+        kept = {field: sample[field] for field in (*ROLES, *self._ages) if field in sample}
         self._samples.append({**kept, "times": np.array(row_times, np.int64), "reward": float(meta["reward"])})
 
     def _end_episode(self) -> None:
@@ -244,20 +252,20 @@ class _OwnSamples:
         if times is None or times.shape[1] != 1 + 3 * streams:
             return  # the samples have other streams, which is reported
         ticks, (stamps, valid, ages) = times[:, 0], np.split(times[:, 1:], 3, axis=1)
-        tables = {field: _stacked(samples, field) for field in ("state.npy", "action.npy")}
+        tables = {field: _stacked(samples, field) for field in ROLES}
         values = {
-            **exported.parts("observation", tables["state.npy"]),
-            **exported.parts("action", tables["action.npy"]),
+            **exported.parts("observation", tables[STATE]),
+            **exported.parts("action", tables[ACTION]),
         }
         rows = TickRows(ticks, stamps, valid, ages, values)
         exported.check_episode(where, number, rows)
         exported.check_rewards(where, number, rows, np.array([sample["reward"] for sample in samples]))
-        for field, role in _ROLES.items():
+        for field, role in ROLES.items():
             table, filled = tables[field], exported.filled(rows, role)
             if table is not None and table.shape == filled.shape:
                 self.columns.append({field: np.where(filled, table, np.float32(np.nan))})
         for stream in exported.spec.vectors:
-            of_samples = _stacked(samples, f"{stream.name}.age_ms.npy")
+            of_samples = _stacked(samples, age_field(stream.name))
             if stream.rows and of_samples is not None:
                 exported.check_window(where, rows, stream, of_samples)
         for stream in exported.spec.media:
@@ -285,7 +293,7 @@ class _OwnSamples:
                 text = f"{key} of {shard['name']} is {printable(shard[key], 20)}; the file has {count}"
                 self._findings.check(shard[key] == count, INDEX, text)
         stats = read_json(self._findings.dataset, STATS)
-        for field, role in _ROLES.items():
+        for field, role in ROLES.items():
             if labels := exported.labels(role):
                 exported.check_names(f"columns.{field}", index["columns"].get(field), labels, where=INDEX)
                 with self._findings.reading(f"{STATS}: {field}", KeyError):

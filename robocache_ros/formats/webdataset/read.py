@@ -26,6 +26,8 @@ from robocache_ros.formats.read import (
     parse_object,
     read_object,
 )
+from robocache_ros.formats.schema import PROVENANCE
+from robocache_ros.formats.webdataset.schema import ARRAY, EXTENSIONS, INDEX, MEMBER_BYTES, META, ROLES, sample_key
 from robocache_ros.storage.paths import as_path
 from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, path_below
 
@@ -33,7 +35,6 @@ from robocache_ros.untrusted_files import DatasetFile, file_below, open_file, pa
 
 
 MAX_MEMBERS = 4_000_000  # of a file
-MEMBER_BYTES = 1 << 30
 OPEN_FILES = 16  # whose members are kept
 
 
@@ -99,10 +100,6 @@ def read_members(path: DatasetFile, names: list[str]) -> list[bytes]:
 # WebDataset shards that this project exported: a tar file has a sample per tick.
 
 
-STATE, ACTION = "state.npy", "action.npy"
-IMAGES = ("png", "jpg")
-
-
 class WebDatasetEpisodes:
     """The episodes of a dataset in the format webdataset.
 
@@ -116,9 +113,9 @@ class WebDatasetEpisodes:
     def __init__(self, path: str | Path) -> None:
         self.folder = as_path(path)
         self.name = self.folder.name
-        where = printable(self.folder / "dataset.json")
-        index = read_object(file_below(self.folder, "dataset.json"))
-        self._columns = export_columns(read_object(file_below(self.folder, "robocache.json")), where)
+        where = printable(self.folder / INDEX)
+        index = read_object(file_below(self.folder, INDEX))
+        self._columns = export_columns(read_object(file_below(self.folder, PROVENANCE)), where)
         try:
             shards = [(str(shard["name"]), int(shard["episodes"])) for shard in index["shards"]]
             if min((count for _, count in shards), default=0) < 0:
@@ -137,7 +134,7 @@ class WebDatasetEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed."""
-        return (self.folder / "dataset.json", *(path_below(self.folder, name) for name in self._shards))
+        return (self.folder / INDEX, *(path_below(self.folder, name) for name in self._shards))
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -146,7 +143,7 @@ class WebDatasetEpisodes:
         """Return an episode. Images are not decoded, and arrays are read when they are asked for."""
         path, keys, where = self._place(index)
         _, task, success = self._episodes[index]
-        metas = [parse_object(data, f"{where}: meta.json") for data in _members(path, keys, "meta.json")]
+        metas = [parse_object(data, f"{where}: {META}") for data in _members(path, keys, META)]
         try:
             ticks = np.array([int(meta["tick_ns"]) for meta in metas], np.int64)
             rewards = np.array([float(meta["reward"]) for meta in metas], np.float32)
@@ -162,7 +159,7 @@ class WebDatasetEpisodes:
     def span_ns(self, index: int) -> tuple[int, int]:
         """Return the first and the last stamp of an episode."""
         path, keys, where = self._place(index)
-        metas = [parse_object(data, f"{where}: meta.json") for data in _members(path, [keys[0], keys[-1]], "meta.json")]
+        metas = [parse_object(data, f"{where}: {META}") for data in _members(path, [keys[0], keys[-1]], META)]
         try:
             return int(metas[0]["tick_ns"]), int(metas[1]["tick_ns"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
@@ -174,14 +171,14 @@ class WebDatasetEpisodes:
         where, count = f"{printable(path)}: episode {index}", self._episodes[index][0]
         if not 0 < count <= MAX_STEPS:
             raise DatasetError(f"{where}: {count:,} samples; 1 to {MAX_STEPS:,} are read")
-        return path, [f"{index:06d}_{tick:06d}" for tick in range(count)], where
+        return path, [sample_key(index, tick) for tick in range(count)], where
 
     def _values(self, path: DatasetFile, keys: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the vectors and images of an episode, and its depth images and voxels, by stream."""
         members = tar_members(path, os.getpid())
         found: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
-        for field, role in ((STATE, "observation"), (ACTION, "action")):
+        for field, role in ROLES.items():
             if f"{keys[0]}.{field}" in members:
                 table = _rows(path, keys, field, where)
                 found.update(self._columns.split(table, role, f"{where}: {field}"))
@@ -191,7 +188,7 @@ class WebDatasetEpisodes:
             elif about.kind != "vector" and f"{keys[0]}.{name}.npz" in members:
                 read = partial(_array, path, keys, f"{name}.npz", about.kind)
                 arrays[name] = ArrayRows(len(keys), read, f"{where}: {name}.npz")
-            for kind in IMAGES:
+            for kind in EXTENSIONS.values():
                 if about.kind == "image" and f"{keys[0]}.{name}.{kind}" in members:
                     found[name] = _ImageFiles(path, keys, f"{name}.{kind}")
         return found, arrays
@@ -230,7 +227,7 @@ def _rows(path: DatasetFile, keys: list[str], field: str, where: str) -> NDArray
 
 def _array(path: DatasetFile, keys: list[str], field: str, kind: str, row: int) -> NDArray[Any]:
     with zipfile.ZipFile(io.BytesIO(_members(path, [keys[row]], field)[0])) as archive:
-        info = archive.getinfo("array.npy")
+        info = archive.getinfo(ARRAY)
         if info.file_size > MAX_BYTES:
             raise ValueError(f"{info.file_size:,} bytes")
         return channels_last(npy_array(archive.read(info)), kind)

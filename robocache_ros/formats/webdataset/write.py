@@ -14,8 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.formats.dataset import IMAGES, Episode, ExportedDataset, StoredArrays
-from robocache_ros.formats.pieces import ACTION, STATE, WINDOW
+from robocache_ros.formats import schema
+from robocache_ros.formats.dataset import Episode, ExportedDataset, StoredArrays
+from robocache_ros.formats.schema import PROVENANCE
+from robocache_ros.formats.webdataset.schema import (
+    ACTION,
+    ARRAY,
+    EXTENSIONS,
+    INDEX,
+    META,
+    STATE,
+    STATS,
+    age_field,
+    sample_key,
+)
 from robocache_ros.formats.write import (
     FileTask,
     HeldBytes,
@@ -66,18 +78,9 @@ class TarWriter:
 
 
 # WebDataset shards: tar files with a sample per tick, the ticks of an episode in order.
-#
-# train-000000.tar   episodes, each complete in one file
-# robocache.json     the provenance
-# stats.json         statistics of the fields
-# dataset.json       the shards, the episodes and the fields, written last
-#
-# A sample consists of the members <episode>_<tick>.<field>: state.npy, action.npy, <image>.jpg or .png, <voxels>.npz,
-# <window>.npy, <window>.age_ms.npy and meta.json.
 
 
 SHARD_BYTES = 64 << 20  # a shard that has about this size is followed by another, at the next episode
-EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 Field = Callable[[int], bytes]  # tick of an episode -> the bytes of its member
 
 
@@ -86,7 +89,7 @@ class WebDatasetFormat(WrittenByTasks):
 
     name = "webdataset"
     title = "WebDataset shards, a sample per tick"
-    entry = "dataset.json"
+    entry = INDEX
     needs_stats = True
 
     def check(self, spec: FusionSpec, options: DatasetOptions) -> None:
@@ -107,8 +110,8 @@ class WebDatasetFormat(WrittenByTasks):
 
     def finish(self, dataset: ExportedDataset, folder: Path, results: Sequence[Any]) -> None:
         """Write the metadata, dataset.json last."""
-        write_provenance(folder / "robocache.json", dataset, dataset.encodings(WEBDATASET.encoding))
-        write_json(folder / "stats.json", _stats(dataset))
+        write_provenance(folder / PROVENANCE, dataset, dataset.encodings(WEBDATASET.encoding))
+        write_json(folder / STATS, _stats(dataset))
         episodes = [
             {
                 "recording": printable(episode.recording, 4096),
@@ -118,10 +121,10 @@ class WebDatasetFormat(WrittenByTasks):
             }
             for episode in dataset.episodes
         ]
-        names = {STATE: "state.npy", ACTION: "action.npy"}
+        names = {schema.STATE: STATE, schema.ACTION: ACTION}
         columns = {field: dataset.features[name].names for name, field in names.items() if name in dataset.features}
         write_json(
-            folder / "dataset.json",
+            folder / INDEX,
             {"rate_hz": dataset.rate_hz, "shards": list(results), "episodes": episodes, "columns": columns},
         )
 
@@ -136,7 +139,7 @@ def _write_shard(dataset: ExportedDataset, folder: Path, group: range, shard: in
             fields = _fields(dataset, episode)
             for tick in range(episode.length):
                 for name, data_of in fields.items():
-                    tar.write(f"{episode.index:06d}_{tick:06d}.{name}", data_of(tick))
+                    tar.write(f"{sample_key(episode.index, tick)}.{name}", data_of(tick))
             samples += episode.length
         complete = True
     finally:
@@ -154,19 +157,19 @@ def _fields(dataset: ExportedDataset, episode: Episode) -> dict[str, Field]:
     """Return the fields of the samples of an episode."""
     fields: dict[str, Field] = {}
     if dataset.state:
-        fields["state.npy"] = _rows(episode.state)
+        fields[STATE] = _rows(episode.state)
     if dataset.actions:
-        fields["action.npy"] = _rows(episode.action)
+        fields[ACTION] = _rows(episode.action)
     for stream in dataset.spec.vectors:
         if stream.rows:
             fields[f"{stream.name}.npy"] = _rows(episode.vector(stream.name))
-            fields[f"{stream.name}.age_ms.npy"] = _rows(episode.window_ages_ms(stream.name))
+            fields[age_field(stream.name)] = _rows(episode.window_ages_ms(stream.name))
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
         images = episode.images(name, encoding)
         fields[f"{name}.{EXTENSIONS[encoding]}"] = HeldBytes(images.samples, images.__getitem__).__getitem__
     for name in dataset.arrays:
         fields[f"{name}.npz"] = _compressed(episode.arrays(name))
-    fields["meta.json"] = _meta(dataset, episode)
+    fields[META] = _meta(dataset, episode)
     return fields
 
 
@@ -181,11 +184,8 @@ def _compressed(arrays: StoredArrays) -> Field:
 
 def _meta(dataset: ExportedDataset, episode: Episode) -> Field:
     names = dataset.layout.names
-    columns: dict[str, NDArray[Any]] = {
-        "stamp_ns": episode.stamps_ns,
-        "valid": episode.valid,
-        "age_ns": episode.age_ns,
-    }
+    by_stream: tuple[NDArray[Any], ...] = (episode.stamps_ns, episode.valid, episode.age_ns)
+    columns = dict(zip(schema.BY_STREAM, by_stream, strict=True))
 
     def data_of(tick: int) -> bytes:
         meta = {
@@ -215,17 +215,17 @@ def _npz(array: NDArray[Any]) -> bytes:
     """Compress an array as numpy.savez_compressed(file, array=array) does, but several times as fast."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        member = zipfile.ZipInfo("array.npy")  # its date is that of the first DOS
+        member = zipfile.ZipInfo(ARRAY)  # its date is that of the first DOS
         archive.writestr(member, _npy(array), zipfile.ZIP_DEFLATED, compresslevel=1)
     return file.getvalue()
 
 
 def _stats(dataset: ExportedDataset) -> dict[str, Any]:
     """Return the statistics by field."""
-    fields = {STATE: "state.npy", ACTION: "action.npy"}
-    fields.update({WINDOW.format(s.name): f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
+    fields = {schema.STATE: STATE, schema.ACTION: ACTION}
+    fields.update({schema.WINDOW + s.name: f"{s.name}.npy" for s in dataset.spec.vectors if s.rows})
     for name, encoding in dataset.encodings(WEBDATASET.encoding).items():
-        fields[IMAGES.format(name)] = f"{name}.{EXTENSIONS[encoding]}"
+        fields[schema.IMAGES + name] = f"{name}.{EXTENSIONS[encoding]}"
     return {fields[name]: values for name, values in dataset.stats.items() if name in fields}
 
 

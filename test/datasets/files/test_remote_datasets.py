@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +30,7 @@ from robocache_ros.datasets import (
 from robocache_ros.datasets.public_datasets import dataset_path
 from robocache_ros.storage.errors import RemoteError
 from robocache_ros.storage.paths import RemotePath
+from test import forked
 from test.datasets.conftest import STEPS, episode, write_calvin, write_tfds
 
 fsspec = pytest.importorskip("fsspec", reason="needs the `remote` extra")
@@ -253,10 +252,10 @@ def test_a_url_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
 def test_local_datasets_do_not_import_fsspec(exported: Callable[[str], Path]) -> None:
     code = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from robocache_ros.formats.read import open_source\n"
+        "from robocache_ros.formats.registry import open_source\n"
         f"assert len(open_source('webdataset', {str(exported('none') / 'webdataset')!r})) == 2"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=False)
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robocache_ros.datasets import DatasetError, open_dataset
-from robocache_ros.formats.read import READERS, known_readers
+from robocache_ros.formats.registry import READERS, known_readers
 
 ENTRY_POINTS = """[robocache_ros.datasets]
 one = one_episode_format:OneEpisode
@@ -56,5 +56,5 @@ def test_what_is_not_a_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"format: 'one' is not one of rlds, calvin, .* mcap"):
+    with pytest.raises(DatasetError, match=r"format: 'one' is not one of lerobot, .*mcap.* hdf5"):
         open_dataset("one", tmp_path)

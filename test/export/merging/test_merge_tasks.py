@@ -14,7 +14,7 @@ from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.formats import write as shared
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.rlds import write as rlds
 from robocache_ros.formats.webdataset import write as webdataset
 from robocache_ros.spec import FusionSpec
@@ -22,7 +22,7 @@ from robocache_ros.spec.dataset import DatasetOptions
 from test.export.merging.elsewhere import Elsewhere
 from test.export.pieces.conftest import Contents, contents
 
-ALL = tuple(name for name in FORMATS if name != "delta")  # which does not install everywhere
+ALL = tuple(name for name in WRITERS if name != "delta")  # which does not install everywhere
 OPTIONS = DatasetOptions(formats=ALL, codec="h264", split_s=0.4, task="lift the cube")
 
 

@@ -15,8 +15,8 @@ from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import LIBRARIES, PIECE_VERSION
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.formats.checksums import digests_of, files_of
-from robocache_ros.formats.options import ExportOptions
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
 ROOT = Path(__file__).parents[3]
@@ -29,8 +29,8 @@ def piece_digests(folder: Path) -> dict[str, Any]:
     panda = PlannedRecording(ROOT / "test" / "data" / "panda_lift", start=start, stop=stop)
     sensors = sensor_recording(folder / "sensors", seed=1)
     formats = ("lerobot", "robomimic")
-    video = ExportOptions(formats=formats, codec="h264", compare_visibility=True, action="delta")
-    pixels = ExportOptions(formats=formats, media="image", on_invalid="mask", action="next-observation")
+    video = DatasetOptions(formats=formats, codec="h264", compare_visibility=True, action="delta")
+    pixels = DatasetOptions(formats=formats, media="image", on_invalid="mask", action="next-observation")
     made = {
         "panda": _digests(folder / "panda", panda, load_spec(ROOT / "config" / "panda_lift.yaml"), video),
         "sensors": _digests(folder / "pixels", sensors, sensor_spec(outcomes=True, actions=False), pixels),
@@ -38,7 +38,7 @@ def piece_digests(folder: Path) -> dict[str, Any]:
     return {"version": PIECE_VERSION, "libraries": {name: version(name) for name in LIBRARIES}, "files": made}
 
 
-def _digests(folder: Path, recording: Any, spec: Any, options: ExportOptions) -> dict[str, str]:
+def _digests(folder: Path, recording: Any, spec: Any, options: DatasetOptions) -> dict[str, str]:
     export([recording], spec, folder / "set", options, pieces=folder / "pieces", report=False)
     (contents,) = (folder / "pieces").glob("*/*/contents.json")
     return digests_of(contents.parent, files_of(contents.parent))

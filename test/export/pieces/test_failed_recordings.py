@@ -17,6 +17,7 @@ from robocache_ros.exporter.job import export
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test import forked
 from test.export.conftest import ROBOCACHE, by_share
 from test.export.pieces.conftest import Contents, contents
 
@@ -125,7 +126,8 @@ def broken(folder: Path, source: Path) -> Path:
 
 def run(out: Path, bags: list[Path], *more: str) -> subprocess.CompletedProcess[str]:
     command = [*ROBOCACHE, "export", *map(str, bags), "--spec", str(SPEC), "--media", "none"]
-    return subprocess.run([*command, "--out", str(out), *more], capture_output=True, text=True, cwd=ROOT, check=False)
+    command += ["--out", str(out), *more]
+    return forked.run(command, preload=forked.EXPORT, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_skipped_recordings_are_listed_and_the_dataset_is_that_of_the_others(bags: list[Path], tmp_path: Path) -> None:

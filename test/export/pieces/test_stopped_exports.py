@@ -18,6 +18,7 @@ from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.target import OWN_PIECES, piece_store
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
+from test import forked
 from test.export.pieces.conftest import Contents, contents
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
 
@@ -57,7 +58,14 @@ def started(
     arguments = {"bags": list(map(str, bags)), "spec": str(SPEC), "out": str(out), "media": media, "jobs": jobs}
     code = RUN.format(at_progress=at_progress, prepare=prepare)
     command = [sys.executable, "-c", code, json.dumps(arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return forked.Popen(
+        command,
+        preload=forked.EXPORT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize(("media", "seed"), [("image", 2), ("video", 3)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec.dataset import DatasetOptions
 from test.export.readers.sensor_recording import sensor_recording, sensor_spec
@@ -39,7 +39,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def dataset(stored: str) -> Path:
         name, _, media = stored.partition(" ")
         if media not in made:
-            formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+            formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
             chosen = replace(options, formats=formats if not media else (name, "lerobot21"), media=media or "video")
             out = export(recordings, sensor_spec(outcomes=True), folder / f"out {media}", chosen, report=False).out
             made[media] = out
@@ -74,7 +74,7 @@ def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: Datas
         "depth": {"align": "nearest"},
     }
     spec = replace(spec, streams=tuple(replace(s, **changed.get(s.name, {})) for s in spec.streams))
-    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
     out = export([recording], spec, tmp_path / "out", replace(options, formats=formats), report=False).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
@@ -83,7 +83,7 @@ def test_nothing_is_found_whatever_the_actions_are(actions: bool, options: Datas
 @pytest.mark.parametrize("media", ["video", "image"])
 def test_nothing_is_found_if_the_clock_starts_at_0(media: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensor_recording_module, "START_NS", 0)
-    formats = tuple(name for name in FORMATS if find_spec(LIBRARIES.get(name, "pyarrow")))
+    formats = tuple(name for name in WRITERS if find_spec(LIBRARIES.get(name, "pyarrow")))
     recording = sensor_recording(tmp_path / "recording", 0, 0.6)
     out = export([recording], sensor_spec(), tmp_path / "out", DatasetOptions(formats=formats, media=media)).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from robocache_ros import formats_by_name
 from robocache_ros.cli.commands import main
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import ExportResult, export
@@ -101,7 +100,7 @@ def test_a_format_of_another_package_brings_its_validator(tmp_path: Path, monkey
             findings.add("other.txt", "is empty")
 
     point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(formats_by_name, "entry_points", lambda group: [point])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     (tmp_path / "other.txt").touch()
     (findings,) = validate(tmp_path)
     assert [str(finding) for finding in findings.found] == ["other.txt: is empty"]
@@ -118,6 +117,6 @@ def test_an_unexpected_error_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyError("shape")
 
     point = SimpleNamespace(name="other", value="other:FORMAT", load=lambda: SimpleNamespace(validator=Check()))
-    monkeypatch.setattr(formats_by_name, "entry_points", lambda group: [point])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     (findings,) = validate(tmp_path)
     assert str(findings.found[0]).endswith("cannot be read further (KeyError: 'shape')")

@@ -9,7 +9,7 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
-from robocache_ros.formats.registry import FORMATS
+from robocache_ros.formats.registry import WRITERS
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
@@ -17,7 +17,7 @@ from test.fleet.bucket.conftest import NO_MEDIA, Contents, hidden, objects
 from test.fleet.s3_server import Bucket
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], name: str
 ) -> None:

@@ -1,6 +1,5 @@
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.ops import enable_jit_cache
 from robocache_ros.ops.cuda import kernels
+from test import forked
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,7 @@ for turn in range(300):
 def test_many_processes_write_one_entry_and_read_it_whole(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[3])}
     processes = [
-        subprocess.Popen([sys.executable, "-c", WRITE_AND_READ, str(tmp_path), letter], env=environment)
-        for letter in "abc"
+        forked.Popen([sys.executable, "-c", WRITE_AND_READ, str(tmp_path), letter], env=environment) for letter in "abc"
     ]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["k.cubin"]

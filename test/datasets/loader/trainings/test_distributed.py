@@ -14,6 +14,7 @@ from counting_episodes import Counting
 
 from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
+from test import forked
 from test.datasets.conftest import STEPS, episode, write_tfds
 
 ROOT = Path(__file__).parents[4]
@@ -24,7 +25,7 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
     script = Path(__file__).with_name("rank_of_two.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, str(script), str(folder), str(tmp_path / "meeting"), str(rank)],
             stdout=subprocess.PIPE,
             text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from test import forked
 from test.datasets.conftest import STEPS, episode, write_tfds
 from test.datasets.loader.trainings.obedient_trainer import EPOCHS, open_loader, told
 
@@ -26,7 +27,7 @@ class Training:
     def __init__(self, folder: Path, state: Path, workers: int) -> None:
         command = [sys.executable, str(Path(__file__).with_name("obedient_trainer.py")), folder, state, str(workers)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
         )
         self.workers: list[int] = json.loads(self.line())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from counting_episodes import Counting, order_of, same
 from torch.utils.data import DataLoader
 
 from robocache_ros.datasets import TimelineLoader
+from test import forked
 from test.fuzz.datasets import EPISODES, FORMATS
 
 ROOT = Path(__file__).parents[4]
@@ -64,7 +64,7 @@ def test_datasets_of_all_formats_are_read_in_another_process(tmp_path: Path) -> 
     (tmp_path / "datasets").write_bytes(pickle.dumps(datasets))
 
     command = [sys.executable, "-c", READS, str(tmp_path / "datasets")]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    found = forked.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
 
     assert found.split() == wanted
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from counting_episodes import Counting, KillsItsWorker, order_of, same
 
 from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
+from test import forked
 
 ROOT = Path(__file__).parents[4]
 
@@ -152,7 +152,7 @@ def test_too_few_descriptors_are_one_line(tmp_path: Path, workers: int) -> None:
     script.write_text(FEW_DESCRIPTORS)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
 
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, str(script), str(workers)], env=environment, capture_output=True, text=True, check=False
     )
 
@@ -183,7 +183,7 @@ def test_ctrl_c_does_not_reach_the_first_worker_of_a_process(tmp_path: Path) -> 
     script.write_text(FIRST_WORKER)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
 
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    done = forked.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
 
     (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk:"))
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
@@ -214,8 +214,8 @@ def test_a_trainer_that_is_killed_and_resumed_sees_the_same_sequence(tmp_path: P
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parents[1]}"}
     arguments = [sys.executable, str(script), str(tmp_path / "state.json"), str(tmp_path / "log")]
 
-    killed = subprocess.run([*arguments, "killed"], env=environment, cwd=ROOT, check=False)
-    subprocess.run([*arguments, "finishes"], env=environment, cwd=ROOT, check=True)
+    killed = forked.run([*arguments, "killed"], env=environment, cwd=ROOT, check=False)
+    forked.run([*arguments, "finishes"], env=environment, cwd=ROOT, check=True)
 
     assert killed.returncode == -signal.SIGKILL
     expected = order_of(batches_without_workers()[:5])

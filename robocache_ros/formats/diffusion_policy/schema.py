@@ -1,0 +1,8 @@
+"""Arrays of datasets in the layout of Diffusion Policy's ReplayBuffer."""
+
+from __future__ import annotations
+
+FOLDER = "replay_buffer.zarr"
+ACTION, REWARD = "action", "reward"  # arrays beside those of the observations, which have the names of streams
+MAX_CHUNK_BYTES = 256 << 20
+CODECS = ("", "zstd", "zlib", "gzip")  # of chunks that are read
