@@ -114,11 +114,7 @@ class DatasetOptions:
     """What an export makes of recordings."""
 
     rate_hz: int | None = key(
-        integer(1, 1000),
-        "ticks per second instead of the rate of the spec",
-        default=None,
-        unit="Hz",
-        in_files=False,
+        integer(1, 1000), "ticks per second instead of the rate of the spec", default=None, unit="Hz", in_files=False
     )
     episode_topic: str = key(
         topic_name,
@@ -251,10 +247,7 @@ class DatasetOptions:
         flag=Flag(EPISODES, "What the robot does, in words.", metavar="TEXT"),
     )
     robot_type: str = key(
-        _line(),
-        "name of the robot in the dataset",
-        default="unknown",
-        flag=Flag(OUTPUT, metavar="NAME"),
+        _line(), "name of the robot in the dataset", default="unknown", flag=Flag(OUTPUT, metavar="NAME")
     )
     on_invalid: str = key(
         choice("spec", "split", "hold", "mask", "drop", "fail"),
