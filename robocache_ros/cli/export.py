@@ -2,8 +2,6 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -16,8 +14,7 @@ from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.spec.dataset import INPUT
 
 if TYPE_CHECKING:
-    from robocache_ros.exporter.job import Output
-    from robocache_ros.exporter.planned_recording import PlannedRecording
+    from robocache_ros.exporter.request import ExportRequest
 
 
 @with_options(ExportOptions)
@@ -60,8 +57,9 @@ def export(
     from robocache_ros.cli.progress import shown_progress
     from robocache_ros.exporter.append import append_folders
     from robocache_ros.exporter.executors.base import return_freed_memory
+    from robocache_ros.exporter.job import executor_of, run_export
     from robocache_ros.exporter.recordings import recordings_of
-    from robocache_ros.exporter.run import apply_cache_bytes, executor_of, outputs_with_sections, run_export
+    from robocache_ros.exporter.request import ExportRequest, apply_cache_bytes, divided, outputs_of
     from robocache_ros.exporter.shards import ShardResult
     from robocache_ros.spec import load_spec
     from robocache_ros.storage.paths import any_path
@@ -73,19 +71,16 @@ def export(
     out = any_path(out, "datasets")
     recordings = recordings_of(bags, manifest, but=out)
     specs = [(path.stem, load_spec(path)) for path in (any_path(one, "specs") for one in spec)]
-    outputs = outputs_with_sections(specs, rate_hz or (), given)
+    outputs = outputs_of(specs, rate_hz or (), given=divided(given)[0])
+    request = ExportRequest(recordings, tuple(outputs), out, options)
     return_freed_memory()
     if dry_run:
-        _dry_run(recordings, outputs, out, options, json)
+        _dry_run(request, json=json)
         return
-    kept_in = out
-    if options.append and not options.pieces:
-        first = outputs[0]
-        kept_in, pieces = append_folders(recordings, first.spec, out, first.options, remote=executor.remote)
-        options = replace(options, pieces=pieces)
-    continued = export_output.continued(kept_in, options.pieces, json=json, log_json=log_json)
+    kept_in, own = append_folders(request, remote=executor.remote) if options.append else (out, None)
+    continued = export_output.continued(kept_in, options.pieces or own, json=json, log_json=log_json)
     with continued, shown_progress(log_json=log_json) as progress:
-        done = run_export(recordings, outputs, out, options, stop.checked(progress))
+        done = run_export(request, executor, stop.checked(progress))
     if isinstance(done, ShardResult):
         export_output.show_shard(done, out, json=json)
         results, code = done.results, export_output.shard_exit_code(done)
@@ -101,37 +96,15 @@ def export(
         raise typer.Exit(code)
 
 
-def _dry_run(
-    recordings: "Sequence[PlannedRecording]",
-    outputs: "Sequence[Output]",
-    out: Path,
-    options: ExportOptions,
-    json: bool,
-) -> None:
+def _dry_run(request: "ExportRequest", *, json: bool) -> None:
     from robocache_ros.cli import export_output, tables
-    from robocache_ros.exporter.preview import dry_run as run
+    from robocache_ros.exporter.preview import dry_run
 
-    if options.executor != "local":
+    if request.options.executor != "local":
         raise RoboCacheError("--dry-run: is computed on this machine; leave out --executor")
-    runs = []
-    for output in outputs:
-
-        def each(items: "Sequence[PlannedRecording]", name: str = output.name) -> "Iterable[PlannedRecording]":
-            return tables.counted(items, f"checking {name}".strip())
-
-        found = run(
-            recordings,
-            output.spec,
-            out,
-            output.options,
-            overwrite=options.overwrite or options.append,
-            jobs=options.jobs,
-            each=each,
-            pieces=options.pieces,
-            device=options.device,
-        )
-        runs.append((output, found))
+    found = dry_run(request, lambda recordings, name: tables.counted(recordings, f"checking {name}".strip()))
+    runs = list(zip(request.outputs, found, strict=True))
     show = export_output.print_dry_run_json if json else export_output.print_dry_run
-    show(runs, out)
-    if any(len(found.accepted) < len(found.expected) for _, found in runs):
+    show(runs, request.out)
+    if any(len(run.accepted) < len(run.expected) for _, run in runs):
         raise typer.Exit(1)

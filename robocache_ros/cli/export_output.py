@@ -237,7 +237,7 @@ def _size(size_bytes: float) -> str:
 
 def show_result(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
-    if result.by_another:
+    if result.completed_elsewhere:
         tables.show_notes(result.notes)
         tables.say(f"{printable(result.out, tables.PATH)}: complete")
         return
@@ -284,7 +284,7 @@ def _result_content(result: ExportResult, report: bool) -> dict[str, Any]:
         "frames": result.frames,
         "episodes": result.episodes,
         "notes": result.notes,
-        "by_another": result.by_another,
+        "by_another": result.completed_elsewhere,
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
     }

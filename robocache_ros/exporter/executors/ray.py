@@ -187,7 +187,7 @@ class _Attempt(Generic[TaskT]):
 
 
 class RayTasks:
-    """An engine: a Ray task for each task, which the dashboard shows by its name.
+    """An executor: a Ray task for each task, which the dashboard shows by its name.
 
     Tasks of lost machines and of killed processes are run again. A task that is out of memory is run once more, with
     twice the memory. An error that a task raises is given to `done`, but for an OSError, which is one of the target.
@@ -227,9 +227,9 @@ class RayTasks:
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
-        """Run tasks; see `Engine`. What `work` tells is left out: that is a message for every second of a recording."""
+        """Run tasks; see `Executor`. What `work` tells is left out: it is a message for each second of a recording."""
         ray = self._ray
         call, shared = ray.remote(max_retries=0)(_run), ray.put(work)
         waiting = deque(_Attempt(task, self._used(task)) for task in sorted(tasks, key=lambda task: -task.size))
@@ -297,7 +297,7 @@ def _run(work: Callable[[TaskT, Progress], Any], task: TaskT, threads: int) -> F
     return RoboCacheError(f"{printable(task.name, 60)}: {last}; the log of its Ray task has the traceback")
 
 
-# The engine that the options of a command name.
+# The executor that the options of a command name.
 
 
 EXECUTORS = ("local", "ray")
