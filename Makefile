@@ -43,7 +43,7 @@ help:
 	@echo "make soak         the tests again and again on a busy machine, and a report of those that ever failed"
 	@echo "make check        lint and types alone"
 	@echo "make readers-env  the real dataset readers ($(READERS)), which the 'reader' tests use"
-	@echo "make docs         write docs/reference/spec.md from the code"
+	@echo "make docs         write docs/reference/spec.md and commands.md from the code"
 	@echo "make clean        remove everything that make has created"
 
 demo: $(VENV)/.ready
@@ -72,7 +72,7 @@ check: $(VENV)/.ready
 	@$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	@$(BIN)/python -m robocache_ros.spec.reference >docs/reference/spec.md
+	@$(BIN)/python docs/generate.py
 
 readers-env: $(READERS:%=.venv-%/.ready)
 

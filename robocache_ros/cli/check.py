@@ -44,6 +44,8 @@ def check(
         from robocache_ros.cli import tables
 
         tables.show(tables.spec_table(loaded))
+        if loaded.dataset:
+            tables.say(f"an export makes: {tables.changed_options(loaded.dataset)}")
 
 
 def _recordings(

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from robocache_ros.errors import number_of, printable
 from robocache_ros.spec import FusionSpec, StreamSpec
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.keys import keys_of
 from robocache_ros.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -223,3 +225,16 @@ def percent(share: float) -> str:
 def plain_table(title: str) -> Table:
     """Return a table without rules around its cells."""
     return Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+
+
+def changed_options(options: DatasetOptions) -> str:
+    """Return the options of a dataset that are not the defaults, in one line."""
+    changed = {
+        name: getattr(options, name)
+        for name, field in keys_of(DatasetOptions).items()
+        if name == "formats" or getattr(options, name) != field.default
+    }
+    return "; ".join(
+        f"{name} {', '.join(value) if isinstance(value, tuple) else printable(value, 60)}"
+        for name, value in changed.items()
+    )

@@ -16,10 +16,7 @@ class ExportOptions(DatasetOptions):
     """The options of a dataset, and how an export makes it. Only those of a dataset decide on its bytes."""
 
     overwrite: bool = key(
-        boolean,
-        "replace the dataset in the folder",
-        default=False,
-        flag=Flag(OUTPUT, "Replace the dataset in DIR."),
+        boolean, "replace the dataset in the folder", default=False, flag=Flag(OUTPUT, "Replace the dataset in DIR.")
     )
     append: bool = key(
         boolean,
@@ -28,10 +25,7 @@ class ExportOptions(DatasetOptions):
         flag=Flag(OUTPUT, "Add the episodes to the dataset in DIR (delta)."),
     )
     report: bool = key(
-        boolean,
-        "write report.html and report.json",
-        default=True,
-        flag=Flag(OUTPUT, "Write report.html."),
+        boolean, "write report.html and report.json", default=True, flag=Flag(OUTPUT, "Write report.html.")
     )
     jobs: int | None = key(
         integer(1, MAX_JOBS),

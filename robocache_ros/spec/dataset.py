@@ -17,6 +17,7 @@ from robocache_ros.spec.keys import (
     choice,
     integer,
     key,
+    keys_of,
     many,
     message_folder,
     number,
@@ -113,11 +114,7 @@ class DatasetOptions:
     """What an export makes of recordings."""
 
     rate_hz: int | None = key(
-        integer(1, 1000),
-        "ticks per second instead of the rate of the spec",
-        default=None,
-        unit="Hz",
-        in_files=False,
+        integer(1, 1000), "ticks per second instead of the rate of the spec", default=None, unit="Hz", in_files=False
     )
     episode_topic: str = key(
         topic_name,
@@ -250,10 +247,7 @@ class DatasetOptions:
         flag=Flag(EPISODES, "What the robot does, in words.", metavar="TEXT"),
     )
     robot_type: str = key(
-        _line(),
-        "name of the robot in the dataset",
-        default="unknown",
-        flag=Flag(OUTPUT, metavar="NAME"),
+        _line(), "name of the robot in the dataset", default="unknown", flag=Flag(OUTPUT, metavar="NAME")
     )
     on_invalid: str = key(
         choice("spec", "split", "hold", "mask", "drop", "fail"),
@@ -324,3 +318,21 @@ class DatasetOptions:
         if not least <= round(ticks) <= MAX_OFFSET:
             raise RoboCacheError(f"action_offset: {round(ticks)} ticks are not possible; use {least} to {MAX_OFFSET}")
         return round(ticks)
+
+
+SUGGESTED = ("formats", "task", "robot_type", "media", "on_invalid", "action")
+
+
+def commented_section(**changed: Any) -> list[str]:
+    """Return the lines of a section `dataset` as a comment, with the options that most datasets set.
+
+    Args:
+        changed: options that are not the defaults.
+    """
+    options = DatasetOptions(**changed)
+    lines = ["# What `robocache export` makes of recordings. The reference of the spec has all keys.", "# dataset:"]
+    for name in SUGGESTED:
+        value = getattr(options, name)
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+        lines.append(f"#   {name}: {shown}  # {keys_of(DatasetOptions)[name].metadata['flag'].help or name}")
+    return lines

@@ -195,7 +195,11 @@ def read_values(cls: type, given: Mapping[str, Any], *, flags: bool = False) -> 
         SpecError: lists all unknown keys and invalid values.
     """
     keys = keys_of(cls)
-    problems = [Problem((name,), f"no such option; {_known(name, list(keys))}") for name in given if name not in keys]
+    problems = [
+        Problem((name,), f"no such option; {suggestion(name, keys) or 'docs/reference/commands.md lists them'}")
+        for name in given
+        if name not in keys
+    ]
     values = {}
     for name, raw in given.items():
         if name not in keys:
@@ -264,7 +268,7 @@ def write(value: Any) -> Any:
 
 def _known(name: object, keys: list[str]) -> str:
     listed = ", ".join(keys)
-    choices = f"the keys here are {listed}" if len(listed) <= _LISTED else "the reference lists them"
+    choices = f"the keys here are {listed}" if len(listed) <= _LISTED else "docs/reference/spec.md lists the keys"
     return suggestion(name, keys) or choices
 
 

@@ -46,6 +46,7 @@ from robocache_ros.decode.decoder import nearest_header
 from robocache_ros.decode.definitions import message_type, parse_path
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.spec import CLOUD_TYPE, IMAGE_TYPES, JOINT_TYPE, TF_TYPE, VIDEO_TYPES, load_spec
+from robocache_ros.spec.dataset import commented_section
 
 ACTION_WORDS = ("command", "cmd", "action", "target", "goal", "setpoint", "desired", "leader")
 CONTROL = re.compile(r"(^|_)controll?(s|er|ers)?(_|$)")  # of the last part of a topic
@@ -121,7 +122,10 @@ def first_spec(info: BagInfo, topics: Sequence[str] = (), only: Sequence[str] = 
     delay = delay_ms(longest.ms)
     source = f" ({printable(longest.topic, 80)})" if longest.topic else ""
     why = f"Nearly all values arrive within {longest.ms:.0f} ms of their time{source}, except where a stream is held."
-    text = "\n".join(lines_of(info, streams, [*left_out, *useless], warnings, (delay, why))) + "\n"
+    lines = lines_of(info, streams, [*left_out, *useless], warnings, (delay, why))
+    commands = any(stream.keys.get("role") == "action" and not stream.left_out for stream in streams)
+    section = commented_section() if commands else commented_section(action="next-observation")
+    text = "\n".join([*lines, *section]) + "\n"
     load_spec(yaml.safe_load(text))  # a suggested spec must load
     return FirstSpec(text, tuple(warnings))
 

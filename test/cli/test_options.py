@@ -1,0 +1,188 @@
+"""The options of an export, declared once: on the command line, in the spec, and in Python."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import robocache_ros
+from robocache_ros.cli.options import flags, help_line
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.options import ExportOptions
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
+from robocache_ros.spec.keys import flags_of, keys_of, read_values
+from test.cli.conftest import BAG, ROOT, SPEC, Finished
+
+SECTION = "dataset: {media: none, task: lift the cube, split_s: 2, action_offset: 1, preset: 12, formats: [lerobot]}\n"
+FLAGS = ["--media", "none", "--split", "2", "--action-offset", "1", "--preset", "12", "--format", "lerobot", "--task"]
+VALUES: dict[str, tuple[Any, str]] = {  # of the fields whose type is not a number, a boolean or a choice
+    "episode_topic": ("/episode", "/episode"),
+    "task_topic": ("/task", "/task"),
+    "action_from": (["arm", "hand"], "arm hand"),
+    "action_offset": ("40ms", "40ms"),
+    "formats": (["lerobot", "delta"], "lerobot delta"),
+    "preset": ("12", "12"),
+    "task": ("lift", "lift"),
+    "robot_type": ("panda", "panda"),
+    "msg_path": ([str(ROOT)], str(ROOT)),
+    "pieces": ("/pieces", "/pieces"),
+    "shard": ("0/2", "0/2"),
+    "device": ("cuda:1", "cuda:1"),
+    "address": ("head:6379", "head:6379"),
+    "per_task": ("cpus=2", "cpus=2"),
+    "cache_bytes": ("16GB", "16GB"),
+}
+
+
+def value_of(name: str) -> tuple[Any, Any]:
+    """Return a value of an option that is not its default, and how a command line gives it."""
+    field, schema = keys_of(ExportOptions)[name], keys_of(ExportOptions)[name].metadata["type"].schema
+    if name in VALUES:
+        value, text = VALUES[name]
+        return value, text.split() if isinstance(value, list) else text
+    if schema.get("type") == "boolean":
+        return not field.default, not field.default
+    value = schema["enum"][-1] if "enum" in schema else schema["maximum"]
+    return value, str(value)
+
+
+@pytest.mark.parametrize("name", flags(ExportOptions))
+def test_an_option_is_the_same_as_flag_and_keyword_and_in_the_spec(name: str) -> None:
+    value, text = value_of(name)
+    made = replace(ExportOptions(), **read_values(ExportOptions, {name: text}, flags=True))
+    assert made == ExportOptions(**{name: value})
+    assert getattr(made, name) != getattr(ExportOptions(), name)
+    if name in keys_of(DatasetOptions, in_files=True):
+        raw = {**load_spec(SPEC).to_dict(), "dataset": {name: value}}
+        assert load_spec(raw).dataset == DatasetOptions(**{name: value})
+        assert load_spec(load_spec(raw).to_dict()) == load_spec(raw)
+
+
+def test_no_two_options_are_alike_and_each_field_has_one() -> None:
+    names = [flag for field in flags(ExportOptions).values() for flag in flags_of(field)]
+    assert len(set(names)) == len(names)
+    assert {field.name for field in fields(ExportOptions)} == {*flags(ExportOptions), "rate_hz"}  # has several values
+
+
+def test_each_wrong_option_is_a_line(robocache: Callable[..., Finished], tmp_path: Path) -> None:
+    wrong = ["--media", "imag", "--crf", "x", "--jobs", "0", "--pieces", "s3:/bucket"]
+    result = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "out", *wrong)
+    assert result.code == 2
+    assert set(result.err.splitlines()) == {
+        "robocache: --media: 'imag' is not one of video, image, none; did you mean 'image'?",
+        "robocache: --crf: 'x' is not an integer from 0 to 63; change it",
+        "robocache: --jobs: 0 is not an integer from 1 to 4096; change it",
+        "robocache: --pieces: s3:/bucket is not a URL; write s3://bucket",
+    }
+
+
+def test_a_wrong_option_in_the_spec_is_shown_where_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "robot.yaml"
+    path.write_text(Path(SPEC).read_text() + "dataset:\n  media: imag\n  msg_path: [.]\n  rate_hz: 10\n")
+    with pytest.raises(RoboCacheError) as error:
+        load_spec(path)
+    line = Path(SPEC).read_text().count("\n") + 2
+    assert f"robot.yaml:{line}:3: dataset.media: 'imag' is not one of" in str(error.value)
+    assert "dataset.msg_path: no such key" in str(error.value)
+    assert "dataset.rate_hz: no such key" in str(error.value)
+
+
+def test_flags_the_section_and_keywords_make_the_same_dataset(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    spec = tmp_path / "robot.yaml"
+    spec.write_text(Path(SPEC).read_text() + SECTION)
+    keep = ("--pieces", tmp_path / "pieces", "--jobs", 1, "--json")
+
+    flags_ = robocache("export", BAG, "-s", SPEC, "-o", tmp_path / "flags" / "lift", *FLAGS, "lift the cube", *keep)
+    section = robocache("export", BAG, "-s", spec, "-o", tmp_path / "section" / "lift", *keep)
+    keywords = robocache_ros.export(
+        BAG,
+        SPEC,
+        tmp_path / "keywords" / "lift",
+        formats=["lerobot"],
+        media="none",
+        task="lift the cube",
+        split_s=2,
+        action_offset=1,
+        preset="12",
+        pieces=tmp_path / "pieces",
+    )
+
+    sums = {name: (tmp_path / name / "lift" / "SHA256SUMS").read_text() for name in ("flags", "section", "keywords")}
+    assert len(set(sums.values())) == 1
+    reused = "1 of 1 recording was converted by an earlier export and reused"
+    assert json.loads(flags_.out)["notes"] == []
+    assert json.loads(section.out)["notes"] == [reused]
+    assert keywords.notes == (reused,)
+    assert (keywords.episodes, keywords.frames) == (6, json.loads(flags_.out)["frames"])
+
+    other = robocache("export", BAG, "-s", spec, "-o", tmp_path / "other", "--split", 4, "--dry-run", "--json")
+    assert json.loads(other.out)["episodes"] == 4  # the flag comes first
+    shown = robocache("check", spec)
+    assert "an export makes: split_s 2.0; action_offset 1; formats lerobot; media none; preset 12" in shown.out
+    counted = json.loads(robocache("check", spec, BAG, "--json").out)["recordings"][0]["expected"]
+    assert len(counted["episodes"]) == 6
+
+
+def test_the_function_has_the_options_as_keywords(tmp_path: Path) -> None:
+    names = set(inspect.signature(robocache_ros.export).parameters)
+    assert names == {"recordings", "spec", "out", "progress", *(field.name for field in fields(ExportOptions))}
+    for wrong, line in (
+        ({"madia": "none"}, "madia: no such option; did you mean 'media'"),
+        ({"crf": 64}, "crf: 64 is"),
+    ):
+        with pytest.raises(RoboCacheError, match=line):
+            robocache_ros.export([BAG], SPEC, tmp_path / "out", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(RoboCacheError, match="shard: belongs to the command"):
+        robocache_ros.export([BAG], SPEC, tmp_path / "out", shard="0/2", pieces=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_section_that_info_writes_is_one_once_its_comment_signs_are_removed(
+    robocache: Callable[..., Finished], tmp_path: Path
+) -> None:
+    path = tmp_path / "robot.yaml"
+    assert robocache("info", BAG, "--write-spec", path).code == 0
+    text = path.read_text()
+    start = text.index("# dataset:")
+    path.write_text(text[:start] + re.sub(r"^# ", "", text[start:], flags=re.MULTILINE))
+    assert load_spec(path).dataset == DatasetOptions()
+
+
+def test_help_of_export_is_a_screen_and_a_half_in_panels() -> None:
+    for field in flags(ExportOptions).values():
+        assert len(help_line(field)) <= 64, field.name
+    if tuple(map(int, typer.__version__.split(".")[:2])) < (0, 12):
+        return  # its panels are others
+    done = subprocess.run(
+        [sys.executable, "-m", "robocache_ros", "export", "--help"],
+        env={"COLUMNS": "120", "TERMINAL_WIDTH": "120", "PATH": ""},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    panels = ("Input", "Output", "Episodes", "Actions", "Images", "Machines")
+    assert [panel for panel in panels if f"─ {panel}" not in done.stdout] == []
+    assert len(done.stdout.splitlines()) <= 75
+
+
+def test_the_commands_load_no_library_before_one_runs() -> None:
+    code = "import sys, robocache_ros.cli.commands; print(*(n for n in sys.argv[1:] if n in sys.modules))"
+    libraries = ["numpy", "torch", "yaml", "fsspec", "pyarrow", "h5py", "av", "rclpy", "robocache_ros.engine"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *libraries], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
