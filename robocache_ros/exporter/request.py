@@ -37,6 +37,10 @@ class Output:
     def __post_init__(self) -> None:
         if Path(self.name).name != self.name or self.name.startswith("."):
             raise RoboCacheError(f"outputs: {printable(self.name, 60)!r} cannot be the name of a folder; rename it")
+        if isinstance(self.options, ExportOptions):
+            raise RoboCacheError(
+                "options: those of a run are not of a dataset; give DatasetOptions, and them as keywords"
+            )
 
 
 def check_outputs(outputs: Sequence[Output]) -> None:

@@ -16,6 +16,7 @@ from robocache_ros.bags.source import RawMessage
 from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import MAX_OUTPUTS, ExportResult, Output, export, export_together, outputs_of
+from robocache_ros.exporter.options import ExportOptions
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
 from robocache_ros.exporter.progress import Event, Failed
 from robocache_ros.spec import FusionSpec
@@ -205,6 +206,8 @@ def test_two_datasets_of_one_name_are_refused(spec: FusionSpec) -> None:
         outputs_of([("a", spec)], [10, 10], NO_MEDIA)
     with pytest.raises(RoboCacheError, match=f"use 1 to {MAX_OUTPUTS}"):
         outputs_of([("a", spec)], range(1, MAX_OUTPUTS + 2), NO_MEDIA)
+    with pytest.raises(RoboCacheError, match="options: those of a run are not of a dataset"):
+        Output("a", spec, ExportOptions(overwrite=True))
 
 
 @pytest.mark.parametrize("name", [".hidden", "a/b", ".."])
