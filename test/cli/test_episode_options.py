@@ -31,8 +31,8 @@ def test_options_of_episodes_and_actions_reach_the_dataset(robocache: Callable[.
     ("options", "message"),
     [
         (["--action-offset", "30ms"], "action_offset: 30 ms is 1.50 ticks of 20 ms; use whole ticks"),
-        (["--episode-topic", "episode"], "episode_topic: 'episode' is not an absolute topic name"),
-        (["--split", "-1"], "split_s: -1.0 is not a number from 0"),
+        (["--episode-topic", "episode"], "--episode-topic: 'episode' is not an absolute topic name"),
+        (["--split", "-1"], "--split: -1.0 is not a number from 0"),
         (["--rate-hz", "0"], "rate_hz: 0 is not an integer from 1 to 1000"),
         (["--task-topic", "/what"], "task_topic: "),
     ],

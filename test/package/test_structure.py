@@ -39,6 +39,7 @@ OLD_WORDS = {
     r"\bwhat becomes of\b": "the outcome of",
     r"\bis mended\b": "is repaired",
     r"--no-video\b": "--media",
+    r"--on (here|ray)\b": "--executor",
 }
 
 
