@@ -7,10 +7,12 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import random
 import resource
 import shutil
 import tempfile
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -312,7 +314,8 @@ def _tensor(size: int) -> dict[str, Any]:
 # Damaged datasets: each episode is read as the undamaged one, or refused in one line that names the file.
 
 
-MAX_S = 20  # of a case, with the loading of libraries in the first one
+MAX_S = 20  # of processor time of a case, with the loading of libraries in the first one
+MAX_WAIT_S = 120  # of a case that waits without end
 MAX_GROWTH_KIB = 1 << 20
 LINE = 200  # characters of an error, less the path of the dataset
 UNCHECKED = "altered (no checksums)"
@@ -418,6 +421,25 @@ def _work(connection: Connection, wanted: list[Case]) -> None:
             connection.send(judge(case))
 
 
+def _outcome(worker: Connection, pid: int | None) -> tuple[str, str]:
+    """Wait for the outcome of a case; a worker that computes or waits for too long is a hang."""
+    first, end_s = _used_s(pid), time.monotonic() + MAX_WAIT_S
+    while not worker.poll(1):
+        if _used_s(pid) - first > MAX_S or time.monotonic() > end_s:
+            return "hang", f"{MAX_S} s"
+    outcome, said = worker.recv()
+    return outcome, said
+
+
+def _used_s(pid: int | None) -> float:
+    """The processor time of a process so far; 0 where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
     """The outcome of each case. A process that crashes or hangs in a library is replaced."""
     context = multiprocessing.get_context("spawn")
@@ -432,7 +454,7 @@ def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
             raise RuntimeError("the undamaged datasets cannot be read") from None
         try:
             while wanted:
-                outcome, said = mine.recv() if mine.poll(MAX_S) else ("hang", f"{MAX_S} s")
+                outcome, said = _outcome(mine, process.pid)
                 yield wanted[0], outcome, said
                 wanted = wanted[1:]
                 if outcome == "hang":
