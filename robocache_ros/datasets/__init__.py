@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.window import Window
     from robocache_ros.formats.hdf5.read import Hdf5Trajectories
     from robocache_ros.formats.read import DatasetError, EpisodeSource, SourceEpisode, Stream
+    from robocache_ros.formats.rlds.open_x import MAGIC_SOUP, RT_X_MIXTURE
 
 _HOMES = {
     "robocache_ros.formats.hdf5.read": ("Hdf5Trajectories",),
     "statistics": ("dataset_statistics",),
     "robocache_ros.formats.read": ("DatasetError", "EpisodeSource", "SourceEpisode", "Stream"),
+    "robocache_ros.formats.rlds.open_x": ("MAGIC_SOUP", "RT_X_MIXTURE"),
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
     "loader.runs": ("ShuffledRuns",),
@@ -49,6 +51,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "MAGIC_SOUP",
+    "RT_X_MIXTURE",
     "Augmentation",
     "CALVINDataset",
     "DatasetError",

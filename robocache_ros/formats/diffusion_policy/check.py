@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.extras import need
 from robocache_ros.file_limits import IMAGE_RATIO, RATIO, check_decoded
 from robocache_ros.formats.check import ExportedRows, Findings, TickRows, check_finite, check_ticks, file_in, read_json
 from robocache_ros.formats.diffusion_policy.schema import ACTION, CODECS, FOLDER, MAX_CHUNK_BYTES
+from robocache_ros.formats.diffusion_policy.zarr import unpacked
 from robocache_ros.formats.schema import BY_STREAM, TICK, TICK_COLUMNS, VALID
 from robocache_ros.untrusted_files import read_bytes
 
@@ -158,7 +157,7 @@ class _Array:
             self.shape = tuple(int(side) for side in raw["shape"])
             self._chunks = tuple(int(side) for side in raw["chunks"])
             self._dtype = np.dtype(raw["dtype"])
-            self._codec = (raw.get("compressor") or {}).get("id")
+            self._codec = (raw.get("compressor") or {}).get("id", "")
             self._filters = raw.get("filters") or []
             self._separator = str(raw.get("dimension_separator", "."))
         except (ArithmeticError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -282,27 +281,13 @@ class _Array:
 
     def _chunk(self, path: Path) -> NDArray[Any] | None:
         """Return a chunk; None if its compression is not known. ValueError: it is damaged."""
-        if self._filters or self._codec not in (*CODECS, None):
+        if self._filters or self._codec not in CODECS:
             self._findings.skip(f"values with the compression {printable(self._codec, 30)}")
             return None
         data = read_bytes(file_in(self._findings.dataset, path.relative_to(self._findings.dataset)))
         ratio = IMAGE_RATIO if len(self.shape) > 2 else RATIO
         check_decoded(self._chunk_bytes, len(data), f"{self._name}/{path.name}", ratio)
-        if self._codec == "zstd":
-            pyarrow = need("pyarrow", "export")
-            try:
-                data = pyarrow.Codec("zstd").decompress(data, decompressed_size=self._chunk_bytes, asbytes=True)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise ValueError(f"is damaged ({printable(error, 60)})") from None
-        elif self._codec is not None:
-            unpacker = zlib.decompressobj(47)  # zlib or gzip
-            try:
-                data = unpacker.decompress(data, self._chunk_bytes + 1)
-            except zlib.error as error:
-                raise ValueError(f"is damaged ({error})") from None
-        if len(data) != self._chunk_bytes:
-            raise ValueError(f"has {len(data)} bytes; a chunk has {self._chunk_bytes}")
-        return np.frombuffer(data, self._dtype).reshape(self._chunks)
+        return np.frombuffer(unpacked(self._codec, data, self._chunk_bytes), self._dtype).reshape(self._chunks)
 
 
 ZARR_CHECK = ZarrCheck()

@@ -197,15 +197,10 @@ class ZarrRows:
             data: Any = read_bytes(path)
             size = len(data)
             self._check(nbytes, size, path)
-            if self.codec in _ZLIB:
-                data = zlib.decompressobj(47).decompress(data, nbytes + 1)  # of either
-            elif self.codec:
-                data = decompress(self.codec, data, nbytes)
-            if len(data) != nbytes:
-                raise ValueError(f"{len(data):,} bytes, not {nbytes:,}")
+            data = unpacked(self.codec, data, nbytes)
         except DatasetError:
             raise
-        except (OSError, ValueError, RoboCacheError, zlib.error) as error:
+        except (OSError, ValueError, RoboCacheError) as error:
             raise DatasetError(f"{printable(path)}: damaged ({printable(error, 60)}); get the file again") from None
         return np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.shape), size
 
@@ -214,6 +209,24 @@ class ZarrRows:
             check_decoded(nbytes, stored, printable(path), IMAGE_RATIO if len(self.shape) > 1 else RATIO)
         except RoboCacheError as error:
             raise DatasetError(str(error)) from None
+
+
+def unpacked(codec: str, data: Any, nbytes: int) -> Any:
+    """Return the bytes of a chunk of `nbytes`, given those of its file.
+
+    Errors:
+        ValueError: it is damaged.
+    """
+    try:
+        if codec in _ZLIB:
+            data = zlib.decompressobj(47).decompress(data, nbytes + 1)  # of either
+        elif codec:
+            data = decompress(codec, data, nbytes)
+    except (RoboCacheError, zlib.error) as error:
+        raise ValueError(f"is damaged ({printable(error, 60)})") from None
+    if len(data) != nbytes:
+        raise ValueError(f"has {len(data):,} bytes; a chunk has {nbytes:,}")
+    return data
 
 
 def open_zarr(root: Path, name: str) -> ZarrRows:

@@ -86,11 +86,16 @@ def read_arrays(dataset: str | Path, stream: str, episode: int = 0) -> tuple[NDA
 def _array(table: Any, row: int, info: ArrayInfo) -> NDArray[Any]:
     if "data" in table.column_names:
         return info.array(table["data"][row].as_py())
+    return sparse_grid(table, row, info.shape)
+
+
+def sparse_grid(table: Any, row: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the grid in a row of a sparse table."""
     coords, values = (
         table[name][row].values.flatten().to_numpy().reshape(-1, width)
-        for name, width in (("coords", 3), ("values", info.shape[0] if len(info.shape) == 4 else 1))
+        for name, width in (("coords", 3), ("values", shape[0] if len(shape) == 4 else 1))
     )
-    return to_dense(coords, values, info.shape)
+    return to_dense(coords, values, shape)
 
 
 def array_tasks(dataset: ExportedDataset, chunk_files: int, depth_videos: Sequence[str] = ()) -> list[FileTask]:

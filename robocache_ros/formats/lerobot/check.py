@@ -312,6 +312,15 @@ class OwnColumns:
             self.exported.check_value(where, "its task", task, self.exported.episodes[episode].task)
 
 
+def check_own(findings: Findings, rows: EpisodeRows, episodes: tuple[str, int], tasks: tuple[str, list[str]]) -> None:
+    """Compare what this package wrote with its provenance, given the files of episodes and tasks and their contents."""
+    exported = rows.own.exported
+    if exported is not None:
+        exported.check_count(episodes[1], episodes[0])
+        exported.check_value(tasks[0], "the list of tasks", tasks[1], exported.tasks)
+        check_arrays(findings, exported, rows.starts, rows.table(STAMP))
+
+
 def check_norm_stats(findings: Findings, info: Info, statistics: dict[str, Any]) -> None:
     """Compare the statistics for openpi with the values. Those of actions may be of chunks of them."""
     if not (info.own and (findings.dataset / NORM_STATS).is_file()):

@@ -23,9 +23,9 @@ from robocache_ros.formats.lerobot.check import (
     EpisodeRows,
     Info,
     Span,
-    check_arrays,
     check_images,
     check_norm_stats,
+    check_own,
     check_standard_features,
     check_video,
     codebase_version,
@@ -41,7 +41,7 @@ from robocache_ros.formats.lerobot.schema import (
     TASKS_V21,
     VERSION_V21,
 )
-from robocache_ros.formats.schema import ACTION, IMAGES, STAMP, STATE
+from robocache_ros.formats.schema import ACTION, IMAGES, STATE
 
 # The files that GR00T adds to LeRobot v2.1: meta/modality.json, and meta/stats.json in its form.
 
@@ -142,14 +142,10 @@ class LeRobotV21Check:
         ):
             self._check_episodes(findings, info, lengths, of_episodes, rows)
             info.check_total(findings, "total_frames", rows.rows)
-            exported = rows.own.exported
-            if exported is not None:
-                exported.check_count(len(lengths), EPISODES_V21)
-                exported.check_value(TASKS_V21, "the list of tasks", tasks, exported.tasks)
-                check_arrays(findings, exported, rows.starts, rows.table(STAMP))
+            check_own(findings, rows, (EPISODES_V21, len(lengths)), (TASKS_V21, tasks))
             check_gr00t_statistics(findings, info, rows)
             check_norm_stats(findings, info, rows.statistics())
-            check_modality(findings, info, exported)
+            check_modality(findings, info, rows.own.exported)
         self._check_videos(findings, info, lengths)
 
     def _tasks(self, findings: Findings, info: Info) -> list[str]:

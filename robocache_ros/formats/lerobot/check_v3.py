@@ -26,16 +26,15 @@ from robocache_ros.formats.lerobot.check import (
     EpisodeRows,
     Info,
     Span,
-    check_arrays,
     check_images,
     check_norm_stats,
+    check_own,
     check_standard_features,
     check_video,
     codebase_version,
     read_info,
 )
 from robocache_ros.formats.lerobot.schema import INFO, STATS, TASKS
-from robocache_ros.formats.schema import STAMP
 from robocache_ros.untrusted_files import DatasetFile
 
 EPISODES = "meta/episodes/*/*.parquet"
@@ -70,7 +69,7 @@ class LeRobotV3Check:
             stored = _EpisodeStatistics(findings, info)
             self._check_data(findings, info, episodes, rows, stored)
             info.check_total(findings, "total_frames", rows.rows)
-            self._check_own(findings, tasks, episodes, rows)
+            check_own(findings, rows, (EPISODES, len(episodes)), (TASKS, tasks))
             self._check_statistics(findings, info, rows, stored)
         self._check_videos(findings, info, episodes)
 
@@ -148,14 +147,6 @@ class LeRobotV3Check:
                 _check_file(findings, info, name, path, of_file, rows, stored)
         for name in files_in(findings.dataset, "data/*/*.parquet"):
             findings.check(name in listed, name, "no episode is in this file")
-
-    def _check_own(self, findings: Findings, tasks: list[str], episodes: list[Episode], rows: EpisodeRows) -> None:
-        """Compare what this package wrote with its provenance."""
-        exported = rows.own.exported
-        if exported is not None:
-            exported.check_count(len(episodes), EPISODES)
-            exported.check_value(TASKS, "the list of tasks", tasks, exported.tasks)
-            check_arrays(findings, exported, rows.starts, rows.table(STAMP))
 
     def _check_statistics(
         self, findings: Findings, info: Info, rows: EpisodeRows, of_episodes: _EpisodeStatistics

@@ -29,7 +29,7 @@ from robocache_ros.formats.columns import (
     successes,
 )
 from robocache_ros.formats.depth import CODES, UNITS, depths_of_codes
-from robocache_ros.formats.lerobot.arrays import to_dense
+from robocache_ros.formats.lerobot.arrays import sparse_grid
 from robocache_ros.formats.lerobot.schema import (
     DEPTH_CODES,
     DEPTH_PIXELS,
@@ -259,12 +259,7 @@ class StoredArrays:
     def _array(self, table: Any, row: int) -> NDArray[Any]:
         if not self.is_sparse:
             return array_of(self.shape, self.dtype, table["data"][row].as_py())
-        width = self.shape[0] if len(self.shape) == 4 else 1
-        coords, values = (
-            table[name][row].values.flatten().to_numpy().reshape(-1, columns)
-            for name, columns in (("coords", 3), ("values", width))
-        )
-        return to_dense(coords, values, self.shape)
+        return sparse_grid(table, row, self.shape)
 
 
 def stored_arrays(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -23,6 +24,9 @@ class OneEpisode:
 
     def span_ns(self, index: int) -> tuple[int, int]:
         return 0, (self.steps - 1) * 100_000_000
+
+
+WRITTEN = SimpleNamespace(reader=OneEpisode)  # as a `DatasetFormat` with a reader
 
 
 def not_a_source(path: str | Path) -> list[int]:

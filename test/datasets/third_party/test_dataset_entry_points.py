@@ -14,6 +14,9 @@ ENTRY_POINTS = """[robocache_ros.datasets]
 one = one_episode_format:OneEpisode
 empty = one_episode_format:not_a_source
 broken = one_episode_format:NoSuchClass
+
+[robocache_ros.formats]
+written = one_episode_format:WRITTEN
 """
 
 
@@ -39,8 +42,13 @@ def test_a_format_of_another_package_is_aligned_to_the_timeline(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_format_that_is_written_brings_its_reader(tmp_path: Path) -> None:
+    assert len(open_dataset("written", tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("installed")
 def test_known_formats_has_those_of_other_packages_last() -> None:
-    assert known_readers() == (*READERS, "broken", "empty", "one")
+    assert known_readers() == (*READERS, "broken", "empty", "one", "written")
 
 
 @pytest.mark.usefixtures("installed")

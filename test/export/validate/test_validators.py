@@ -34,7 +34,7 @@ def test_a_folder_with_several_datasets_is_validated_as_a_whole(
 def test_nothing_is_found_in_an_export_to_every_format(bags: list[Path], spec: FusionSpec, tmp_path: Path) -> None:
     for library in ("h5py", "google_crc32c"):
         pytest.importorskip(library)
-    names = tuple(name for name in registry.FORMATS if name != "delta" or find_spec("deltalake"))
+    names = tuple(name for name in registry.WRITERS if name != "delta" or find_spec("deltalake"))
     out = export(bags[1:], spec, tmp_path / "out", DatasetOptions(formats=names, media="image")).out
     assert {str(finding) for findings in validate(out, decode=True) for finding in findings.found} == set()
 
