@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {"policy": "act-101m", "batch": 64, "n_obs": 234, "second
 QUICK: dict[str, Any] = {"policy": "tiny", "batch": 4, "n_obs": 4, "seconds": 0.01, "device": "cpu"}
 # Not as a module: the workers of a loader would import it, and torch with it.
 PROCESS = "from benchmarks.scaling_process import main; main()"
-WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing, 96 % of training."
+WANTED = "Wanted on 2 GPUs, weak: 99 % of loading and preprocessing."
 
 
 def main(given: list[str] | None = None) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.episodes import ACTIONS, COLUMNS, mixed_rate_dataset
 from benchmarks.processes import stacks_after
@@ -88,7 +87,7 @@ MODES = ("weak", "strong")
 TRAINING = "training"
 GRAPH: dict[str, Any] = {"cuda_graph": True}
 OURS = {TRAINING: {}, "training, CUDA graph": GRAPH}  # the options of our trainer by the name of the row
-PEER, APART = "training, DistributedDataParallel", "training, nothing exchanged"
+APART = "training, nothing exchanged"
 SAMPLES, TICKS, WIDTH = 500, 250, 256  # of the streams that are preprocessed
 TOGETHER = 8  # batches that are preprocessed at once: one takes the GPU no longer than the CPU takes to launch it
 
@@ -158,13 +157,12 @@ class _Steps:
             ("loading",): self._loading,
             ("preprocessing",): self._preprocessing,
         }
-        names = {TRAINING: (TRAINING, PEER, APART)} if self._group.size == 1 else {}  # alone they are the same
+        names = {TRAINING: (TRAINING, APART)} if self._group.size == 1 else {}  # alone they are the same
         for name, options in OURS.items():
             if self._gpu or not options:
                 found[names.get(name, (name,))] = partial(self._ours, options)
         if mode == "weak" and self._group.size > 1:
-            found[(PEER,)] = lambda: self._plain(parallel=True)
-            found[(APART,)] = lambda: self._plain(parallel=False)
+            found[(APART,)] = self._apart
         return found
 
     def _policy(self) -> Policy:
@@ -182,16 +180,13 @@ class _Steps:
         chosen = TrainingOptions(bf16=self._gpu, compile=self._gpu, average=0.0, clip_norm=0.0, **options)
         return Step(Trainer(self._policy(), self._loader, chosen, self._device).train_step, self._batch)
 
-    def _plain(self, *, parallel: bool) -> Step:
-        """The same step with DistributedDataParallel, or of processes that exchange nothing."""
+    def _apart(self) -> Step:
+        """The same step of processes that exchange nothing."""
         policy: Any = self._policy().to(self._device)
         keys = policy.config.keys
         optimizer = torch.optim.AdamW(policy.parameters(), fused=self._gpu)
         if self._gpu:
             policy = torch.compile(policy, dynamic=False)
-        if parallel:
-            devices = [self._device] if self._gpu else None
-            policy = DistributedDataParallel(policy, devices, gradient_as_bucket_view=True)
         batches = endless(self._loader)
 
         def step() -> None:

@@ -31,7 +31,7 @@ from benchmarks.loading.trajectories import (
 )
 from benchmarks.ops import device_time
 from benchmarks.report import replace
-from robocache_ros.datasets import Hdf5Trajectories, TimelineDataset, TimelineLoader
+from robocache_ros.datasets import Hdf5Trajectories, LoaderOptions, TimelineDataset, TimelineLoader
 from robocache_ros.extras import need
 from robocache_ros.ops import Fused, Stream, fuse, resample_from_host, resample_trajectories
 from robocache_ros.ops.image.nvjpeg import JpegBatchDecoder
@@ -132,7 +132,9 @@ def trajectories(path: Path, count: int, at_least_s: float) -> Iterator[Row]:
     vectorised = peer(VectorisedTrajectories(path, count), cores, at_least_s)
     yield row(f"DataLoader, vectorised, {cores} workers", vectorised, "trajectories/s", "")
     yield row("reading a trajectory", reading, "us", "7 us seen", opened_s=round(opened, 2))
-    loader = TimelineLoader(dataset, 32, shuffle=True, workers=cores, prefetch=4 * cores, device="cuda")
+    loader = TimelineLoader(
+        dataset, 32, shuffle=True, workers=cores, options=LoaderOptions(prefetch=4 * cores), device="cuda"
+    )
     found = ours(loader, at_least_s)
     loader.close()
     both = {"x np.interp": round(found / usual, 1), "x vectorised": round(found / vectorised, 1)}
@@ -219,7 +221,7 @@ def jpeg(at_least_s: float) -> Iterator[Row]:
     dataset = TimelineDataset(JpegEpisodes(160, files), target_hz=30)
     cores = os.cpu_count() or 1
     for where, target in (("gpu", "25,000"), ("cpu", "")):
-        loader = TimelineLoader(dataset, 8, workers=cores, device="cuda", jpeg=where)
+        loader = TimelineLoader(dataset, 8, workers=cores, device="cuda", options=LoaderOptions(jpeg=where))
 
         def epoch(batches: TimelineLoader = loader) -> Iterator[int]:
             for batch in batches:

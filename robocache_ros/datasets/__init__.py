@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from robocache_ros.datasets.loader.augmentation import Augmentation
     from robocache_ros.datasets.loader.rtx_dataloader import create_rtx_dataloader
     from robocache_ros.datasets.loader.runs import ShuffledRuns
-    from robocache_ros.datasets.loader.timeline_loader import TimelineLoader
+    from robocache_ros.datasets.loader.timeline_loader import LoaderOptions, TimelineLoader
     from robocache_ros.datasets.mixture import WeightedMixture
     from robocache_ros.datasets.public_datasets import (
         CALVINDataset,
@@ -35,7 +35,7 @@ _HOMES = {
     "loader.augmentation": ("Augmentation",),
     "loader.rtx_dataloader": ("create_rtx_dataloader",),
     "loader.runs": ("ShuffledRuns",),
-    "loader.timeline_loader": ("TimelineLoader",),
+    "loader.timeline_loader": ("LoaderOptions", "TimelineLoader"),
     "mixture": ("WeightedMixture",),
     "public_datasets": (
         "CALVINDataset",
@@ -55,6 +55,7 @@ __all__ = [
     "EpisodeSource",
     "Hdf5Trajectories",
     "LeRobotTimelineDataset",
+    "LoaderOptions",
     "RTXDataset",
     "RoboMimicDataset",
     "ShuffledRuns",

@@ -83,10 +83,12 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
             given = strict_yaml.load(read_text(path, "give the file of a layout", strict_yaml.MAX_BYTES)).value
         except strict_yaml.YamlError as error:
             raise RoboCacheError(f"{where}: line {error.line}: {error}; correct it") from None
-    told = _mapping("layout", given)
-    known_names("layout", told, ("streams", "datasets"))
-    streams = {str(name): _stream(str(name), about) for name, about in _mapping("streams", told.get("streams")).items()}
-    datasets = _mapping("datasets", told.get("datasets"))
+    given_keys = _mapping("layout", given)
+    known_names("layout", given_keys, ("streams", "datasets"))
+    streams = {
+        str(name): _stream(str(name), about) for name, about in _mapping("streams", given_keys.get("streams")).items()
+    }
+    datasets = _mapping("datasets", given_keys.get("datasets"))
     if not 0 < len(streams) <= MAX_STREAMS or len(datasets) > MAX_DATASETS:
         raise RoboCacheError(f"layout: {len(streams):,} streams of {len(datasets):,} datasets; check the layout")
     origins = {}
@@ -101,10 +103,10 @@ def load_layout(given: str | Path | Mapping[str, Any]) -> CommonLayout:
 
 def _stream(name: str, about: Any) -> CommonStream:
     where = f"streams.{printable(name, 40)}"
-    told = _mapping(where, about)
-    known_names(where, told, _STREAM_KEYS)
-    dim, role, align = told.get("dim", 0), told.get("role", ROLES[0]), told.get("align", "")
-    size, resize = told.get("image_size"), str(told.get("resize", RESIZES[0]))
+    given_keys = _mapping(where, about)
+    known_names(where, given_keys, _STREAM_KEYS)
+    dim, role, align = given_keys.get("dim", 0), given_keys.get("role", ROLES[0]), given_keys.get("align", "")
+    size, resize = given_keys.get("image_size"), str(given_keys.get("resize", RESIZES[0]))
     if (size is None) == (dim == 0) or not (isinstance(dim, int) and 0 <= dim <= MAX_DIM):
         raise RoboCacheError(f"{where}: give either dim, from 1 to {MAX_DIM}, or image_size")
     if role not in ROLES or (role == "reward" and dim != 1):
@@ -117,22 +119,22 @@ def _stream(name: str, about: Any) -> CommonStream:
 def _origin(where: str, stream: CommonStream | None, about: Any) -> Origin:
     if stream is None:
         raise RoboCacheError(f"{where}: not a stream of the layout; add it to streams, or leave it out")
-    told = {"from": about} if isinstance(about, str) else _mapping(where, about)
-    known_names(where, told, _ORIGIN_KEYS)
-    if not isinstance(told.get("from"), str):
+    given_keys = {"from": about} if isinstance(about, str) else _mapping(where, about)
+    known_names(where, given_keys, _ORIGIN_KEYS)
+    if not isinstance(given_keys.get("from"), str):
         raise RoboCacheError(f"{where}.from: give the name of a stream of the dataset")
     if stream.image_size is not None:
-        if len(told) > 1:
+        if len(given_keys) > 1:
             raise RoboCacheError(f"{where}: an image has no columns; give only the name of a camera")
-        return Origin(told["from"])
-    columns = told.get("columns")
+        return Origin(given_keys["from"])
+    columns = given_keys.get("columns")
     if columns is not None:
         columns = tuple(columns) if isinstance(columns, Sequence) and not isinstance(columns, str) else (columns,)
         known = all(isinstance(c, str) or (type(c) is int and 0 <= c < MAX_DIM) for c in columns)
         if not known or len(columns) != stream.dim:
             raise RoboCacheError(f"{where}.columns: give {stream.dim} indices from 0 on, or names of columns")
-    scale, offset = (_numbers(f"{where}.{key}", told.get(key, default), stream.dim) for key, default in _AFFINE)
-    return Origin(told["from"], columns, scale, offset)
+    scale, offset = (_numbers(f"{where}.{key}", given_keys.get(key, default), stream.dim) for key, default in _AFFINE)
+    return Origin(given_keys["from"], columns, scale, offset)
 
 
 _AFFINE = (("scale", 1.0), ("offset", 0.0))
@@ -309,8 +311,8 @@ class WeightedMixture(Dataset[dict[str, Any]]):
                 )
         rates = {dataset.rate_hz: name for name, dataset in datasets.items()}
         if len(rates) > 1:
-            told = ", ".join(f"{printable(name, 40)} {rate_hz} Hz" for rate_hz, name in list(rates.items())[:2])
-            raise RoboCacheError(f"datasets: ticks of different rates, {told}; open all with one target_hz")
+            found = ", ".join(f"{printable(name, 40)} {rate_hz} Hz" for rate_hz, name in list(rates.items())[:2])
+            raise RoboCacheError(f"datasets: ticks of different rates, {found}; open all with one target_hz")
         count = sum(len(dataset) for dataset in datasets.values()) if samples is None else samples
         if not datasets or not 0 < count <= MAX_SAMPLES:
             raise RoboCacheError(f"samples: {count:,} of {len(datasets)} datasets; 1 to {MAX_SAMPLES:,} are possible")

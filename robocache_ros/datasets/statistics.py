@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +131,18 @@ def _key(dataset: TimelineDataset, files: tuple[Path, ...], on_error: str) -> st
             stat = file.stat()
             stamps.append((str(file), stat.st_size, stat.st_mtime_ns))
     about = json.dumps([VERSION, dataset.rate_hz, sorted(dataset.align.items()), on_error, stamps])
-    return hashlib.sha256(about.encode() + pickle.dumps(dataset.source, protocol=4)).hexdigest()[:16]
+    source = io.BytesIO()
+    _SourcePickler(source, protocol=4).dump(dataset.source)
+    return hashlib.sha256(about.encode() + source.getvalue()).hexdigest()[:16]
+
+
+class _SourcePickler(pickle.Pickler):
+    """Writes classes and functions without their modules, so that a source that moves keeps its statistics."""
+
+    def persistent_id(self, value: Any) -> str | None:
+        if not isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+            return None
+        return f"{str(value.__module__).partition('.')[0]}:{value.__qualname__}"
 
 
 def _all_parts(dataset: TimelineDataset, skip: bool, workers: int) -> Iterator[_Part]:
@@ -210,8 +223,8 @@ def _merged(parts: Iterator[_Part]) -> dict[str, Stats]:
         if nbytes > MAX_BYTES:
             raise DatasetError(f"statistics: values of more than {MAX_BYTES >> 30} GiB; use fewer episodes")
     if skipped:
-        told = f"statistics: without {len(skipped):,} episodes that cannot be read, the first: {skipped[0]}"
-        warnings.warn(told, stacklevel=3)
+        message = f"statistics: without {len(skipped):,} episodes that cannot be read, the first: {skipped[0]}"
+        warnings.warn(message, stacklevel=3)
     if not tables:
         raise DatasetError("statistics: no episode has values; check the path and the split")
     return {key: of_columns(*given) for key, given in tables.items()}

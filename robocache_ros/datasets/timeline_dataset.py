@@ -31,7 +31,7 @@ MAX_EPISODES = 4096  # kept; each is a few kB of objects
 MAX_FILES = 8  # that kept episodes are in: a mapped file is an open file
 
 
-class KeptEpisodes:
+class EpisodeCache:
     """The last episode of a dataset that was read, and earlier ones whose arrays are all in mapped files.
 
     Their streams have been checked once, and are neither read nor checked again.
@@ -144,7 +144,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         self._align_is_known = False
         self._ends: list[int] | None = None  # of the windows of each episode, counted when first needed
         # The episodes of windows as read, and the last one as aligned: the next window is often in it.
-        self._kept = KeptEpisodes()
+        self._episodes = EpisodeCache()
         self._aligned: tuple[int, tuple[AlignedEpisode, int]] | None = None
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         return f"{type(self).__name__}({what}, target_hz={self.rate_hz})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": KeptEpisodes(), "_aligned": None}
+        return {**self.__dict__, "_episodes": EpisodeCache(), "_aligned": None}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self._sample(index, decode=True)
@@ -174,7 +174,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
         episode_index, tick = self.place(index % size)
         if self.window is None:
             return self.align_episode(self.streams_of(episode_index), decode=decode)
-        once = self._kept.last != episode_index  # windows in order use an episode again and again
+        once = self._episodes.last != episode_index  # windows in order use an episode again and again
         read = self.streams_of(episode_index)
         rows, flags = self.window.rows(tick, self.ticks(read.span_ns(), read.source)[1])
         if once:  # align the ticks of the window alone
@@ -213,7 +213,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
 
     def streams_of(self, index: int) -> SourceEpisode:
         """Return the streams of an episode that the modalities select, before they are aligned."""
-        if (kept := self._kept.get(index)) is not None:
+        if (kept := self._episodes.get(index)) is not None:
             return kept
         read = checked(self.source.read(index))
         self._check_align(read)
@@ -222,7 +222,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
             streams = with_image_size(streams, self.image_size, self.image_resize, read.source)
         episode = replace(read, streams=streams)
         if self.window is not None:
-            self._kept.put(index, episode)
+            self._episodes.put(index, episode)
         return episode
 
     def _check_align(self, episode: SourceEpisode) -> None:
@@ -240,7 +240,7 @@ class TimelineDataset(Dataset[dict[str, Any]]):
     def of_source(self, source: EpisodeSource, window: Window | None = None) -> TimelineDataset:
         """Return this dataset with other streams of the same episodes, and other windows if they are given."""
         made = copy(self)
-        made.source, made._kept, made._aligned, made._align_is_known = source, KeptEpisodes(), None, False
+        made.source, made._episodes, made._aligned, made._align_is_known = source, EpisodeCache(), None, False
         made.window = window or self.window
         return made
 

@@ -263,8 +263,8 @@ def _checked(found: Any, nbytes: int) -> Checkpoint:
         raise RoboCacheError("arguments: not numbers and texts by their names")
     with torch.device("meta"):  # no memory, whatever the sizes are
         expected = make_policy(policy)
-    check_state(found["training"], expected, nbytes)
-    return Checkpoint(found["training"], policy, data, dict(arguments))
+    training = check_state(found["training"], expected, nbytes)
+    return Checkpoint(training, policy, data, dict(arguments))
 
 
 def _check_names(where: str, found: Any, needed: set[str], known: set[str]) -> None:

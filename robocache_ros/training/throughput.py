@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from robocache_ros.training.process_group import ProcessGroup
-from robocache_ros.training.trainer import WARM_UP
+from robocache_ros.training.trainer import PARALLEL_WARM_UP
 
 
 def rate(step: Callable[[], Any], seconds: float, samples: int, group: ProcessGroup) -> float:
@@ -22,7 +22,7 @@ def rate(step: Callable[[], Any], seconds: float, samples: int, group: ProcessGr
         samples: of a step of one process.
         group: the processes.
     """
-    for _ in range(WARM_UP + 5):  # a step is compiled and captured
+    for _ in range(PARALLEL_WARM_UP + 5):  # a step is compiled and captured
         step()
     steps = 2
     while (taken := _timed(step, steps, group)) < seconds / 8:  # the first batches may have been read ahead

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.monitoring import DataWaitMeter
-from robocache_ros.training.gradient_exchange import GradientExchange
 from robocache_ros.training.policies.make_policy import Policy
 from robocache_ros.training.training_options import TrainingOptions
 
@@ -22,6 +23,7 @@ from robocache_ros.training.training_options import TrainingOptions
 
 StepBatches = Sequence[Mapping[str, Tensor]]
 WARM_UP = 3  # steps before the capture: libraries allocate their workspaces, the optimizer its state
+PARALLEL_WARM_UP = 11  # with DistributedDataParallel, as its documentation demands
 
 
 class GraphedStep:
@@ -32,10 +34,18 @@ class GraphedStep:
     Args:
         step: the whole step, from its batches to the changed weights; returns the loss. It never reads a tensor's value
             on the host, and sets the gradients to None before it computes them.
+        warm_up: calls that run the step as it is.
+        stream: of these calls and of the capture; None: one of its own.
     """
 
-    def __init__(self, step: Callable[[StepBatches], Tensor]) -> None:
-        self._step = step
+    def __init__(
+        self,
+        step: Callable[[StepBatches], Tensor],
+        warm_up: int = WARM_UP,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._step, self._warm_up = step, warm_up
+        self._stream: torch.cuda.Stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._batches: list[dict[str, Tensor]] = []  # what the graph reads
         self._loss: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -45,18 +55,17 @@ class GraphedStep:
     def __call__(self, batches: StepBatches) -> Tensor:
         """Run a step and return its loss."""
         self._calls += 1
-        if self._calls <= WARM_UP:
-            side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+        if self._calls <= self._warm_up:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
                 loss = self._step(batches)
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(self._stream)
             return loss
         if self._graph is None:
             self._batches = [{key: value.clone() for key, value in batch.items()} for batch in batches]
             self._graph = torch.cuda.CUDAGraph()
             # Threads of a loader, which pin memory, go on meanwhile.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batches)
         for own, batch in zip(self._batches, batches, strict=True):
             fill(own, batch)
@@ -97,8 +106,8 @@ def fill(own: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
 # The training loop: batches of a loader to steps of an optimizer, resumed where it stopped.
 
 
-VERSION = 3
-STATE = {"version", "step", "policy", "average", "average_share", "optimizers", "ranks"}  # the keys of a state
+VERSION = 4
+STATE = {"version", "step", "policy", "average", "average_share", "optimizer", "ranks"}  # the keys of a state
 MAX_STEPS = 2**53
 
 
@@ -147,28 +156,25 @@ class Trainer:
         self._parameters = list(policy.parameters())
         self._parallel = distributed.is_available() and distributed.is_initialized()
         self._graph = self._uses_graph()
-        self._exchange: GradientExchange | None = None
-        if self._parallel:
-            self._exchange = GradientExchange(self._parameters, list(policy.buffers()))
+        self._stream: Any = torch.cuda.Stream(self.device) if self._graph else None  # type: ignore[no-untyped-call]
+        self._model = self._make_model()
+        self._primed = not self._parallel
         self._averaged = [torch.zeros_like(p) for p in self._parameters] if options.average else None
         self._averaged_share = 0.0  # of all weights so far; the rest are the zeros of the start
         self._update_average = get_ema_multi_avg_fn(options.average)  # type: ignore[no-untyped-call]
-        groups = self._exchange.groups if self._exchange is not None else [self._parameters]
-        self._optimizers = [self._make_optimizer(group) for group in groups]
-        self._model: Any = torch.compile(policy, dynamic=False) if options.compile else policy
-        self._step_on: Any = GraphedStep(self._plain_step) if self._graph else self._plain_step
+        self._optimizer = self._make_optimizer()
+        self._step_on: Any = self._make_step()
         self._batches: Iterator[Mapping[str, Any]] | None = None
         torch.manual_seed(options.seed + (distributed.get_rank() if self._parallel else 0))
 
     def train_step(self) -> Tensor:
         """Run a step and return its loss, a scalar on the device: reading it waits for the device."""
         rate = self.options.rate_at(self.step)
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
-                else:
-                    group["lr"] = rate
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         # A graph reads all batches of its step; without one, a step takes them one by one.
         batches: Any = (self._next() for _ in range(self.options.accumulate))
         loss: Tensor = self._step_on(list(batches) if self._graph else batches)
@@ -202,7 +208,7 @@ class Trainer:
             "policy": self.policy.state_dict(),
             "average": self._averaged,
             "average_share": self._averaged_share,
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "optimizer": self._optimizer.state_dict(),
             "ranks": ranks,
         }
 
@@ -213,7 +219,7 @@ class Trainer:
             RoboCacheError: the state is of another version, policy, number of processes or loader, or is not a state.
                 Nothing is changed then, except for the random numbers.
         """
-        check_state(state, self.policy)
+        state = check_state(state, self.policy)
         ranks = state["ranks"]
         rank, size = (distributed.get_rank(), distributed.get_world_size()) if self._parallel else (0, 1)
         if not isinstance(ranks, list) or len(ranks) != size:
@@ -222,14 +228,12 @@ class Trainer:
         mine = ranks[rank]
         if not isinstance(mine, dict) or not {"loader", "random"} <= set(mine) <= {"loader", "random", "random_cuda"}:
             raise RoboCacheError(f"checkpoint: not the state of process {rank}; train again")
-        self._check_optimizers(state["optimizers"])
+        self._check_optimizer(state["optimizer"])
         self._restore_random(mine)
         self.loader.load_state_dict(mine["loader"])
         self.policy.load_state_dict(state["policy"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": saved["state"]})
-        if self._graph:
-            self._step_on = GraphedStep(self._plain_step)  # the old graph has the old state of the optimizer
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": state["optimizer"]["state"]})
+        self._step_on = self._make_step()  # an old graph has the old state of the optimizer
         if self._averaged is not None:
             kept = state["average"] is not None
             self._averaged_share = state["average_share"] if kept else 0.0
@@ -238,19 +242,14 @@ class Trainer:
         self.step = state["step"]
         self._batches = None
 
-    def _check_optimizers(self, found: object) -> None:
+    def _check_optimizer(self, found: object) -> None:
         """Refuse what is not the state of AdamW for the parameters."""
-        if not isinstance(found, list) or len(found) != len(self._optimizers):
-            raise RoboCacheError(f"checkpoint: not the state of {len(self._optimizers)} optimizers; train again")
-        for optimizer, saved in zip(self._optimizers, found, strict=True):
-            (group,) = optimizer.param_groups
-            moments = saved.get("state") if isinstance(saved, dict) else None
-            # None before the first step, and of parameters that the loss does not depend on.
-            if not isinstance(moments, dict) or not set(moments) <= set(range(len(group["params"]))):
-                raise RoboCacheError("checkpoint: optimizer: not the state of its parameters; train again")
-            for number, parameter in enumerate(group["params"]):
-                if number not in moments:
-                    continue
+        moments = found.get("state") if isinstance(found, dict) else None
+        # Empty before the first step, and without parameters that the loss does not depend on.
+        if not isinstance(moments, dict) or not set(moments) <= set(range(len(self._parameters))):
+            raise RoboCacheError("checkpoint: optimizer: not the state of its parameters; train again")
+        for number, parameter in enumerate(self._parameters):
+            if number in moments:
                 expected = {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
                 _check_tensors(f"optimizer {number}", moments[number], expected)
                 _check_finite(f"optimizer {number}", moments[number])
@@ -274,12 +273,32 @@ class Trainer:
             raise RoboCacheError("cuda_graph: needs a GPU; leave it out")
         return True
 
-    def _make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.AdamW:
+    def _make_model(self) -> Any:
+        """The policy as it is called: compiled, and with gradients that are the means over all processes."""
+        model: Any = torch.compile(self.policy, dynamic=False) if self.options.compile else self.policy
+        if not self._parallel:
+            return model
+        if not self._graph:
+            return DistributedDataParallel(model, gradient_as_bucket_view=True)
+        # A capture demands that it is made on the stream of the capture, and that it measures no times meanwhile.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        model._set_ddp_runtime_logging_sample_rate(2**31 - 1)
+        return model
+
+    def _make_step(self) -> Any:
+        if not self._graph:
+            return self._plain_step
+        return GraphedStep(self._plain_step, PARALLEL_WARM_UP if self._parallel else WARM_UP, self._stream)
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
         options = self.options
         # A graph reads the learning rate from memory, so that it can change.
         rate: Any = torch.tensor(options.learning_rate, device=self.device) if self._graph else 0.0
         return torch.optim.AdamW(
-            parameters,
+            self._parameters,
             rate,
             weight_decay=options.weight_decay,
             fused=self.device.type == "cuda",
@@ -289,43 +308,50 @@ class Trainer:
     def _plain_step(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
         """A step on `accumulate` batches, which a CUDA graph can capture."""
         count = self.options.accumulate
-        for each in self._parameters:
-            each.grad = None
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
-            loss = self._loss(batch) / count
-            if self._exchange is not None and number == count:  # once per step
-                self._exchange.arm()
-            # Not in a thread of its own, which a small step would spend more time on than on its operations.
-            with torch.autograd.set_multithreading_enabled(False):
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        self._apply_gradients()
-        return total
-
-    def _apply_gradients(self) -> None:
-        if self._exchange is not None:
-            self._exchange.finish()
+            if number == 1:
+                self._prime(batch)
+                for each in self._parameters:
+                    each.grad = None
+            # Gradients are exchanged once per step.
+            with self._model.no_sync() if self._parallel and number < count else nullcontext():
+                total += self._backward(batch)
         if self.options.clip_norm:
-            for number in range(len(self._optimizers)):
-                self._await(number)
             torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
-        for number, optimizer in enumerate(self._optimizers):
-            self._await(number)
-            optimizer.step()
+        self._optimizer.step()
         if self._averaged is not None:
             self._update_average(self._averaged, self._parameters, 0)
+        return total
+
+    def _prime(self, batch: Mapping[str, Tensor]) -> None:
+        """Let DistributedDataParallel see one backward pass before the first step, which changes nothing else.
+
+        It orders its buckets by the first pass, and adds in another order from the second pass on. With more than two
+        processes a run that is resumed would otherwise differ from one that was not interrupted.
+        """
+        if self._primed:
+            return
+        buffers = [(each, each.clone()) for each in self.policy.buffers()]
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            self._backward(batch)
+        for each, before in buffers:
+            each.copy_(before)
+        self._primed = True
+
+    def _backward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Add the gradients of a batch, and return its share of the loss of the step."""
+        loss = self._loss(batch) / self.options.accumulate
+        # Not in a thread of its own, which a small step would spend more time on than on its operations.
+        with torch.autograd.set_multithreading_enabled(False):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
         cached = not self._graph  # a cache of converted weights would be part of the graph
         with torch.autocast(self.device.type, torch.bfloat16, self.options.bf16, cached):
             loss: Tensor = self._model(batch)
         return loss
-
-    def _await(self, number: int) -> None:
-        """Wait for the gradients of an optimizer."""
-        if self._exchange is not None:
-            self._exchange.wait(number)
 
     def _next(self) -> dict[str, Tensor]:
         """The next batch, of the next epoch if one is over."""
@@ -341,8 +367,10 @@ class Trainer:
         return {key: batch[key] for key in self.policy.config.keys}
 
 
-def check_state(state: object, policy: Policy, nbytes: int | None = None) -> None:
-    """Refuse a state whose weights or average are not those of a policy. Those of the optimizers are not looked at.
+def check_state(state: object, policy: Policy, nbytes: int | None = None) -> dict[str, Any]:
+    """Return a state, converted to this version, whose weights and average are those of a policy.
+
+    The state of the optimizer is not verified.
 
     Args:
         state: what `Trainer.state_dict` returned.
@@ -355,6 +383,7 @@ def check_state(state: object, policy: Policy, nbytes: int | None = None) -> Non
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise RoboCacheError("checkpoint: not the state of a training; train again")
+    state = _converted(state)
     if type(state["version"]) is not int or state["version"] != VERSION:
         raise RoboCacheError(f"checkpoint: of version {printable(state['version'], 20)}, here {VERSION}; train again")
     if set(state) != STATE:
@@ -379,6 +408,21 @@ def check_state(state: object, policy: Policy, nbytes: int | None = None) -> Non
         _check_finite(where, found)
     if share and not all((each / share).isfinite().all() for each in average):
         raise RoboCacheError(f"checkpoint: average_share is {share}; train again")
+    return state
+
+
+def _converted(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of version 3, which had an optimizer for each group of parameters, as one of this version.
+
+    With several processes the parameters of a group were in another order: such a state has no optimizer then, so that
+    its policy can be used and its training cannot be continued.
+    """
+    state = dict(state)
+    if type(state["version"]) is int and state["version"] == 3 and isinstance(state.get("optimizers"), list):
+        found = state.pop("optimizers")
+        alone = isinstance(state.get("ranks"), list) and len(state["ranks"]) == len(found) == 1
+        state |= {"version": VERSION, "optimizer": found[0] if alone else None}
+    return state
 
 
 def _check_tensors(where: str, found: object, expected: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from robocache_ros.datasets import (
+    LoaderOptions,
     TimelineDataset,
     TimelineLoader,
     Window,
@@ -38,6 +39,7 @@ WITHOUT = {
 }
 CONSTANT = 1e-5  # a column whose standard deviation is below it is constant, and is not scaled
 LARGEST_FLOAT, SMALLEST_STD = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
+NORMALIZED_IMAGES = LoaderOptions(image_dtype=torch.float32, image_normalize="imagenet")  # what policies are given
 Statistics = dict[str, dict[str, list[float]]]
 
 
@@ -212,14 +214,12 @@ def training_loader(
     info: DataInfo,
     batch_size: int,
     *,
-    image_dtype: torch.dtype = torch.float32,
-    **options: Any,
+    options: LoaderOptions = NORMALIZED_IMAGES,
+    **arguments: Any,
 ) -> TimelineLoader:
-    """Return the shuffled, normalised batches of a dataset; `options` are those of `TimelineLoader`."""
-    images = {"image_dtype": image_dtype, "image_normalize": "imagenet"} if info.cameras else {}
-    return TimelineLoader(
-        dataset, batch_size, **{"shuffle": True, "drop_last": True, "statistics": info.statistics, **images, **options}
-    )
+    """Return the shuffled, normalised batches of a dataset; `options` and `arguments` are those of `TimelineLoader`."""
+    given = {"shuffle": True, "drop_last": True, "statistics": info.statistics, **arguments}
+    return TimelineLoader(dataset, batch_size, options=options, **given)
 
 
 def _is_vision(key: str) -> bool:

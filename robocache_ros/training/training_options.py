@@ -25,7 +25,8 @@ class TrainingOptions:
         bf16: compute in bfloat16 where it is safe (autocast). The weights stay float32.
         compile: torch.compile.
         cuda_graph: replay the whole step as a CUDA graph, which saves launches where a step is small; with `compile`,
-            that of the compiled policy; with several processes, with their exchange of gradients.
+            that of the compiled policy; with several processes, with their exchange of gradients (not tried on
+            several GPUs yet).
         deterministic: use operations that give the same bits each time, in the whole process. On a GPU, the gradient of
             attention is otherwise a sum whose order varies, and a run repeats another one only up to rounding.
         seed: of the weights, the noise and the dropout.

@@ -51,6 +51,18 @@ def test_statistics_are_read_the_second_time(tmp_path: Path) -> None:
     assert again["proprio"]["count"] == [int(f"1{first['proprio']['count'][0]}")]
 
 
+def test_statistics_are_read_after_the_class_of_the_source_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])
+    source = type(RTXDataset(folder).source)
+    first = dataset_statistics(RTXDataset(folder))
+    monkeypatch.setattr(source, "__module__", "robocache_ros.elsewhere")
+
+    assert dataset_statistics(RTXDataset(folder)) == first
+    assert len(list(folder.glob("robocache_statistics_*.json"))) == 1
+
+
 @pytest.mark.parametrize("change", ["rate", "align", "file"])
 def test_statistics_are_computed_again_after_a_change(change: str, tmp_path: Path) -> None:
     folder = write_tfds(tmp_path / "d", STEPS, [episode(3)])

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.datasets import SourceEpisode, Stream, TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets import LoaderOptions, SourceEpisode, Stream, TimelineDataset, TimelineLoader, Window
 
 HZ = 10
 STEP_NS = 10**9 // HZ
@@ -120,8 +120,8 @@ def test_windows_of_the_loader_are_complete_parts_that_ranks_share(
     dataset = TimelineDataset(Episodes(lengths, 0), target_hz=HZ)
     seen = []
     for rank in range(ranks):
-        options: dict[str, Any] = {"windows": (ticks, stride), "rank": rank, "world_size": ranks}
-        for batch in TimelineLoader(dataset, batch_size, shuffle=True, **options):
+        options = LoaderOptions(windows=(ticks, stride), rank=rank, world_size=ranks)
+        for batch in TimelineLoader(dataset, batch_size, shuffle=True, options=options):
             assert batch["proprio"].shape[1:] == (ticks, 1)
             for values in batch["proprio"][:, :, 0].tolist():
                 index, start = divmod(int(values[0]), 100)

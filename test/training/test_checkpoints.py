@@ -51,7 +51,7 @@ def test_a_run_that_is_resumed_has_the_options_that_it_is_given(tmp_path: Path, 
 
     made.train_step()
 
-    (group,) = made.state_dict()["optimizers"][0]["param_groups"]
+    (group,) = made.state_dict()["optimizer"]["param_groups"]
     assert (group["weight_decay"], group["lr"]) == (0.5, 1e-4)
 
 
@@ -317,10 +317,10 @@ def test_weights_that_take_more_memory_than_the_file_are_refused(saved: Path, tm
 @pytest.mark.parametrize(
     "change",
     [
-        put("training/optimizers", []),
-        put("training/optimizers/0/state", {"0": 1}),
-        put("training/optimizers/0/state", {99: {}}),
-        put("training/optimizers/0/state", {0: {"step": torch.tensor(1.0)}}),
+        put("training/optimizer", []),
+        put("training/optimizer/state", {"0": 1}),
+        put("training/optimizer/state", {99: {}}),
+        put("training/optimizer/state", {0: {"step": torch.tensor(1.0)}}),
         put("training/ranks", "1"),
         put("training/ranks/0", 1),
         put("training/ranks/0/random", torch.zeros(3, dtype=torch.uint8)),
@@ -337,6 +337,23 @@ def test_a_state_that_cannot_be_continued_is_refused(change: Any, saved: Path, t
     torch.save(content, path)
 
     with pytest.raises(RoboCacheError, match=r"^(checkpoint|state): [^\n]{1,160}; (train again|start as many|use .*)$"):
+        resume(path, trainer(), info)
+
+
+def test_a_checkpoint_of_version_3_and_several_processes_has_a_policy_and_no_training(
+    saved: Path, tmp_path: Path, info: DataInfo
+) -> None:
+    """Its optimizers have the parameters in another order."""
+    path = tmp_path / "checkpoint.pt"
+    content = torch.load(saved, weights_only=True)
+    state = content["training"]
+    state |= {"version": 3, "optimizers": [state.pop("optimizer")] * 2, "ranks": state["ranks"] * 2}
+    torch.save(content, path)
+
+    assert torch.equal(*(TrainedPolicy.load(each).act(torch.ones(1, 2, 2)) for each in (saved, path)))
+    content["training"]["ranks"] = state["ranks"][:1]
+    torch.save(content, path)
+    with pytest.raises(RoboCacheError, match="optimizer: not the state of its parameters; train again"):
         resume(path, trainer(), info)
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from robocache_ros import normalize_image
 from robocache_ros.datasets.loader.packing import Description, is_file, tensors
-from robocache_ros.errors import RoboCacheError
 
 RAGGED = ("pad", "concat")
+Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
 
 
 @dataclass
@@ -105,14 +105,3 @@ def convert_images(batch: Batch, dtype: torch.dtype, normalize: Any) -> None:
     """Convert the images of a batch, (..., H, W, 3) uint8, to (..., 3, H, W) of `dtype`, with `normalize_image`."""
     for key in [key for key in batch.tensors if key.partition("/")[0] == "vision"]:
         batch.tensors[key] = normalize_image(batch.tensors[key].movedim(-1, -3).contiguous(), normalize, dtype)
-
-
-def check_ragged(ragged: str) -> str:
-    """Return a known form of ragged batches.
-
-    Errors:
-        RoboCacheError: it is unknown.
-    """
-    if ragged not in RAGGED:
-        raise RoboCacheError(f"ragged: {ragged!r} is not one of {', '.join(RAGGED)}; choose one of them")
-    return ragged

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.datasets.loader.batch import Batch
+from robocache_ros.datasets.loader.batch import Batch, Skipped
 from robocache_ros.datasets.loader.order import Request, Samples
-from robocache_ros.datasets.loader.packing import NEVER, is_time
+from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS, is_time
 from robocache_ros.datasets.loader.prefetch import Prefetcher
 from robocache_ros.datasets.loader.reading import CHUNKS, Sample
 from robocache_ros.datasets.window import Window
@@ -74,7 +74,6 @@ def free_bytes(place: torch.device) -> int:
 BYTES_TOGETHER = {"cpu": 2**20, "cuda": 2**28}  # of batches that are gathered together: they share memory
 MAX_TOGETHER = 64
 Numbers = NDArray[np.int64]
-Skipped = tuple[tuple[int, str], ...]  # samples that cannot be read, and why
 
 
 class Gathered(NamedTuple):
@@ -280,7 +279,7 @@ class SampleCache(CachedBatches):
             found[key] = self._rows(tensor, index).view(*places.ticks.shape, *tensor.shape[1:])
             if padding is not None:
                 mask = padding.view(*padding.shape, *(1,) * (tensor.ndim - 1))
-                found[key].masked_fill_(mask, NEVER if is_time(key) else 0)
+                found[key].masked_fill_(mask, ABSENT_STAMP_NS if is_time(key) else 0)
         return found
 
 

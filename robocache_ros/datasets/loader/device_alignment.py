@@ -27,7 +27,7 @@ from robocache_ros.units import NS_PER_MS
 
 FOREVER = torch.iinfo(torch.int64).max
 PER_TICK = frozenset({"tick_ns", "is_pad", "fused", "proprio", "vision", "valid", "age_ms"})
-KEPT = ("measured", "success", "tick_ns", "is_pad", "action_is_pad", "length", "index")
+PASSED_THROUGH = ("measured", "success", "tick_ns", "is_pad", "action_is_pad", "length", "index")
 Raw = dict[str, Tensor]
 
 
@@ -86,7 +86,7 @@ def align_batch(batch: Batch, layout: RawLayout) -> None:
     found.update(pictures)
     columns = sum(streams[index].width for index in fused)
     found["fused"] = aligned.values[:, :, :columns].contiguous() if of_role["reward"] else aligned.values
-    batch.tensors = {**found, **{key: raw[key] for key in KEPT if key in raw}}
+    batch.tensors = {**found, **{key: raw[key] for key in PASSED_THROUGH if key in raw}}
     per_tick = PER_TICK | pictures.keys() | (set() if layout.own_ticks else {"actions", "rewards"})
     batch.per_tick = per_tick & batch.tensors.keys()
     batch.mask = raw["tick_ns"] == ABSENT_NS

@@ -50,9 +50,9 @@ def key_of(index: int, part: str) -> str:
 
 
 ALIGNMENT = 256  # bytes, of each array in the block: what CUDA kernels read best
-MUCH = 2**20  # bytes that joined arrays save: less is not worth the time in which the device pads them
+MIN_JOIN_SAVING_BYTES = 2**20  # bytes that joined arrays save: less is not worth the time in which the device pads them
 _ROW = np.dtype(np.int32)
-NEVER = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
+ABSENT_STAMP_NS = np.iinfo(np.int64).min  # a stamp that marks an absent sample or tick
 ROWS = "/rows"
 Arrays = dict[str, "NDArray[Any] | UndecodedImages"]
 
@@ -113,7 +113,7 @@ def plan(
         if key in joinable:
             used, padded = sum(map(len, arrays)), len(samples) * max(rows)
             width = math.prod(first.shape[1:]) * first.dtype.itemsize
-            if (padded - used) * width - padded * _ROW.itemsize > MUCH:
+            if (padded - used) * width - padded * _ROW.itemsize > MIN_JOIN_SAVING_BYTES:
                 shapes[key] = first.dtype, (used, *first.shape[1:])
                 shapes[rows_key(key)] = _ROW, (len(samples), *rows)
     return _placed(shapes)
@@ -139,7 +139,7 @@ def _step(rows: int) -> int:
 
 
 def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np.uint8]) -> dict[int, Exception]:
-    """Write the arrays into their places. The padding is zeros, and `NEVER` for stamps and ticks in ns.
+    """Write the arrays into their places. The padding is zeros, and `ABSENT_STAMP_NS` for stamps and ticks in ns.
 
     Returns:
         why a sample, by its place in the batch, has an image that cannot be decoded.
@@ -157,7 +157,7 @@ def write(samples: Sequence[Arrays], entries: Sequence[Entry], block: NDArray[np
         if out.ndim == arrays[0].ndim:
             np.concatenate(arrays, out=out)
             continue
-        rows, padding = out.shape[1], NEVER if is_time(entry.key) else 0
+        rows, padding = out.shape[1], ABSENT_STAMP_NS if is_time(entry.key) else 0
         for row, array in enumerate(arrays):
             count = len(array)
             if isinstance(array, np.ndarray):

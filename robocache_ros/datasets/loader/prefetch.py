@@ -103,7 +103,7 @@ class Prefetcher:
         ahead = self._prefetch + (COPIES if self._cuda else MAX_BORROWED_BLOCKS)
         self._slots = [Slot(i, pinned=self._cuda, limit=max_batch_bytes) for i in range(ahead)]
         self._pool = WorkerPool(reader, workers, self._slots) if workers else LocalReader(reader, self._slots)
-        self._lent = 0
+        self._borrowed = 0
         self._numbers = count()
         self._reading: deque[tuple[int, Request]] = deque()  # of the last call of `batches`, and after it
         self._copying: deque[tuple[Any, Slot]] = deque()  # slots that the device may still read
@@ -187,10 +187,10 @@ class Prefetcher:
             return OnDevice(description, None, None)
         host = slot.memory[: description.nbytes]
         if self._stream is None:
-            lent = description.layout is None and self._lent < MAX_BORROWED_BLOCKS
-            block = self._lend(slot, description.nbytes) if lent else host[: description.copied].clone()
+            borrowed = description.layout is None and self._borrowed < MAX_BORROWED_BLOCKS
+            block = self._borrow(slot, description.nbytes) if borrowed else host[: description.copied].clone()
             item = self._aligned(description, host, block, widths)
-            if not lent:
+            if not borrowed:
                 self._pool.release(slot)
             return item if item.batch is None else item._replace(batch=finish(item.batch))
         with torch.cuda.stream(self._stream):
@@ -204,15 +204,15 @@ class Prefetcher:
             finished.record(self._stream)
         return OnDevice(item.description, batch, finished)
 
-    def _lend(self, slot: Slot, nbytes: int) -> Tensor:
+    def _borrow(self, slot: Slot, nbytes: int) -> Tensor:
         """Return the first bytes of a slot, which is free again when the last tensor that shares them is gone."""
         view = slot.memory.numpy()[:nbytes]
-        self._lent += 1
+        self._borrowed += 1
         weakref.finalize(view, self._returned, slot).atexit = False
         return torch.from_numpy(view)
 
     def _returned(self, slot: Slot) -> None:
-        self._lent -= 1
+        self._borrowed -= 1
         self._pool.release(slot)
 
     def _aligned(

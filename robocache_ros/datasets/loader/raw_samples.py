@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache_ros.datasets.alignment import Unaligned, align_rows
-from robocache_ros.datasets.loader.packing import NEVER, Arrays, RawLayout, RawStream, key_of
+from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS, Arrays, RawLayout, RawStream, key_of
 from robocache_ros.datasets.undecoded_images import undecoded_images
 from robocache_ros.decode.images import JPEG_MAGIC, jpeg_frame, jpeg_picture
 from robocache_ros.decode.payloads import IMAGE_LIMITS
@@ -89,7 +89,7 @@ def _vectors(stream: Stream, span: NDArray[np.int64]) -> Arrays:
     stamps, values, marks = stamps[rows], values[rows], [mark[rows] for mark in marks]
     count = np.array(len(stamps))
     if not len(stamps):  # a row that does not count, so that no array is empty
-        stamps, values = np.array([NEVER]), np.zeros((1, *values.shape[1:]), np.float32)
+        stamps, values = np.array([ABSENT_STAMP_NS]), np.zeros((1, *values.shape[1:]), np.float32)
         marks = [np.zeros(1, mark.dtype) for mark in marks]
     parts: Arrays = {"stamp_ns": stamps, "values": values, "count": count}
     return {**parts, **dict(zip(("valid", "age"), marks, strict=False))}

@@ -27,7 +27,7 @@ def create_rtx_dataloader(
     cache_bytes: int | None = None,
     shuffle: bool | ShuffledRuns = True,
     workers: int = 2,
-    **options: Any,
+    **arguments: Any,
 ) -> TimelineLoader:
     """Create a loader of the RLDS datasets in a folder.
 
@@ -45,12 +45,12 @@ def create_rtx_dataloader(
         cache_bytes: limit of its size; None: that of ROBOCACHE_CACHE_BYTES, or 64 GiB.
         shuffle: in a random order; see `TimelineLoader`.
         workers: processes that read.
-        options: of `TimelineLoader`.
+        arguments: others of `TimelineLoader`.
 
     Errors:
         RoboCacheError: an argument is wrong, or the folder has no dataset.
     """
     path = dataset_path(data_dir, cache_dir=cache_dir, cache_bytes=cache_bytes)
     dataset = RTXDataset(path, modalities, target_hz, split=split, window=window, image_size=image_size)
-    options.setdefault("cache", "auto" if use_robocache else "none")
-    return TimelineLoader(dataset, batch_size, shuffle=shuffle, workers=workers, device=device, **options)
+    arguments.setdefault("cache", "auto" if use_robocache else "none")
+    return TimelineLoader(dataset, batch_size, shuffle=shuffle, workers=workers, device=device, **arguments)

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robocache_ros.datasets.loader.batch import Batch
-from robocache_ros.datasets.loader.cache import Skipped
+from robocache_ros.datasets.loader.batch import Batch, Skipped
 from robocache_ros.datasets.loader.order import MIX, BatchOrder, Int64, Samples, permutation, philox
-from robocache_ros.datasets.loader.packing import NEVER, is_time
+from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS, is_time
 from robocache_ros.datasets.loader.prefetch import OnDevice
 from robocache_ros.errors import RoboCacheError
 
@@ -231,7 +230,7 @@ def _joined(rows: Sequence[_Row], pool: SamplePool) -> Batch:
         ]
         if key in first.per_tick:
             parts = [part[:length] for part, length in zip(parts, lengths, strict=True)]
-        tensors[key] = _stacked(parts, NEVER if is_time(key) else 0)
+        tensors[key] = _stacked(parts, ABSENT_STAMP_NS if is_time(key) else 0)
     pool.free(slots)
     texts = {key: tuple(row.batch.texts[key][row.place] for row in rows) for key in first.texts}
     numbers = tuple(row.batch.samples[row.place] for row in rows)

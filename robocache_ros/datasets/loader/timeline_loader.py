@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from robocache_ros.datasets.loader.augmentation import Augmentation, Finishing, Normalisation
-from robocache_ros.datasets.loader.batch import Batch, check_ragged
-from robocache_ros.datasets.loader.cache import CachedBatches, Skipped, chunks_of, filled
+from robocache_ros.datasets.loader.batch import RAGGED, Batch, Skipped
+from robocache_ros.datasets.loader.cache import CachedBatches, chunks_of, filled
 from robocache_ros.datasets.loader.order import Epochs, Samples, stream_widths
 from robocache_ros.datasets.loader.prefetch import Prefetcher
 from robocache_ros.datasets.loader.reading import BatchReader, IndexedEpisodes, depends_on_epoch
@@ -20,15 +21,15 @@ from robocache_ros.datasets.statistics import statistics_of
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.ops.image.nvjpeg import library
 
-# Checks of the loader's arguments, and what their defaults are on this machine.
-
-
 CACHES = ("none", "auto", "device", "host")
 ON_ERROR = ("raise", "skip")
 ALIGN_ON = ("auto", "device", "workers")
 JPEG = ("cpu", "gpu")
 MAX_WORKERS = 1024
 MAX_PREFETCH = 4096
+MAX_NAMED = 1000  # skipped samples whose reason is kept
+MAX_COUNT = 2**53  # of epochs and samples in a state
+_LOG = logging.getLogger("robocache_ros.datasets.loader")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
@@ -42,64 +43,70 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> str:
     return value
 
 
-def check_workers(workers: int, prefetch: int | None) -> int:
-    """Return how many batches are read ahead.
+@dataclass(frozen=True)
+class LoaderOptions:
+    """What few users of a `TimelineLoader` change.
+
+    Attributes:
+        windows: (ticks, stride): cut episodes into windows; None: whole items.
+        ragged: `pad` samples of different lengths to the longest, or `concat` them.
+        image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
+        image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
+        jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
+        align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
+            they align each sample; `auto`: the device if it is a GPU. The bits are the same.
+        prefetch: batches that workers read ahead, also of the next epoch; None: two per worker, and at least two.
+        max_batch_bytes: limit of a batch in host memory. There are `prefetch` + 2 such blocks, and one in each worker.
+        rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
 
     Errors:
-        RoboCacheError: a number is out of range.
+        RoboCacheError: a value is unknown or out of range.
     """
-    if not 0 <= workers <= MAX_WORKERS:
-        raise RoboCacheError(f"workers: {workers} is not in 0..{MAX_WORKERS}; give the number of processes")
-    prefetch = max(2 * workers, 2) if prefetch is None else prefetch
-    if not 1 <= prefetch <= MAX_PREFETCH:
-        raise RoboCacheError(f"prefetch: {prefetch} is not in 1..{MAX_PREFETCH}; give the batches that are read ahead")
-    return prefetch
 
+    windows: tuple[int, int] | None = None
+    ragged: str = "pad"
+    image_dtype: torch.dtype | None = None
+    image_normalize: Any = None
+    jpeg: str = "cpu"
+    align_on: str = "auto"
+    prefetch: int | None = None
+    max_batch_bytes: int = 2**30
+    rank: int | None = None
+    world_size: int | None = None
 
-def aligns_on_device(align_on: str, jpeg: str, device: torch.device) -> bool:
-    """Return whether batches are aligned on their device.
-
-    Errors:
-        RoboCacheError: a value is unknown, nvJPEG is missing, or the GPU cannot decode what the workers align.
-    """
-    check_choice("align_on", align_on, ALIGN_ON)
-    check_choice("jpeg", jpeg, JPEG)
-    if jpeg == "gpu":
-        if device.type != "cuda":
-            raise RoboCacheError("jpeg: gpu needs a CUDA device; use jpeg='cpu'")
-        if align_on == "workers":
+    def __post_init__(self) -> None:
+        for name, choices in (("ragged", RAGGED), ("jpeg", JPEG), ("align_on", ALIGN_ON)):
+            check_choice(name, getattr(self, name), choices)
+        if self.jpeg == "gpu" and self.align_on == "workers":
             raise RoboCacheError("jpeg: gpu needs align_on='device': workers align decoded images; use jpeg='cpu'")
-        library()
-    return align_on == "device" or (align_on == "auto" and device.type == "cuda")
+        if self.prefetch is not None and not 1 <= self.prefetch <= MAX_PREFETCH:
+            raise RoboCacheError(
+                f"prefetch: {self.prefetch} is not in 1..{MAX_PREFETCH}; give the batches that are read ahead"
+            )
+        if (self.rank is None) != (self.world_size is None):
+            raise RoboCacheError("rank: rank and world_size belong together; give both, or neither")
+
+    def aligns_on(self, device: torch.device) -> bool:
+        """Return whether batches are aligned on their device.
+
+        Errors:
+            RoboCacheError: nvJPEG is wanted and missing, or the device is not a GPU.
+        """
+        if self.jpeg == "gpu":
+            if device.type != "cuda":
+                raise RoboCacheError("jpeg: gpu needs a CUDA device; use jpeg='cpu'")
+            library()
+        return self.align_on == "device" or (self.align_on == "auto" and device.type == "cuda")
 
 
-def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks; those of torch.distributed where none are given.
-
-    Errors:
-        RoboCacheError: one of the two is given without the other.
-    """
-    if (rank is None) != (world_size is None):
-        raise RoboCacheError("rank: rank and world_size belong together; give both, or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
+def ranks(options: LoaderOptions) -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks; those of torch.distributed where none are given."""
+    if options.rank is not None and options.world_size is not None:
+        return options.rank, options.world_size
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
-
-
-def check_ranks(world_size: int, given: bool) -> None:
-    """Refuse an epoch in which all ranks would see the same samples.
-
-    Errors:
-        RoboCacheError: torch.distributed was initialised after the loader took this process for the only one.
-    """
-    if world_size == 1 and not given and ranks(None, None)[1] > 1:
-        raise RoboCacheError(
-            "rank: torch.distributed was initialised after the loader was created; create it afterwards, in Lightning "
-            "in train_dataloader"
-        )
 
 
 def find_device(device: str | torch.device) -> torch.device:
@@ -123,15 +130,6 @@ def find_device(device: str | torch.device) -> torch.device:
     return found
 
 
-# The loader: batches of a dataset in a reproducible order, read by worker processes, on the device of the training.
-
-
-MAX_NAMED = 1000  # skipped samples whose reason is kept
-MAX_BATCH_BYTES = 2**30
-MAX_COUNT = 2**53  # of epochs and samples in a state
-_LOG = logging.getLogger(__name__)
-
-
 class TimelineLoader:
     """Batches of a map-style dataset. Iterating once is one epoch; iterating again is the next one.
 
@@ -143,25 +141,16 @@ class TimelineLoader:
         batch_size: samples of a batch.
         shuffle: in a random order, another in each epoch; `ShuffledRuns` for videos, which are read in sequence.
         seed: of the order and the augmentations.
+        drop_last: leave out the last samples if they do not fill a batch of each rank.
         workers: processes that read; 0: this process does.
-        prefetch: batches that workers read ahead, also of the next epoch; None: two per worker.
         device: of the batches: cpu, cuda, cuda:<index>, or auto.
         cache: keep the dataset, aligned: on the `device`, on the `host`, wherever it fits (`auto`), or `none`. One pass
             fills it before the first epoch. Each tick is kept once, however many windows of the dataset have it.
-        align_on: `device`: the workers send the streams as they are, and one operation aligns the batch; `workers`:
-            they align each sample; `auto`: the device if it is a GPU. The bits are the same.
-        jpeg: decoder of jpeg files: `cpu`, or `gpu`: nvJPEG, which is faster and differs by a few counts.
-        on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
-            `skipped_samples` has the reasons.
-        drop_last: leave out the last samples if they do not fill a batch of each rank.
-        rank, world_size: of this process; None: those of torch.distributed if it is initialised, else 0 of 1.
-        windows: (ticks, stride): cut episodes into windows; None: whole items.
-        ragged: `pad` samples of different lengths to the longest, or `concat` them.
         statistics: mean and std by key, by which valid values are normalised; `auto`: as of `dataset_statistics`.
         augmentation: random changes of the samples.
-        image_dtype: convert images on the device to (..., 3, H, W) of this dtype; None: they stay (..., H, W, 3) uint8.
-        image_normalize: mean and std of the converted images, as in `convert_image`; None: pixels / 255.
-        max_batch_bytes: limit of a batch in host memory. There are `prefetch` + 2 such blocks, and one in each worker.
+        on_error: `raise` on a sample that cannot be read, or `skip` it: `skipped` counts them, and
+            `skipped_samples` has the reasons.
+        options: windows, images, decoding, memory and ranks; see `LoaderOptions`.
 
     A batch has the keys of the dataset's items with B samples in front, texts as lists, and
         length: (B,) int64 ticks; index: (B,) int64, the number of each sample;
@@ -171,7 +160,6 @@ class TimelineLoader:
         RoboCacheError: an argument is wrong; while iterating, a sample that cannot be read.
     """
 
-    # More than 50 lines because of the number of arguments.
     def __init__(
         self,
         dataset: IndexedEpisodes,
@@ -179,53 +167,45 @@ class TimelineLoader:
         *,
         shuffle: bool | ShuffledRuns = False,
         seed: int = 0,
+        drop_last: bool = False,
         workers: int = 0,
-        prefetch: int | None = None,
         device: str | torch.device = "cpu",
         cache: str = "none",
-        align_on: str = "auto",
-        jpeg: str = "cpu",
-        on_error: str = "raise",
-        drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        windows: tuple[int, int] | None = None,
-        ragged: str = "pad",
         statistics: Mapping[str, Mapping[str, Any]] | str | None = None,
         augmentation: Augmentation | None = None,
-        image_dtype: torch.dtype | None = None,
-        image_normalize: Any = None,
-        max_batch_bytes: int = MAX_BATCH_BYTES,
+        on_error: str = "raise",
+        options: LoaderOptions = LoaderOptions(),
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
-        prefetch = check_workers(workers, prefetch)
-        self._ranks_given = world_size is not None
-        rank, world_size = ranks(rank, world_size)
-        self.dataset, self.batch_size, self.device = dataset, batch_size, find_device(device)
-        self.cache, self.ragged = check_choice("cache", cache, CACHES), check_ragged(ragged)
+        if not 0 <= workers <= MAX_WORKERS:
+            raise RoboCacheError(f"workers: {workers} is not in 0..{MAX_WORKERS}; give the number of processes")
+        self.dataset, self.batch_size, self.device, self.options = dataset, batch_size, find_device(device), options
+        self.cache = check_choice("cache", cache, CACHES)
         if depends_on_epoch(dataset) and cache != "none":
             raise RoboCacheError("cache: the dataset has other items in each epoch; use cache='none'")
         self.skipped = 0  # samples that were left out, in all epochs
         self.skipped_samples: dict[int, str] = {}  # their numbers, and why; the first 1,000
-        self._samples = Samples(dataset, windows, skip=on_error == "skip")
+        self._samples = Samples(dataset, options.windows, skip=on_error == "skip")
         for item, reason in self._samples.unreadable.items():
             self._skip(item, reason)
         if not len(self._samples):
             raise RoboCacheError("dataset: it has no samples; check its path, split, tasks and windows")
         self._shuffle = shuffle
-        self._order = make_order(shuffle, self._samples, batch_size, seed, drop_last, rank, world_size)
+        self._order = make_order(shuffle, self._samples, batch_size, seed, drop_last, *ranks(options))
         self._epochs = Epochs(self._order, self._samples)
         statistics = statistics_of(dataset, statistics, on_error, workers)
-        self._finishing = Finishing(Normalisation(statistics), augmentation, seed, image_dtype, image_normalize)
+        images = options.image_dtype, options.image_normalize
+        self._finishing = Finishing(Normalisation(statistics), augmentation, seed, *images)
         self._widths = stream_widths(dataset) if statistics or augmentation else {}
         self._epoch, self._position = 0, 0  # of the next batch
         self._resumed, self._filled = False, False
         self._iterating: Any = lambda: None  # the iterator of the epoch, weakly
         self._cached: CachedBatches | None = None
-        raw = aligns_on_device(align_on, jpeg, self.device)
-        reader = BatchReader(dataset, on_error == "skip", raw, jpeg == "gpu", chunks_of(dataset, cache))
-        self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, max_batch_bytes)
-        self._workers, self._bound = workers, max_batch_bytes
+        raw, files = options.aligns_on(self.device), options.jpeg == "gpu"
+        reader = BatchReader(dataset, on_error == "skip", raw, files, chunks_of(dataset, cache))
+        prefetch = max(2 * workers, 2) if options.prefetch is None else options.prefetch
+        self._prefetcher = Prefetcher(reader, workers, prefetch, self.device, options.max_batch_bytes)
+        self._workers = workers
         self._close = weakref.finalize(self, self._prefetcher.close)
 
     def __len__(self) -> int:
@@ -239,7 +219,7 @@ class TimelineLoader:
             f"TimelineLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self._shuffle}, "
             f"seed={self._order.seed}, workers={self._workers}, device={self.device}, cache={self.cache}, "
             f"rank {self._order.rank} of {self._order.world_size}, {len(self)} batches, "
-            f"host memory {now:.1f} MiB in {len(slots)} blocks of at most {self._bound / 2**20:g} MiB)"
+            f"host memory {now:.1f} MiB in {len(slots)} blocks of at most {self.options.max_batch_bytes / 2**20:g} MiB)"
         )
 
     def __enter__(self) -> TimelineLoader:
@@ -250,7 +230,11 @@ class TimelineLoader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the batches of the next epoch, or over the rest of the one that was resumed."""
-        check_ranks(self._order.world_size, self._ranks_given)
+        if self._order.world_size == 1 and ranks(self.options)[1] > 1:  # all ranks would see the same samples
+            raise RoboCacheError(
+                "rank: torch.distributed was initialised after the loader was created; create it afterwards, in "
+                "Lightning in train_dataloader"
+            )
         running = self._iterating()
         if running is not None:
             running.close()
@@ -270,7 +254,7 @@ class TimelineLoader:
                 self._skip(number, reason)
             if batch is not None:
                 delivered = True
-                yield batch.output(self.ragged)
+                yield batch.output(self.options.ragged)
         self._epoch, self._position = epoch + 1, 0
         if len(self) and not delivered:
             number, reason = next(iter(self.skipped_samples.items()))

@@ -10,7 +10,7 @@ import torch
 from counting_episodes import Counting, same
 
 from robocache_ros import normalize_image
-from robocache_ros.datasets import Augmentation, TimelineLoader
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
 CHANGES = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2, contrast=0.2, saturation=0.5)
@@ -38,7 +38,9 @@ def test_values_are_normalised_and_the_padding_stays_zero(counting: Counting) ->
 
 
 def test_images_are_converted_as_by_normalize_image(counting: Counting) -> None:
-    batch = next(iter(TimelineLoader(counting, 4, image_dtype=torch.bfloat16, image_normalize="imagenet")))
+    batch = next(
+        iter(TimelineLoader(counting, 4, options=LoaderOptions(image_dtype=torch.bfloat16, image_normalize="imagenet")))
+    )
 
     image = torch.from_numpy(counting[3]["vision"]).permute(0, 1, 4, 2, 3).contiguous()
     assert batch["vision"][3].equal(normalize_image(image, "imagenet", torch.bfloat16))
@@ -55,7 +57,7 @@ def test_a_sample_has_the_same_changes_in_every_batch_and_rank(counting: Countin
 
     together = changed(batch_size=13)
     apart = changed(batch_size=3, shuffle=True) | {}
-    ranks = [changed(batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+    ranks = [changed(batch_size=4, options=LoaderOptions(rank=rank, world_size=2)) for rank in range(2)]
 
     for found in (apart, ranks[0] | ranks[1]):
         assert found.keys() == together.keys()

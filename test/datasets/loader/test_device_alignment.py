@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from moving_streams import MovingStreams
 from robocache_ros.datasets import (
     Augmentation,
     LeRobotTimelineDataset,
+    LoaderOptions,
     RoboMimicDataset,
     TimelineDataset,
     TimelineLoader,
@@ -25,7 +27,8 @@ from robocache_ros.errors import RoboCacheError
 
 
 def batches(dataset: Any, align_on: str, **options: Any) -> list[dict[str, Any]]:
-    return list(TimelineLoader(dataset, 4, shuffle=True, seed=1, align_on=align_on, **options))
+    given = replace(options.pop("options", LoaderOptions()), align_on=align_on)
+    return list(TimelineLoader(dataset, 4, shuffle=True, seed=1, options=given, **options))
 
 
 def check_same(dataset: Any, **options: Any) -> None:
@@ -48,7 +51,7 @@ def test_a_batch_aligned_as_a_whole_has_the_bits_of_its_samples(
 def test_streams_that_are_sent_without_padding_have_the_bits_of_samples(
     window: Window | None, marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MUCH", -(2**20))
+    monkeypatch.setattr(packing, "MIN_JOIN_SAVING_BYTES", -(2**20))
 
     check_same(TimelineDataset(MovingStreams(marks=marks), window=window))
 
@@ -77,11 +80,11 @@ def test_arrays_with_little_padding_are_not_joined() -> None:
 
 
 def test_parts_of_episodes_have_the_bits_of_samples() -> None:
-    check_same(TimelineDataset(MovingStreams()), windows=(5, 3))
+    check_same(TimelineDataset(MovingStreams()), options=LoaderOptions(windows=(5, 3)))
 
 
 def test_joined_samples_have_the_bits_of_samples() -> None:
-    check_same(TimelineDataset(MovingStreams()), ragged="concat")
+    check_same(TimelineDataset(MovingStreams()), options=LoaderOptions(ragged="concat"))
 
 
 def test_images_alone_have_the_bits_of_samples() -> None:
@@ -134,9 +137,9 @@ def test_a_damaged_image_is_named_also_where_the_device_aligns() -> None:
     source.broken = (2,)
 
     with pytest.raises(RoboCacheError, match="sample 2: moving/2: vision/a: image 1"):
-        list(TimelineLoader(TimelineDataset(source), 2, align_on="device"))
+        list(TimelineLoader(TimelineDataset(source), 2, options=LoaderOptions(align_on="device")))
 
 
 def test_an_unknown_place_of_the_alignment_is_refused(counting: Counting) -> None:
     with pytest.raises(RoboCacheError, match="align_on: 'gpu' is not one of auto, device, workers"):
-        TimelineLoader(counting, 2, align_on="gpu")
+        TimelineLoader(counting, 2, options=LoaderOptions(align_on="gpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from counting_episodes import same
 from moving_streams import MovingStreams
 
-from robocache_ros.datasets import Augmentation, TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineDataset, TimelineLoader, Window
 from robocache_ros.datasets.loader import packing
 from robocache_ros.errors import RoboCacheError
 
@@ -19,7 +20,8 @@ STATISTICS = {"actions": {"mean": [1.0, 2.0, 3.0], "std": [0.5, 0.0, 3.0]}}
 
 
 def batches(dataset: Any, device: str, align_on: str = "auto", **options: Any) -> list[dict[str, Any]]:
-    loader = TimelineLoader(dataset, 4, shuffle=True, seed=1, device=device, align_on=align_on, **options)
+    given = replace(options.pop("options", LoaderOptions()), align_on=align_on)
+    loader = TimelineLoader(dataset, 4, shuffle=True, seed=1, device=device, options=given, **options)
     return [
         {key: value if isinstance(value, list) else value.cpu() for key, value in batch.items()} for batch in loader
     ]
@@ -38,7 +40,7 @@ def test_a_gpu_aligns_batches_with_the_bits_of_the_cpu(window: Window | None, ma
 def test_streams_that_are_sent_without_padding_have_the_bits_of_the_cpu(
     marks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MUCH", -(2**20))
+    monkeypatch.setattr(packing, "MIN_JOIN_SAVING_BYTES", -(2**20))
     dataset = TimelineDataset(MovingStreams(marks=marks), window=Window(n_obs=3, horizon=5, action_offset=1))
 
     assert same(batches(dataset, "cuda"), batches(dataset, "cpu", "workers"))
@@ -46,7 +48,13 @@ def test_streams_that_are_sent_without_padding_have_the_bits_of_the_cpu(
 
 @pytest.mark.parametrize(
     "options",
-    [{"workers": 2}, {"windows": (5, 3)}, {"ragged": "concat"}, {"cache": "device"}, {"cache": "host"}],
+    [
+        {"workers": 2},
+        {"options": LoaderOptions(windows=(5, 3))},
+        {"options": LoaderOptions(ragged="concat")},
+        {"cache": "device"},
+        {"cache": "host"},
+    ],
     ids=str,
 )
 def test_changes_of_samples_have_the_bits_of_the_cpu(options: dict[str, Any]) -> None:
@@ -65,7 +73,10 @@ def test_workers_may_align_for_a_gpu() -> None:
 @pytest.mark.parametrize("options", [{}, {"workers": 1}, {"cache": "device"}], ids=str)
 def test_nvjpeg_differs_little(options: dict[str, Any]) -> None:
     dataset = TimelineDataset(MovingStreams(images="jpeg"))
-    cpu, gpu = batches(dataset, "cuda", **options), batches(dataset, "cuda", jpeg="gpu", **options)
+    cpu, gpu = (
+        batches(dataset, "cuda", **options),
+        batches(dataset, "cuda", options=LoaderOptions(jpeg="gpu"), **options),
+    )
 
     for first, second in zip(cpu, gpu, strict=True):
         assert (first["vision"].int() - second["vision"].int()).abs().float().mean() < 2
@@ -75,7 +86,7 @@ def test_nvjpeg_differs_little(options: dict[str, Any]) -> None:
 def test_files_of_another_kind_are_decoded_by_the_workers() -> None:
     dataset = TimelineDataset(MovingStreams(images="png"))
 
-    assert same(batches(dataset, "cuda", jpeg="gpu"), batches(dataset, "cpu"))
+    assert same(batches(dataset, "cuda", options=LoaderOptions(jpeg="gpu")), batches(dataset, "cpu"))
 
 
 def test_a_file_without_an_end_is_an_error_that_names_it() -> None:
@@ -83,11 +94,13 @@ def test_a_file_without_an_end_is_an_error_that_names_it() -> None:
     source.broken = (2,)
 
     with pytest.raises(RoboCacheError, match="sample 2: moving/2: vision/a: image 1"):
-        batches(TimelineDataset(source), "cuda", jpeg="gpu")
+        batches(TimelineDataset(source), "cuda", options=LoaderOptions(jpeg="gpu"))
 
 
 def test_memory_of_the_gpu_is_flat() -> None:
-    loader = TimelineLoader(TimelineDataset(MovingStreams(images="jpeg")), 4, device="cuda", jpeg="gpu")
+    loader = TimelineLoader(
+        TimelineDataset(MovingStreams(images="jpeg")), 4, device="cuda", options=LoaderOptions(jpeg="gpu")
+    )
     used = []
     for _ in range(20):
         for batch in loader:

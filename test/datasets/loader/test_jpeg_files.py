@@ -12,7 +12,7 @@ from counting_episodes import Counting
 from moving_streams import MovingStreams
 from numpy.typing import NDArray
 
-from robocache_ros.datasets import TimelineDataset, TimelineLoader
+from robocache_ros.datasets import LoaderOptions, TimelineDataset, TimelineLoader
 from robocache_ros.datasets.loader import device_alignment
 from robocache_ros.datasets.loader.batch import Batch
 from robocache_ros.datasets.loader.order import Request
@@ -86,4 +86,4 @@ def test_a_sample_with_such_a_file_can_be_skipped(monkeypatch: pytest.MonkeyPatc
 
 def test_nvjpeg_needs_a_gpu(counting: Counting) -> None:
     with pytest.raises(RoboCacheError, match="jpeg: gpu needs a CUDA device"):
-        TimelineLoader(counting, 2, jpeg="gpu")
+        TimelineLoader(counting, 2, options=LoaderOptions(jpeg="gpu"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from counting_episodes import Counting, order_of, same
 
-from robocache_ros.datasets import Augmentation, TimelineLoader
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 
 
@@ -51,7 +51,9 @@ def test_a_key_that_batches_lack_is_refused(name: str, options: dict[str, Any], 
 
 
 def test_concatenated_samples_have_offsets_and_no_padding(counting: Counting) -> None:
-    padded, joined = (next(iter(TimelineLoader(counting, 5, ragged=form))) for form in ("pad", "concat"))
+    padded, joined = (
+        next(iter(TimelineLoader(counting, 5, options=LoaderOptions(ragged=form)))) for form in ("pad", "concat")
+    )
 
     assert joined["offsets"].tolist() == [0, 1, 3, 6, 10, 15]
     for key in ("proprio", "vision", "valid", "tick_ns"):
@@ -68,7 +70,7 @@ def test_an_array_may_have_any_name(name: str) -> None:
 
 
 def test_windows_cut_episodes_into_complete_parts(counting: Counting) -> None:
-    batches = list(TimelineLoader(counting, 100, windows=(3, 2)))
+    batches = list(TimelineLoader(counting, 100, options=LoaderOptions(windows=(3, 2))))
 
     assert len(batches) == 1
     assert batches[0]["proprio"].shape == (9, 3, 3)
@@ -146,8 +148,8 @@ def test_an_epoch_without_a_readable_sample_raises(cache: str) -> None:
 @pytest.mark.parametrize("cache", ["host", "device", "auto"])
 @pytest.mark.parametrize("windows", [None, (2, 1)])
 def test_a_cache_changes_nothing_but_where_batches_come_from(cache: str, windows: tuple[int, int] | None) -> None:
-    dataset, read = Counting(), TimelineLoader(Counting(), 4, shuffle=True, windows=windows)
-    cached = TimelineLoader(dataset, 4, shuffle=True, windows=windows, cache=cache)
+    dataset, read = Counting(), TimelineLoader(Counting(), 4, shuffle=True, options=LoaderOptions(windows=windows))
+    cached = TimelineLoader(dataset, 4, shuffle=True, options=LoaderOptions(windows=windows), cache=cache)
 
     assert same([*cached, *cached], [*read, *read])
     dataset.broken = tuple(range(13))
@@ -156,7 +158,9 @@ def test_a_cache_changes_nothing_but_where_batches_come_from(cache: str, windows
 
 def test_a_cache_leaves_out_the_same_samples_of_windows() -> None:
     read, cached = (
-        TimelineLoader(Counting(nan=(4, 6)), 4, shuffle=True, windows=(2, 1), on_error="skip", cache=cache)
+        TimelineLoader(
+            Counting(nan=(4, 6)), 4, shuffle=True, options=LoaderOptions(windows=(2, 1)), on_error="skip", cache=cache
+        )
         for cache in ("none", "host")
     )
 
@@ -183,7 +187,7 @@ def test_a_cache_that_does_not_fit_is_an_error_only_if_it_was_demanded(
 
 def test_a_batch_over_the_limit_is_refused(counting: Counting) -> None:
     with pytest.raises(RoboCacheError, match="use a smaller batch_size"):
-        list(TimelineLoader(counting, 4, max_batch_bytes=1000))
+        list(TimelineLoader(counting, 4, options=LoaderOptions(max_batch_bytes=1000)))
 
 
 def test_batches_that_are_kept_do_not_change_while_others_are_read() -> None:

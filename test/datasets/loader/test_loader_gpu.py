@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from counting_episodes import Counting
 
-from robocache_ros.datasets import Augmentation, TimelineLoader
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineLoader
 
 pytestmark = pytest.mark.gpu
 CHANGES = Augmentation({"proprio": 0.1}, dropout=0.3, crop=(5, 4), brightness=0.2, contrast=0.2, saturation=0.5)
@@ -23,10 +23,12 @@ def batches(device: str, **options: object) -> list:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"workers": 2}, {"cache": "device"}, {"cache": "host"}, {"windows": (2, 1)}], ids=str
+    "options",
+    [{}, {"workers": 2}, {"cache": "device"}, {"cache": "host"}, {"options": LoaderOptions(windows=(2, 1))}],
+    ids=str,
 )
 def test_a_gpu_has_the_batches_of_the_cpu_bit_for_bit(options: dict) -> None:
-    expected = batches("cpu", windows=options.get("windows"))
+    expected = batches("cpu", options=options.get("options", LoaderOptions()))
 
     found = batches("cuda", **options)
 

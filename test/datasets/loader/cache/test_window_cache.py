@@ -8,7 +8,7 @@ import pytest
 from counting_episodes import same
 from moving_streams import MovingStreams
 
-from robocache_ros.datasets import Augmentation, TimelineDataset, TimelineLoader, Window
+from robocache_ros.datasets import Augmentation, LoaderOptions, TimelineDataset, TimelineLoader, Window
 from robocache_ros.datasets.loader import cache as window_cache
 from robocache_ros.errors import RoboCacheError
 
@@ -37,9 +37,9 @@ def test_cached_windows_have_the_bits_of_windows_that_are_read(
 ) -> None:
     dataset = TimelineDataset(MovingStreams(3, images, marks=marks), window=window)
 
-    cached = epochs(dataset, align_on=align_on, cache="host")
+    cached = epochs(dataset, options=LoaderOptions(align_on=align_on), cache="host")
 
-    assert same(cached, epochs(dataset, align_on=align_on))
+    assert same(cached, epochs(dataset, options=LoaderOptions(align_on=align_on)))
 
 
 def test_episodes_of_one_read_and_of_several_have_the_same_bits() -> None:
@@ -86,7 +86,8 @@ def test_windows_with_a_tick_of_a_damaged_read_are_skipped() -> None:
     source.broken = (1,)  # image 1 of both cameras
     dataset = TimelineDataset(source, window=Window(n_obs=2))
     read, cached = (
-        TimelineLoader(dataset, 4, on_error="skip", cache=cache, align_on="workers") for cache in ("none", "host")
+        TimelineLoader(dataset, 4, on_error="skip", cache=cache, options=LoaderOptions(align_on="workers"))
+        for cache in ("none", "host")
     )
 
     seen, kept = ([index for batch in loader for index in batch["index"].tolist()] for loader in (read, cached))

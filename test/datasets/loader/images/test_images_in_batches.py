@@ -9,7 +9,7 @@ import pytest
 import torch
 from moving_streams import MovingStreams, _file
 
-from robocache_ros.datasets import TimelineDataset, TimelineLoader, WeightedMixture, Window
+from robocache_ros.datasets import LoaderOptions, TimelineDataset, TimelineLoader, WeightedMixture, Window
 from robocache_ros.datasets.undecoded_images import UndecodedImages
 from robocache_ros.decode.images import jpeg_head
 from robocache_ros.errors import RoboCacheError
@@ -47,12 +47,13 @@ def test_batches_are_those_of_images_that_the_dataset_decodes(kind: str, about: 
     source = MovingStreams(images=kind)
 
     check_same(
-        TimelineLoader(TimelineDataset(source, **about), 2, **loading), loader_of(Decoded(source, **about), loading)
+        TimelineLoader(TimelineDataset(source, **about), 2, options=LoaderOptions(**loading)),
+        loader_of(Decoded(source, **about), loading),
     )
 
 
 def loader_of(dataset: TimelineDataset, loading: dict[str, Any]) -> TimelineLoader:
-    return TimelineLoader(dataset, 2, **{**loading, "align_on": "workers"})
+    return TimelineLoader(dataset, 2, options=LoaderOptions(**{**loading, "align_on": "workers"}))
 
 
 def test_images_of_a_mixture_are_decoded_into_the_batch_too() -> None:
@@ -106,7 +107,7 @@ def test_a_batch_of_damaged_images_alone_is_left_out() -> None:
 def test_an_image_that_no_sample_uses_is_not_decoded() -> None:
     source = MovingStreams(images="jpeg")
     source.broken = (3,)  # its second image, which the last window does not use
-    loader = TimelineLoader(TimelineDataset(source), 1, windows=(2, 2), on_error="skip")
+    loader = TimelineLoader(TimelineDataset(source), 1, options=LoaderOptions(windows=(2, 2)), on_error="skip")
 
     numbers = [int(batch["index"]) for batch in loader]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from counting_episodes import Counting, order_of, same
 
-from robocache_ros.datasets import ShuffledRuns, TimelineLoader
-from robocache_ros.datasets.loader.packing import NEVER
+from robocache_ros.datasets import LoaderOptions, ShuffledRuns, TimelineLoader
+from robocache_ros.datasets.loader.packing import ABSENT_STAMP_NS
 from robocache_ros.datasets.loader.runs import RunOrder
 from robocache_ros.errors import RoboCacheError
 
 ENDS = np.cumsum([7, 1, 30, 12])
 RUNS = ShuffledRuns(4, buffer=8)
-MIXED = {"shuffle": RUNS, "windows": (2, 1), "seed": 5}
+MIXED = {"shuffle": RUNS, "options": LoaderOptions(windows=(2, 1)), "seed": 5}
 
 
 def order(**changes: object) -> RunOrder:
@@ -75,7 +75,7 @@ def test_whole_episodes_have_their_values_and_padding() -> None:
             length = int(batch["length"][row])
             assert batch["proprio"][row, :length].equal(episodes[index])
             assert not batch["proprio"][row, length:].any()
-            assert (batch["tick_ns"][row, length:] == NEVER).all()
+            assert (batch["tick_ns"][row, length:] == ABSENT_STAMP_NS).all()
             assert batch["language"][row] == f"task {index}"
 
 

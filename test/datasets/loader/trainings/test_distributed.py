@@ -12,7 +12,7 @@ import pytest
 import torch
 from counting_episodes import Counting
 
-from robocache_ros.datasets import TimelineLoader
+from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from test import forked
 from test.datasets.conftest import STEPS, episode, write_tfds
@@ -50,7 +50,10 @@ def test_ranks_see_every_sample_once_in_each_epoch(tmp_path: Path) -> None:
 def test_a_loader_that_was_created_before_the_ranks_is_refused(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, alone = TimelineLoader(counting, 4), TimelineLoader(counting, 4, rank=0, world_size=1)
+    before, alone = (
+        TimelineLoader(counting, 4),
+        TimelineLoader(counting, 4, options=LoaderOptions(rank=0, world_size=1)),
+    )
     for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 2)):
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
 

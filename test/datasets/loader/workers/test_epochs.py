@@ -13,7 +13,7 @@ from fast_pool import FastPool, pool_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robocache_ros.datasets import Augmentation, ShuffledRuns, TimelineLoader
+from robocache_ros.datasets import Augmentation, LoaderOptions, ShuffledRuns, TimelineLoader
 from robocache_ros.datasets.loader import prefetch as batch_prefetch
 from robocache_ros.errors import RoboCacheError
 
@@ -208,13 +208,16 @@ def test_whatever_is_done_the_batches_are_those_without_workers(
 ) -> None:
     order = {"shuffle": shuffle, "on_error": "skip", "augmentation": Augmentation(noise={"proprio": 0.1})}
     alone, loader = (
-        TimelineLoader(EveryEpoch(broken=(5,)), size, **order, workers=workers, prefetch=prefetch) for workers in (0, 2)
+        TimelineLoader(
+            EveryEpoch(broken=(5,)), size, **order, workers=workers, options=LoaderOptions(prefetch=prefetch)
+        )
+        for workers in (0, 2)
     )
     for action, argument in actions:
         assert same(run(loader, action, argument), run(alone, action, argument))
         assert loader.state_dict() == alone.state_dict()
         pool, prefetcher = pool_of(loader), loader._prefetcher
         assert pool.held <= prefetch
-        assert pool.held + pool.free + prefetcher._lent == len(prefetcher.slots)  # no block of memory is lost
+        assert pool.held + pool.free + prefetcher._borrowed == len(prefetcher.slots)  # no block of memory is lost
     loader.close()
     alone.close()

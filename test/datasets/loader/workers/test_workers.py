@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from counting_episodes import Counting, KillsItsWorker, order_of, same
 
-from robocache_ros.datasets import TimelineLoader
+from robocache_ros.datasets import LoaderOptions, TimelineLoader
 from robocache_ros.errors import RoboCacheError
 from test import forked
 
@@ -104,7 +104,7 @@ def test_damaged_episodes_are_reported_by_workers() -> None:
 
 def test_a_batch_over_the_limit_is_refused_by_workers() -> None:
     with pytest.raises(RoboCacheError, match="use a smaller batch_size"):
-        list(TimelineLoader(Counting(), 4, workers=1, max_batch_bytes=1000))
+        list(TimelineLoader(Counting(), 4, workers=1, options=LoaderOptions(max_batch_bytes=1000)))
 
 
 def test_leaving_an_epoch_reuses_the_workers_and_their_memory() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from robocache_ros.datasets import (
     Hdf5Trajectories,
+    LoaderOptions,
     SourceEpisode,
     Stream,
     TimelineDataset,
@@ -17,7 +18,7 @@ from robocache_ros.datasets import (
     Window,
     timeline_dataset,
 )
-from robocache_ros.datasets.timeline_dataset import KeptEpisodes
+from robocache_ros.datasets.timeline_dataset import EpisodeCache
 from robocache_ros.errors import RoboCacheError
 
 h5py = pytest.importorskip("h5py")
@@ -61,7 +62,7 @@ def test_an_episode_that_takes_memory_is_kept_until_the_next_one_is_read(tmp_pat
 
 def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_dataset, "MAX_EPISODES", 2)
-    source, kept = Hdf5Trajectories(write(tmp_path / "a.hdf5")), KeptEpisodes()
+    source, kept = Hdf5Trajectories(write(tmp_path / "a.hdf5")), EpisodeCache()
 
     for index in range(3):
         kept.put(index, source.read(index))
@@ -71,7 +72,7 @@ def test_the_number_of_kept_episodes_is_limited(tmp_path: Path, monkeypatch: pyt
 
 def test_the_number_of_files_that_stay_open_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_dataset, "MAX_FILES", 2)
-    kept = KeptEpisodes()
+    kept = EpisodeCache()
 
     for index in range(3):
         kept.put(index, Hdf5Trajectories(write(tmp_path / f"{index}.hdf5")).read(index))
@@ -96,7 +97,7 @@ class OneNumber:
 
 def test_each_window_of_an_episode_with_nan_is_refused() -> None:
     dataset = TimelineDataset(OneNumber(), window=Window())
-    loader = TimelineLoader(dataset, 1, on_error="skip", align_on="device")
+    loader = TimelineLoader(dataset, 1, on_error="skip", options=LoaderOptions(align_on="device"))
 
     assert [batch["index"].tolist() for batch in loader] == [[0], [1], [2], [3]]
     assert loader.skipped_samples == dict.fromkeys(
@@ -108,4 +109,4 @@ def test_nan_is_named_with_its_sample() -> None:
     dataset = TimelineDataset(OneNumber(), window=Window())
 
     with pytest.raises(RoboCacheError, match="sample 4: joints: row 3, column 0 is not finite"):
-        list(TimelineLoader(dataset, 1, align_on="device"))
+        list(TimelineLoader(dataset, 1, options=LoaderOptions(align_on="device")))

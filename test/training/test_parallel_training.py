@@ -1,0 +1,58 @@
+"""Several processes train one policy: as one process with a larger batch does, and after an interruption."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from test import forked
+from test.training import parallel_training
+from test.training.parallel_training import JOINED, PROCESSES, RESUMED, STEPS
+from test.training.test_trainer import losses, trainer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of the processes has found."""
+    folder = tmp_path_factory.mktemp("parallel")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = (sys.executable, parallel_training.__file__)
+    started = [forked.Popen([*command, str(rank), str(folder)], env=environment) for rank in range(PROCESSES)]
+    assert [process.wait() for process in started] == [0] * PROCESSES
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two trainings have the same weights and averages, bit by bit."""
+    return all(torch.equal(a["weights"][key], b["weights"][key]) for key in a["weights"]) and all(
+        torch.equal(x, y) for x, y in zip(a["average"], b["average"], strict=True)
+    )
+
+
+def test_processes_train_as_one_with_their_joined_batches(results: list[dict[str, Any]]) -> None:
+    alone = trainer(batch_size=4 * PROCESSES, **JOINED)
+
+    expected = losses(alone, STEPS)
+
+    means = torch.tensor([each["joined"]["losses"] for each in results]).mean(0).tolist()
+    # Sums of float32 in another order. Weights differ more: some gradients are rounding alone, which Adam scales up.
+    assert means == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("case", ["joined", *RESUMED])
+def test_all_processes_have_the_same_weights_and_averages(results: list[dict[str, Any]], case: str) -> None:
+    assert all(same(each[case], results[0][case]) for each in results)
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_of_several_processes_has_the_very_same_bits(results: list[dict[str, Any]], case: str) -> None:
+    for each in results:
+        assert each[f"{case} resumed"]["losses"] == each[case]["losses"]
+        assert same(each[f"{case} resumed"], each[case])
