@@ -198,7 +198,7 @@ def _opened(name: str, path: Path) -> TimelineDataset:
 
 FIRST = 64  # samples of the batches that are measured first
 BATCHES = (16, FIRST, 256)
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
 class Load(NamedTuple):
@@ -244,7 +244,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--limit-s", type=float, default=150.0, help="what begins after so many seconds is left out")
     args = parser.parse_args(given)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    workers = min(MOST_WORKERS, os.cpu_count() or 1) if args.workers is None else args.workers
+    workers = min(MAX_WORKERS, os.cpu_count() or 1) if args.workers is None else args.workers
     load = QUICK if args.quick else Load(20, args.seconds, workers, BATCHES, args.limit_s)
     rows: dict[Case, Row] = {}
     record = {"machine": machine(), "quick": args.quick, "size": load._asdict()}

@@ -182,8 +182,8 @@ def write_calvin(source: EpisodeSource, folder: Path) -> Path:
             step += 1
     count = len(pieces)
     np.save(split / "ep_start_end_ids.npy", np.array(ranges))
-    told: Any = {"language": {"ann": [TASK] * count, "task": ["wave"] * count}, "info": {"indx": pieces}}
-    np.save(split / "lang_annotations" / "auto_lang_ann.npy", told)
+    annotations: Any = {"language": {"ann": [TASK] * count, "task": ["wave"] * count}, "info": {"indx": pieces}}
+    np.save(split / "lang_annotations" / "auto_lang_ann.npy", annotations)
     return folder
 
 

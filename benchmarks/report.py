@@ -149,7 +149,7 @@ def middle(values: Sequence[float]) -> float:
     return round(statistics.median(values), 3)
 
 
-def told(python: str, script: Path | str, *arguments: str) -> dict[str, Any]:
+def json_of(python: str, script: Path | str, *arguments: str) -> dict[str, Any]:
     """Run a script or a module of this package; return the JSON object of its last line."""
     how = ["-m", script] if isinstance(script, str) else [str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -64,7 +64,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def command(count: int, wanted: dict[str, Any]) -> Sequence[str]:
-    """Return the command of so many processes."""
+    """Return the command of a number of processes."""
     alone = (sys.executable, "-c", PROCESS, json.dumps(wanted))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
     return (*torchrun, "--no-python", *alone) if count > 1 else alone

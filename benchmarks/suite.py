@@ -213,7 +213,7 @@ PARTS: Mapping[str, Part] = {
 
 
 BUDGET_S = 1200.0
-LEAST_S = 5.0  # with less time left, no part is begun
+MIN_PART_S = 5.0  # with less time left, no part is begun
 OUTPUT = "output.txt"
 PROGRAM = "benchmarks.run_part"
 PLOT_S = 60.0
@@ -255,24 +255,24 @@ def run_suite(names: Sequence[str], out: Path, tell: Tell, budget_s: float = BUD
         limit_s = min(PARTS[name].limit_s, left_s)
         if (reason := _not_run(name, left_s, budget_s)) is None:
             tell(f"{time.strftime('%H:%M:%S')} {name}: at most {limit_s:.0f} s; its output is in {out / name / OUTPUT}")
-        told, part_begun = _told("cut short", "interrupted", limit_s), time.monotonic()
+        outcome, part_begun = _outcome("cut short", "interrupted", limit_s), time.monotonic()
         try:
-            told = run_part(name, out / name, limit_s, reason)
+            outcome = run_part(name, out / name, limit_s, reason)
         finally:  # also after Ctrl-C and SIGTERM
-            told["seconds"] = round(time.monotonic() - part_begun, 1)
-            result["parts"][name] = told
+            outcome["seconds"] = round(time.monotonic() - part_begun, 1)
+            result["parts"][name] = outcome
             result["seconds"] = round(time.monotonic() - begun, 1)
             replace(out / "suite.json", json.dumps(result, indent=1) + "\n")
             replace(out / "suite.md", as_markdown(result, out))
-        reason = f": {told['reason']}" if told["reason"] else ""
-        tell(f"{time.strftime('%H:%M:%S')} {name}: {told['state']}{reason} ({told['seconds']:.0f} s)")
-    return sum(told["state"] == "failed" for told in result["parts"].values())
+        reason = f": {outcome['reason']}" if outcome["reason"] else ""
+        tell(f"{time.strftime('%H:%M:%S')} {name}: {outcome['state']}{reason} ({outcome['seconds']:.0f} s)")
+    return sum(outcome["state"] == "failed" for outcome in result["parts"].values())
 
 
 def _not_run(name: str, left_s: float, budget_s: float) -> str | None:
     if (missing := PARTS[name].missing()) is not None:
         return f"needs {missing}"
-    return f"the {budget_s:.0f} s are over; run it alone, or with a larger --budget-s" if left_s < LEAST_S else None
+    return f"the {budget_s:.0f} s are over; run it alone, or with a larger --budget-s" if left_s < MIN_PART_S else None
 
 
 def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     """
     part = PARTS[name]
     if not_run is not None:
-        return _told("not run", not_run, part.limit_s)
+        return _outcome("not run", not_run, part.limit_s)
     out.mkdir(parents=True, exist_ok=True)
     before, begun, busy, own = activity(), time.monotonic(), busy_seconds(), _children_s()
     log = out / OUTPUT
@@ -298,10 +298,10 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     state = "measured" if reason is None else "cut short" if late and limit_s < part.limit_s else "failed"
     if part.plots and not drawable():  # what was measured is not lost
         reason = f"{reason}; no plot, which needs {how}" if reason else f"no plot, which needs {how}"
-    return _told(state, reason, limit_s, disturbed)
+    return _outcome(state, reason, limit_s, disturbed)
 
 
-def _told(state: str, reason: str | None, limit_s: float, disturbed: Sequence[str] = ()) -> dict[str, Any]:
+def _outcome(state: str, reason: str | None, limit_s: float, disturbed: Sequence[str] = ()) -> dict[str, Any]:
     return {"state": state, "reason": reason, "limit_s": round(limit_s, 1), "disturbed": list(disturbed)}
 
 
@@ -357,10 +357,10 @@ def as_markdown(result: dict[str, Any], out: Path) -> str:
         "| part | state | seconds | limit, s | disturbed by |",
         "| --- | --- | ---: | ---: | --- |",
     ]
-    for name, told in result["parts"].items():
-        state = told["state"] + (f": {told['reason']}" if told["reason"] else "")
-        state, disturbed = state.replace("|", "/"), "; ".join(told["disturbed"])
-        lines.append(f"| {name} | {state} | {told['seconds']:g} | {told['limit_s']:g} | {disturbed} |")
+    for name, outcome in result["parts"].items():
+        state = outcome["state"] + (f": {outcome['reason']}" if outcome["reason"] else "")
+        state, disturbed = state.replace("|", "/"), "; ".join(outcome["disturbed"])
+        lines.append(f"| {name} | {state} | {outcome['seconds']:g} | {outcome['limit_s']:g} | {disturbed} |")
     for name in result["parts"]:
         for page in sorted((out / name).glob("*.md")):
             text = page.read_text(encoding="utf-8").strip().splitlines()

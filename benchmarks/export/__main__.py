@@ -54,17 +54,17 @@ def _table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
 
 def _peers(found: dict[str, Any]) -> list[str]:
     rows = []
-    for case, told in found.items():
-        peers = told["peers"]
+    for case, measured in found.items():
+        peers = measured["peers"]
         names = ("robocache", "forge", "encoders alone")
         rate = [peers[name]["rows_per_s"] if name in peers else "-" for name in names]
         rows.append(
             [
                 case,
                 *rate,
-                _against(told, "times_forge"),
-                _against(told, "times_seconds_of_encoders"),
-                told.get("times_cpu_seconds_of_encoders", "-"),
+                _against(measured, "times_forge"),
+                _against(measured, "times_seconds_of_encoders"),
+                measured.get("times_cpu_seconds_of_encoders", "-"),
             ]
         )
     head = [
@@ -85,8 +85,8 @@ def _peers(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _against(told: dict[str, Any], key: str) -> str:
-    return f"{told[key]} ({told[f'{key}_wanted']})" if key in told else "-"
+def _against(measured: dict[str, Any], key: str) -> str:
+    return f"{measured[key]} ({measured[f'{key}_wanted']})" if key in measured else "-"
 
 
 def _reading(found: dict[str, Any]) -> list[str]:

@@ -127,7 +127,7 @@ def checkout(place: str, folder: Path, worktrees: ExitStack) -> Path:
 def report(result: dict[str, Any]) -> str:
     """The result as Markdown: what was measured, and one table."""
     recording, on = result["recording"], result["machine"]
-    topics_in_words = "; ".join(f"{name} {told}" for name, told in recording["topics"].items())
+    topics_in_words = "; ".join(f"{name} {topic}" for name, topic in recording["topics"].items())
     torch_mb = result["measured"][TORCH]["peak_anonymous_mb"]
     rows = []
     for name, one in result["measured"].items():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recordings
-from benchmarks.report import middle, told
+from benchmarks.report import json_of, middle
 from robocache_ros.extras import need
 from robocache_ros.formats.registry import known_formats
 
@@ -60,8 +60,7 @@ class Peers:
             if self._forge:
                 self._add(name, "forge", self._converted(self._cameras, 2, {"codec": case["name"], **settings}))
             encoders = {"bag": str(self._cameras), "cameras": 2, "codec": case["codec"], **settings}
-            module = "benchmarks.export.run_encoders"
-            self._add(name, "encoders alone", told(sys.executable, module, json.dumps(encoders)))
+            self._add(name, "encoders alone", _run("encoders", encoders))
         self._add(JOINTS, "robocache", self._export(self._joints, 0, {}))
         if self._forge:
             self._add(JOINTS, "forge", self._converted(self._joints, 0, {}))
@@ -79,7 +78,7 @@ class Peers:
 
     def _export(self, bag: Path, cameras: int, options: dict[str, Any]) -> dict[str, Any]:
         wanted = {"bags": [str(bag)], "spec": recordings.spec(cameras), "out": self._out(), "jobs": 1}
-        return told(sys.executable, "benchmarks.export.run_export", json.dumps({**wanted, "options": options}))
+        return _run("export", {**wanted, "options": options})
 
     def _converted(self, bag: Path, cameras: int, settings: dict[str, Any]) -> dict[str, Any]:
         images = {f"observation.images.camera{k}": recordings.camera_topic(k) for k in range(cameras)}
@@ -93,7 +92,12 @@ class Peers:
             **settings,
         }
         assert self._forge
-        return told(self._forge, SCRIPTS / "run_forge.py", json.dumps(wanted))
+        return json_of(self._forge, SCRIPTS / "run_forge.py", json.dumps(wanted))
+
+
+def _run(kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Run a part of `benchmarks.export.run` in a process."""
+    return json_of(sys.executable, "benchmarks.export.run", kind, json.dumps(wanted))
 
 
 def _summary(name: str, by_peer: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -123,7 +127,6 @@ def _summary(name: str, by_peer: dict[str, list[dict[str, Any]]]) -> dict[str, A
 # Parts of an export: reading beside `rosbags`, several processes, several formats in one pass.
 
 
-MODULES = "benchmarks.export"
 JOBS = 2
 COMPRESSIONS = ("none", "lz4", "storage", "message", "sqlite3")  # storage: zstd chunks; message: zstd messages
 
@@ -134,9 +137,7 @@ def reading(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
     runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {name: [] for name in bags}
     for _ in range(rounds):
         for name, bag in bags.items():
-            ours, theirs = (
-                told(sys.executable, f"{MODULES}.run_reader", reader, str(bag)) for reader in ("robocache", "rosbags")
-            )
+            ours, theirs = (_run("reader", {"reader": reader, "bag": str(bag)}) for reader in ("robocache", "rosbags"))
             runs[name].append((ours, theirs))
     return {
         name: {
@@ -179,7 +180,7 @@ def one_pass(folder: Path, seconds: float, codec: str = "h264") -> dict[str, Any
 
 
 def _times_the_largest(unit: str, done: dict[str, Any], alone: dict[str, dict[str, float]]) -> float:
-    return round(float(done[unit]) / max(told[unit] for told in alone.values()), 2)
+    return round(float(done[unit]) / max(one[unit] for one in alone.values()), 2)
 
 
 def devices(folder: Path, bag: Path, spec: Path, seconds: float, rounds: int) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def devices(folder: Path, bag: Path, spec: Path, seconds: float, rounds: int) ->
             for device, done in runs.items():
                 wanted = {"bags": [str(recording)], "spec": its_spec, "jobs": 1, "options": {}, "device": device}
                 wanted["out"] = str(folder / f"{case}-{device}-{number}")
-                done.append(told(sys.executable, f"{MODULES}.run_export", json.dumps(wanted)))
+                done.append(_run("export", wanted))
         found[case] = {
             device: {key: middle([one[key] for one in done]) for key in ("seconds", "cpu_seconds")}
             for device, done in runs.items()
@@ -212,7 +213,7 @@ def _exported(bags: list[Path], cameras: int, out: Path, options: dict[str, Any]
         "jobs": jobs,
         "options": options,
     }
-    return told(sys.executable, f"{MODULES}.run_export", json.dumps(wanted))
+    return _run("export", wanted)
 
 
 # `robocache info` and `robocache export` of a recording, each in a separate process, as a user runs them.
@@ -253,11 +254,11 @@ def measured(arguments: list[str], rounds: int) -> dict[str, Any]:
         if line:
             conversion.append(float(line[1]))
             times.append(float(line[2]))
-    told = {"process_s": middle(process[1:]), "process_best_s": round(min(process[1:]), 3)}
+    found = {"process_s": middle(process[1:]), "process_best_s": round(min(process[1:]), 3)}
     if conversion:
-        told |= {"conversion_s": middle(conversion[1:]), "conversion_best_s": round(min(conversion[1:]), 3)}
-        told |= {"times_real_time": middle(times[1:]), "times_real_time_best": max(times[1:])}
-    return told
+        found |= {"conversion_s": middle(conversion[1:]), "conversion_best_s": round(min(conversion[1:]), 3)}
+        found |= {"times_real_time": middle(times[1:]), "times_real_time_best": max(times[1:])}
+    return found
 
 
 def video_psnr(bag: Path, spec: Path, folder: Path) -> dict[str, dict[str, Any]]:

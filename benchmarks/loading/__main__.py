@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.loading import datasets
-from benchmarks.report import RESULTS, machine, middle, replace, tell, told
+from benchmarks.report import RESULTS, json_of, machine, middle, replace, tell
 from robocache_ros.programs import HelpFormatter
 
 BOUND, NESTED = "bound: ", "nested loop"
@@ -65,8 +65,11 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         lines += [f"| {name} | {rate:,.0f} |" for name, rate in case["rates"].items()]
         for kind in ("peer", NESTED):
             if kind in case:
-                told = case[kind]
-                lines += ["", f"{case['best']}: {told['times']:g} times {told['best']} (wanted: {told['wanted']:g})."]
+                compared = case[kind]
+                lines += [
+                    "",
+                    f"{case['best']}: {compared['times']:g} times {compared['best']} (wanted: {compared['wanted']:g}).",
+                ]
     return "\n".join([*lines, ""])
 
 
@@ -184,11 +187,11 @@ def _write(folder: Path, cases: list[str]) -> dict[str, Path]:
 def _round(name: str, path: Path, python: str | None) -> dict[str, float]:
     """Run every form once: ours, then those of the peer."""
     ours = {"case": name, "path": str(path), "keys": KEYS, "workers": WORKERS}
-    found: dict[str, float] = told(sys.executable, "benchmarks.loading.run_loader", json.dumps(ours))
+    found: dict[str, float] = json_of(sys.executable, "benchmarks.loading.run_loader", json.dumps(ours))
     if python:
         peer = CASES[name].peer
         for arguments in CASES[name].arguments:
-            found |= told(python, SCRIPTS / f"peer_{peer}.py", json.dumps({"path": str(path), **arguments}))
+            found |= json_of(python, SCRIPTS / f"peer_{peer}.py", json.dumps({"path": str(path), **arguments}))
     return found
 
 

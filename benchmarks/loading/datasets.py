@@ -77,9 +77,11 @@ def lerobot(folder: Path, seconds: float = 48, cameras: int = 2) -> Path:
 def _leave_out_additions(folder: Path) -> None:
     parquet = need("pyarrow.parquet", "datasets")
     info = folder / "meta" / "info.json"
-    told = json.loads(info.read_text())
-    told["features"] = {name: each for name, each in told["features"].items() if not name.startswith("robocache.")}
-    info.write_text(json.dumps(told))
+    content = json.loads(info.read_text())
+    content["features"] = {
+        name: each for name, each in content["features"].items() if not name.startswith("robocache.")
+    }
+    info.write_text(json.dumps(content))
     (folder / "meta" / "robocache.json").unlink()
     for file in (folder / "data").rglob("*.parquet"):
         table = parquet.read_table(file)

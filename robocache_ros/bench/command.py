@@ -2,6 +2,8 @@
 
 # No `from __future__ import annotations`: typer 0.9 does not evaluate annotations that are text.
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +50,12 @@ def live(
         raise RoboCacheError(f"seconds: {seconds:g} is not in 0..3600; give a duration in s")
     if via not in VIAS:
         raise RoboCacheError(f"via: {via!r} is not one of {', '.join(VIAS)}")
-    main(Options(load, seconds, device, delay_ms, lead_ms, via, reliability, separate_publishers), naive=naive, out=out)
+    options = Options(load, seconds, device, delay_ms, lead_ms, via, reliability, separate_publishers)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with the measured processes
+    try:
+        main(options, naive=naive, out=out)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def register(app: Any) -> None:

@@ -54,10 +54,6 @@ def test_the_best_forms_are_compared_within_each_round() -> None:
     assert found["nested loop"] == {"best": "nested loop", "times": 22.5, "wanted": 3}
 
 
-def test_a_peer_that_was_left_out_is_not_compared() -> None:
-    assert "peer" not in summary([{"ours": 1.0, "bound: x": 2.0}], {"peer": 20})
-
-
 def test_the_report_has_the_ratio_and_what_is_wanted() -> None:
     case = {"title": "T", "note": "N", "unit": "batches/s", **summary(ROUNDS, {"peer": 1.3})}
     machine = {"cores": 2, "cpu": "C", "python": "3", "date": "D", "load_before": 0}

@@ -6,14 +6,12 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 from benchmarks import scaling as bench
 from benchmarks import scaling_process
-from benchmarks.scaling_process import APART, UNKNOWN, gpu_node, keep_to_share
+from benchmarks.scaling_process import APART, keep_to_share
 from robocache_ros.training.throughput import table
 
 
@@ -54,43 +52,10 @@ def test_processes_share_the_cores_without_overlap(
     assert len(set().union(*shares)) == sum(sizes)
 
 
-def test_more_processes_than_cores_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shares_of([7], 2, monkeypatch) == [{7}, {7}]
-    assert sorted(map(sorted, shares_of([0, 1], 3, monkeypatch))) in ([[0], [0], [1]], [[0], [1], [1]])
-
-
-@pytest.mark.usefixtures("system")
-def test_the_threads_of_a_core_belong_to_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shares_of(range(8), 2, monkeypatch) == [{0, 1, 4, 5}, {2, 3, 6, 7}]
-    assert shares_of(range(8), 4, monkeypatch, [UNKNOWN] * 4) == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
-
-
 @pytest.mark.usefixtures("system")
 def test_a_share_is_near_the_gpu_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shares_of(range(8), 2, monkeypatch, [1, 0]) == [{2, 3, 6, 7}, {0, 1, 4, 5}]
     assert shares_of(range(8), 4, monkeypatch, [1, 0, 1, 0]) == [{2, 6}, {0, 4}, {3, 7}, {1, 5}]
-
-
-@pytest.mark.usefixtures("system")
-def test_shares_are_of_one_size_where_all_gpus_are_at_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shares_of(range(8), 2, monkeypatch, [0, 0]) == [{0, 1, 4, 5}, {2, 3, 6, 7}]
-
-
-def test_the_node_of_a_gpu_is_found_by_its_address(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xA8, pci_device_id=1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
-    assert gpu_node(0) == UNKNOWN
-
-    folder = system / "bus/pci/devices/0000:a8:01.0"
-    folder.mkdir(parents=True)
-    (folder / "numa_node").write_text("1\n")
-    assert gpu_node(0) == 1
-
-
-def test_the_node_of_a_gpu_without_an_address_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
-
-    assert gpu_node(0) == UNKNOWN
 
 
 # The benchmark of scaling runs on processes of the CPU.

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +12,7 @@ import torch
 
 from benchmarks.episodes import InterpolatingDataset, mixed_rate_dataset, write_episodes
 from benchmarks.training import __main__ as bench
-from benchmarks.training import parts
-from benchmarks.training.measured import Row, Size
+from benchmarks.training.measured import Size
 from benchmarks.training.parts import PARTS
 from robocache_ros.datasets import Window
 
@@ -88,78 +83,3 @@ def test_a_part_that_fails_or_hangs_is_in_the_results_with_what_it_measured(
     assert first == {**first, **ROW}
     assert (second["part"], second["what"], second["value"]) == ("step", "failed", None)
     assert second["note"] == f"{reason}; the reason is in its output"
-
-
-def test_the_process_of_a_part_prints_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def measure(*_: object) -> Any:
-        yield Row("step", "a", 1.0, "ms")
-
-    monkeypatch.setattr(parts, "PARTS", {"step": parts.Part(measure, 60)})
-    wanted = {"part": "step", "size": asdict(bench.QUICK), "episodes": str(tmp_path), "limit_s": 60}
-    monkeypatch.setattr(sys, "argv", ["training_parts", json.dumps(wanted)])
-
-    parts.main()
-
-    assert json.loads(capfd.readouterr().out) == asdict(Row("step", "a", 1.0, "ms"))
-
-
-PARENT = """
-import sys
-from benchmarks.processes import end_on_sigterm, lines_of
-end_on_sigterm()
-for line in lines_of([sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"], 60):
-    print(line, end="", flush=True)
-"""
-
-
-def test_sigterm_ends_the_process_of_the_lines_too() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.terminate()
-
-        assert parent.wait(30) == 128 + signal.SIGTERM
-
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-
-
-BUSY = """
-import sys, threading
-from benchmarks.processes import stacks_after
-
-class Errors:
-    def write(self, text):
-        sys.__stderr__.write(text)
-        printed.set()
-
-    def flush(self):
-        sys.__stderr__.flush()
-
-def deep(n):
-    return n and deep(n - 1)
-
-def busy():
-    while True:
-        deep(50)
-
-printed = threading.Event()
-sys.stderr = Errors()
-for _ in range(4):
-    threading.Thread(target=busy, name="busy", daemon=True).start()
-for _ in range(20):
-    with stacks_after(0.0):
-        printed.wait()
-    printed.clear()
-print("measured")
-"""
-
-
-def test_the_stacks_of_busy_threads_are_printed_and_the_measurement_goes_on() -> None:
-    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout) == (0, "measured\n")
-    assert done.stderr.count("thread busy:\n") == 80
-    assert "in busy" in done.stderr

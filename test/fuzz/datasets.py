@@ -224,8 +224,11 @@ def write_calvin(folder: Path) -> None:
             rel_actions=np.arange(7) / 8 + step,
         )
     language = {"ann": ["lift"] * EPISODES, "task": ["lift"] * EPISODES, "emb": np.zeros((EPISODES, 1, 8))}
-    told: Any = {"language": language, "info": {"indx": [tuple(each) for each in ranges.tolist()], "episodes": []}}
-    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", told, allow_pickle=True)
+    annotations: Any = {
+        "language": language,
+        "info": {"indx": [tuple(each) for each in ranges.tolist()], "episodes": []},
+    }
+    np.save(folder / "lang_annotations" / "auto_lang_ann.npy", annotations, allow_pickle=True)
 
 
 Opener = Callable[[Path], TimelineDataset]
