@@ -231,7 +231,7 @@ def conversions(bags: Sequence[Path], cameras: int, workers: int, out: Path) -> 
         at[type(event)] = time.perf_counter()
 
     engine = TimedRay(workers)
-    export(bags, load_spec(camera_recording.spec(cameras)), out, engine=engine, progress=progress)
+    export(bags, load_spec(camera_recording.spec(cameras)), out, executor=engine, progress=progress)
     names = {bag.name for bag in bags}
     tasks = [times for times in engine.times if times[0] in names]
     shutil.rmtree(out)

@@ -33,11 +33,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder of the images")
     args = parser.parse_args(given)
-    found = {name: file for name in args.names or DRAW if (file := args.results / f"{name}.json").exists()}
-    if not found or not found.keys() <= DRAW.keys():
-        raise RoboCacheError(
-            f"{printable(args.results, 80)}: no results of {', '.join(args.names or DRAW)}; measure first"
-        )
+    wanted = [name for name in args.names or DRAW if name in DRAW]
+    found = {name: file for name in wanted if (file := args.results / f"{name}.json").exists()}
+    if not found:
+        names = printable(", ".join(args.names or DRAW), 120)
+        raise RoboCacheError(f"{printable(args.results, 80)}: no results of {names}; measure first")
     for name, file in found.items():
         try:
             record = json.loads(file.read_text(encoding="utf-8"))

@@ -289,9 +289,8 @@ def run_part(name: str, out: Path, limit_s: float, not_run: str | None) -> dict[
     program = (PROGRAM, name, *part.command, *part.in_suite, "--out", str(out))
     reason, late = _failure(program, log, limit_s)
     drawable, how = NEEDS["plots"]
-    if (
-        part.plots and drawable() and (reason is None or any(out.glob("*.json")))
-    ):  # also of what it measured before its end
+    measured = reason is None or any(out.glob("*.json"))  # also a part of it, before its end
+    if part.plots and measured and drawable():
         drawn, _ = _failure(["benchmarks.plots", "--results", str(out), "--out", str(out)], log, PLOT_S)
         reason, late = reason or drawn, late and not drawn
     seconds = time.monotonic() - begun

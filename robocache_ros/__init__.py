@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from robocache_ros.client import FusedFrame, FusedSubscriber
     from robocache_ros.engine import Frames, FusionEngine, Ingest, Outcome
     from robocache_ros.errors import RoboCacheError
+    from robocache_ros.exporter.run import export
     from robocache_ros.ops import (
         Fused,
         Stream,
@@ -41,6 +42,7 @@ _HOMES = {
     "client": ("FusedFrame", "FusedSubscriber"),
     "engine": ("Frames", "FusionEngine", "Ingest", "Outcome"),
     "errors": ("RoboCacheError",),
+    "exporter.run": ("export",),
     "spec.layout": ("Layout",),
     "ops": (
         "Fused",
@@ -82,6 +84,7 @@ __all__ = [
     "blend",
     "convert_image",
     "enable_jit_cache",
+    "export",
     "fixed_size_cloud",
     "fuse",
     "fuse_multimodal_alignment",

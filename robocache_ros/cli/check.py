@@ -3,12 +3,13 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robocache_ros.cli import options as given
+from robocache_ros.cli.options import AsJson, ManifestFile, Recordings, place, with_msg_path
 from robocache_ros.cli.program import print_document
 
 if TYPE_CHECKING:
@@ -16,17 +17,16 @@ if TYPE_CHECKING:
     from robocache_ros.spec import FusionSpec
 
 
+@with_msg_path
 def check(
-    spec: Annotated[
-        Path, typer.Argument(parser=given.place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")
-    ],
-    bags: given.Recordings = None,
-    manifest: given.ManifestFile = None,
+    spec: Annotated[Path, typer.Argument(parser=place, metavar="SPEC", help="The fusion spec (YAML), or its URL.")],
+    given: dict[str, Any],
+    bags: Recordings = None,
+    manifest: ManifestFile = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Compare topics, joints and fields alone; do not read all messages.")
     ] = False,
-    msg_path: given.MsgPath = None,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Check a spec; print every error in it, or each stream with its defaults and its columns in the fused tensor.
 
@@ -37,7 +37,7 @@ def check(
 
     loaded = load_spec(spec)
     if bags or manifest:
-        _recordings(loaded, spec, bags, manifest, fast, msg_path or (), json)
+        _recordings(loaded, spec, bags, manifest, fast, given, json)
     elif json:
         print_document("check", _spec_facts(loaded, spec))
     else:
@@ -52,16 +52,17 @@ def _recordings(
     bags: list[Path] | None,
     manifest: Path | None,
     fast: bool,
-    msg_path: Sequence[str],
+    given: dict[str, Any],
     json: bool,
 ) -> None:
     from robocache_ros.cli import export_output, tables
-    from robocache_ros.cli.given_recordings import given_recordings
     from robocache_ros.exporter.preview import expect
+    from robocache_ros.exporter.recordings import recordings_of
     from robocache_ros.spec.dataset import DatasetOptions
 
-    recordings = given_recordings(bags, manifest)
-    options = DatasetOptions(msg_path=tuple(msg_path))
+    recordings = recordings_of(bags, manifest)
+    options = replace(spec.dataset or DatasetOptions(), **given)
+    spec = replace(spec, dataset=None)
     expected = [expect(each, spec, options, fuse=not fast) for each in tables.counted(recordings, "checking")]
     problems = export_output.problem_lines(expected)
     if json:

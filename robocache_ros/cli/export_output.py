@@ -17,16 +17,15 @@ from robocache_ros.cli import tables
 from robocache_ros.cli.program import log_line, print_document
 from robocache_ros.cli.progress import duration
 from robocache_ros.errors import RoboCacheError, number_of, printable
-from robocache_ros.exporter.job import Output
-from robocache_ros.exporter.preview import DryRun, Expected
 from robocache_ros.exporter.report.facts import recording_facts, shares
-from robocache_ros.exporter.shards import Shard, ShardResult
-from robocache_ros.exporter.target import piece_store
 from robocache_ros.formats.recording import drop_causes
 from robocache_ros.storage.paths import is_url
 
 if TYPE_CHECKING:
-    from robocache_ros.exporter.job import ExportResult
+    from robocache_ros.exporter.job import ExportResult, Output
+    from robocache_ros.exporter.options import ExportOptions
+    from robocache_ros.exporter.preview import DryRun, Expected
+    from robocache_ros.exporter.shards import ShardResult
 
 # What `check` and `export --dry-run` print about recordings before an export.
 
@@ -238,7 +237,7 @@ def _size(size_bytes: float) -> str:
 
 def show_result(result: ExportResult, *, report: bool) -> None:
     """Print the table of an export, its notes and its location."""
-    if result.by_another:
+    if result.completed_elsewhere:
         tables.show_notes(result.notes)
         tables.say(f"{printable(result.out, tables.PATH)}: complete")
         return
@@ -285,18 +284,20 @@ def _result_content(result: ExportResult, report: bool) -> dict[str, Any]:
         "frames": result.frames,
         "episodes": result.episodes,
         "notes": result.notes,
-        "by_another": result.by_another,
+        "by_another": result.completed_elsewhere,
         "recordings": [recording_facts(recording) for recording in result.recordings],
         "failed": [{"path": loss.bag, "reason": loss.reason} for loss in result.failed],
     }
 
 
 @contextmanager
-def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
+def continued(out: Path, pieces: str | Path | None, *, json: bool = False, log_json: bool = False) -> Iterator[None]:
     """If Ctrl-C or SIGTERM stops an export, print what is kept and how to continue."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
+        from robocache_ros.exporter.target import piece_store
+
         where = printable(pieces or out, 60)
         try:
             kept = piece_store(out, pieces).count()
@@ -323,15 +324,12 @@ def continued(out: Path, pieces: Path | None, *, json: bool = False, log_json: b
 # `robocache export --shard`: its argument, and its output.
 
 
-def shard_of(text: str | None, pieces: Path | None, *, dry_run: bool) -> Shard | None:
-    """Return the shard of a command, None if it has none."""
-    if text is None:
-        return None
-    if dry_run:
+def check_shard(options: ExportOptions, *, dry_run: bool) -> None:
+    """Refuse a shard where it is not possible."""
+    if options.shard and dry_run:
         raise RoboCacheError("--shard: not with --dry-run, which tells of all recordings; leave out one of them")
-    if pieces is None:
+    if options.shard and options.pieces is None:
         raise RoboCacheError("--shard: needs a folder of pieces that all shards can write; add --pieces DIR")
-    return Shard.parse(text)
 
 
 def show_shard(result: ShardResult, out: Path, *, json: bool) -> None:

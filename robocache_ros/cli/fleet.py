@@ -5,22 +5,25 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from robocache_ros.cli import options as given
-from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.cli.options import AsJson, place
+from robocache_ros.errors import RoboCacheError, number_of, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from robocache_ros.exporter.fleet import Attempt, FleetStatus, Removed
 
 _TIME = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Out = Annotated[
-    Path, typer.Argument(parser=given.place, metavar="OUT", help="The target of an export: a folder or a URL.")
-]
+Out = Annotated[Path, typer.Argument(parser=place, metavar="OUT", help="The target of an export: a folder or a URL.")]
 Shared = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads it at run time
-    typer.Option("--pieces", parser=given.place, metavar="DIR", help="The folder or URL of --pieces of the export."),
+    typer.Option("--pieces", parser=place, metavar="DIR", help="The folder or URL of --pieces of the export."),
 ]
 
 fleet = typer.Typer(
@@ -30,21 +33,20 @@ fleet = typer.Typer(
 
 
 @fleet.command()
-def status(out: Out, pieces: Shared = None, json: given.AsJson = False) -> None:
+def status(out: Out, pieces: Shared = None, json: AsJson = False) -> None:
     """Show what is done, what failed and why, and what is in progress.
 
     Exit codes: 0 the dataset is complete; 1 recordings failed; 3 not complete yet; 2 a mistake in arguments, or no
     access.
     """
-    from robocache_ros.cli import fleet_output
     from robocache_ros.cli.program import print_document
     from robocache_ros.exporter.fleet import FleetTarget
 
     found = _target(FleetTarget, out, pieces).status()
     if json:
-        print_document("fleet status", fleet_output.facts(out, found), exit_code=found.state.value)
+        print_document("fleet status", _status_facts(out, found), exit_code=found.state.value)
     else:
-        fleet_output.show_status(out, found)
+        _show_status(out, found)
     if found.state.value:
         raise typer.Exit(found.state.value)
 
@@ -57,7 +59,7 @@ def retry(
         typer.Argument(metavar="RECORDING", help="Names, paths or URLs, with * and ?; all that failed by default."),
     ] = None,
     pieces: Shared = None,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Let the next export try recordings again that failed."""
     from robocache_ros.cli import tables
@@ -84,10 +86,10 @@ def gc(
     give_up: Annotated[
         bool, typer.Option("--give-up", help="End the plan of a killed export to OUT, so that another one may begin.")
     ] = False,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Remove attempts of processes that were killed, and the pieces of exports that were stopped."""
-    from robocache_ros.cli import fleet_output, tables
+    from robocache_ros.cli import tables
     from robocache_ros.cli.program import print_document
     from robocache_ros.exporter.fleet import FleetTarget
 
@@ -96,7 +98,7 @@ def gc(
         content = {"out": out, "attempts": removed.attempts, "pieces": removed.pieces, "size_bytes": removed.size}
         print_document("fleet gc", content)
     else:
-        tables.say(fleet_output.removed_line(removed))
+        tables.say(_removed_line(removed))
 
 
 def _target(kind: Any, out: Path, pieces: Optional[Path]) -> Any:  # noqa: UP045
@@ -110,3 +112,76 @@ def _time(text: str) -> timedelta:
     if match is None:
         raise RoboCacheError(f"--older-than: {printable(text, 40)} is not a time; give one such as 30m, 12h or 7d")
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+
+
+# The output.
+
+
+_MAX_FAILURE_LINES = 20  # failures; --json has all of them
+
+
+def _show_status(out: Path, found: "FleetStatus") -> None:
+    """Print the state of a target."""
+    from robocache_ros.cli import tables
+
+    pieces, where = found.pieces, printable(out, 100)
+    if not found.state.value:
+        tables.say(f"{where}: complete")
+    else:
+        done = number_of(len(pieces.done), "recording")
+        if found.needed is not None:
+            done = f"{len(pieces.done):,} of {number_of(found.needed, 'recording')}"
+        begun = f"; the export began {printable(found.started, 25)}" if found.started else ""
+        stopped = " and was stopped" if found.stopped else ""
+        tables.say(f"{where}: not complete{begun}{stopped}")
+        tables.say(f"done: {done}, {_bytes(list(pieces.done.values()))}")
+        tables.say("if no export to it is running, the same command continues it")
+    if failed := len(pieces.failures):
+        them = "it" if failed == 1 else "them"
+        tables.say(f"failed: {number_of(failed, 'recording')}; robocache fleet retry lets the next export try {them}")
+    for failure in list(pieces.failures.values())[:_MAX_FAILURE_LINES]:
+        tables.say(f"  {printable(failure.error, 180)}")
+    if len(pieces.failures) > _MAX_FAILURE_LINES:
+        tables.say(f"  and {len(pieces.failures) - _MAX_FAILURE_LINES:,} more; --json lists all")
+    if pieces.in_progress:
+        tables.say(f"in progress: {number_of(len(pieces.in_progress), 'attempt')}, {_bytes(pieces.in_progress)}")
+    if pieces.left_over:
+        attempts = number_of(len(pieces.left_over), "attempt")
+        tables.say(f"left over: {attempts}, {_bytes(pieces.left_over)}; robocache fleet gc removes them")
+
+
+def _status_facts(out: Path, found: "FleetStatus") -> dict[str, Any]:
+    """Return the state of a target, for a JSON document."""
+    pieces = found.pieces
+    return {
+        "out": out,
+        "state": found.state.name,
+        "needed": found.needed,
+        "started": found.started or None,
+        "stopped": found.stopped,
+        "done": len(pieces.done),
+        "done_bytes": sum(each.size for each in pieces.done.values()),
+        "failed": [
+            {"path": each.recording, "reason": each.error, "dropped": each.dropped} for each in pieces.failures.values()
+        ],
+        "in_progress": [_attempt_facts(each) for each in pieces.in_progress],
+        "left_over": [_attempt_facts(each) for each in pieces.left_over],
+    }
+
+
+def _removed_line(removed: "Removed") -> str:
+    """Return a line that says what was removed."""
+    if not removed.attempts and not removed.pieces:
+        return "nothing to remove"
+    return (
+        f"removed {number_of(removed.attempts, 'attempt')} and {number_of(removed.pieces, 'piece')}, "
+        f"{removed.size / 1e6:,.1f} MB"
+    )
+
+
+def _attempt_facts(attempt: "Attempt") -> dict[str, Any]:
+    return {"name": attempt.name, "size_bytes": attempt.size, "age_s": attempt.age.total_seconds()}
+
+
+def _bytes(attempts: "Sequence[Attempt]") -> str:
+    return f"{sum(attempt.size for attempt in attempts) / 1e6:,.1f} MB"

@@ -4,17 +4,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from robocache_ros.cli import options as given
+from robocache_ros.cli.options import AsJson, Recordings, with_msg_path
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import RoboCacheError, printable
 
+if TYPE_CHECKING:
+    from robocache_ros.bags.describe import BagInfo, FrameInfo, TopicInfo
 
+
+@with_msg_path
 def info(
-    bags: given.Recordings = None,
+    given: dict[str, Any],
+    bags: Recordings = None,
     write_spec: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it at run time
         typer.Option("--write-spec", help="Write a first spec for the recording to this file."),
@@ -30,21 +35,20 @@ def info(
             "--only", help="Streams of the spec: actions, clouds, images, joints, numbers or poses; may be repeated."
         ),
     ] = None,
-    msg_path: given.MsgPath = None,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Show the topics, types, rates and delays of a recording, or write a first spec for it.
 
     Of several recordings, show a line each.
     """
-    from robocache_ros.cli.given_recordings import given_recordings
+    from robocache_ros.exporter.recordings import recordings_of
 
     if (topics or only) and not write_spec:
         option = "--topics" if topics else "--only"
         raise RoboCacheError(f"{option}: chooses the streams of a spec; add --write-spec FILE")
     if write_spec and write_spec.exists() and not overwrite:
         raise RoboCacheError(f"{printable(write_spec)}: already exists; choose another file, or give --overwrite")
-    paths = [recording.path for recording in given_recordings(bags)]
+    paths = [recording.path for recording in recordings_of(bags)]
     if len(paths) > 1 and write_spec:
         raise RoboCacheError(
             f"--write-spec: {len(paths)} recordings given; give one, whose topics are those of the spec"
@@ -52,7 +56,7 @@ def info(
     if len(paths) > 1:
         _overview(paths, json)
         return
-    _one(paths[0], write_spec, topics or [], only or [], msg_path or (), json)
+    _one(paths[0], write_spec, topics or [], only or [], given.get("msg_path", ()), json)
 
 
 def _one(
@@ -74,11 +78,9 @@ def _one(
 
         text, warnings = first_spec(described, topics, only)
     if json:
-        from robocache_ros.cli.info_output import facts
-
         if write_spec:
             _write(write_spec, text)
-        print_document("info", {"recordings": [facts(described)], "wrote": write_spec, "warnings": warnings})
+        print_document("info", {"recordings": [_facts(described)], "wrote": write_spec, "warnings": warnings})
         return
     tables.show(tables.bag_table(described))
     if described.frames:
@@ -97,14 +99,13 @@ def _one(
 def _overview(paths: Sequence[Path], json: bool) -> None:
     """Show a line per recording from the indexes of their files; exit with 1 if one cannot be read."""
     from robocache_ros.cli import tables
-    from robocache_ros.cli.info_output import summary
     from robocache_ros.cli.program import lines_of
 
     rows: list[dict[str, Any]] = []
     errors: list[str] = []
     for path in paths:
         try:
-            rows.append(summary(path))
+            rows.append(_summary(path))
         except RoboCacheError as error:
             errors += lines_of(error)
             rows.append({"path": path, "error": str(error)})
@@ -125,3 +126,78 @@ def _write(path: Path, text: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RoboCacheError(f"{printable(path)}: cannot be written ({reason}); choose another file") from None
+
+
+# What --json states about a recording.
+
+# Of a topic, what a few chunks do not tell.
+_NOT_SAMPLED = ("size_bytes", "lost", "longest_gap_ms", "gaps", "duplicates", "out_of_order")
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """Return what the index of a recording states, without reading its messages."""
+    from robocache_ros.bags.reader import Bag
+
+    with Bag(path) as bag:
+        return {
+            **_extent(bag.path, sum(file.stat().st_size for file in bag.files), bag.start_ns, bag.stop_ns),
+            "integrity": bag.integrity,
+            "notes": bag.notes,
+            "topics": [{"name": t.name, "type": t.type, "messages": t.count} for t in bag.topics.values()],
+        }
+
+
+def _facts(info: "BagInfo") -> dict[str, Any]:
+    """Return the description of a recording whose messages were read."""
+    return {
+        **_extent(info.path, info.size, info.start_ns, info.stop_ns),
+        "integrity": info.integrity,
+        "notes": info.notes,
+        "topics": [
+            _topic(name, topic) | (dict.fromkeys(_NOT_SAMPLED) if info.is_sampled else {})
+            for name, topic in info.topics.items()
+        ],
+        "frames": [_frame(name, frame) for name, frame in info.frames.items()],
+    }
+
+
+def _extent(path: Path, size: int, start_ns: int, stop_ns: int) -> dict[str, Any]:
+    span = {"start_ns": start_ns, "stop_ns": stop_ns, "duration_s": (stop_ns - start_ns) / 1e9}
+    return {"path": path, "size_bytes": size, **span}
+
+
+def _topic(name: str, topic: "TopicInfo") -> dict[str, Any]:
+    stats = topic.stats
+    quantiles = (("median", 0.5), ("p99", 0.99), ("max", 1.0))
+    return {
+        "name": name,
+        "type": stats.type,
+        "messages": stats.count,
+        "size_bytes": stats.size,
+        "content": topic.content,
+        "not_finite": topic.not_finite,
+        "start_ns": stats.start_ns,
+        "stop_ns": stats.stop_ns,
+        "rate_hz": stats.rate_hz,
+        "period_ms": stats.period_ms,
+        "jitter_ms": stats.jitter_ms,
+        "lost": stats.missing,
+        "longest_gap_ms": stats.longest_gap_ms,
+        "gaps": [{"start_ns": gap.start_ns, "length_ms": gap.length_ns / 1e6} for gap in stats.gaps],
+        "duplicates": stats.duplicates,
+        "out_of_order": stats.out_of_order,
+        "stamps": stats.clock.kind,
+        "delay_ms": {key: stats.delay_ms(share) for key, share in quantiles} if stats.stamped else None,
+    }
+
+
+def _frame(name: str, frame: "FrameInfo") -> dict[str, Any]:
+    return {
+        "name": name,
+        "parent": frame.parent,
+        "topic": frame.topic,
+        "static": frame.is_static,
+        "moves": frame.moves,
+        "rate_hz": frame.rate_hz or None,
+        "changes_of_parent": frame.parents - 1,
+    }

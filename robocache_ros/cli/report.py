@@ -3,24 +3,24 @@
 # No `from __future__ import annotations`: typer 0.9 does not evaluate string annotations.
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from robocache_ros.cli import options as given
+from robocache_ros.cli.options import AsJson, Recording, SpecFile, with_options
+from robocache_ros.spec.dataset import DatasetOptions
 
 
+@with_options(DatasetOptions, "visibility", "compare_visibility", "msg_path")
 def report(
-    bag: given.Recording,
-    spec: given.SpecFile,
+    bag: Recording,
+    spec: SpecFile,
+    given: dict[str, Any],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to write; its JSON document has the ending .json.")
     ] = Path("report.html"),
-    visibility: given.Sees = given.Visibility.ideal,
-    compare_visibility: given.Compares = False,
-    msg_path: given.MsgPath = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Write the quality report of a recording, without a dataset."""
     from robocache_ros.cli import tables
@@ -33,14 +33,7 @@ def report(
     check_new(out, overwrite=overwrite)
     loaded = load_spec(spec)
     with shown_progress() as progress:
-        recording = summarize(
-            bag,
-            loaded,
-            visibility=visibility.value,
-            compare_visibility=compare_visibility,
-            progress=progress,
-            msg_path=msg_path or (),
-        )
+        recording = summarize(bag, loaded, progress=progress, **given)
     document = write_report([recording], out, overwrite=overwrite)
     if json:
         print_document("report", {"wrote": out, "wrote_json": json_file(out), **document})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from robocache_ros.cli import options as given
+from robocache_ros.cli.options import AsJson
 from robocache_ros.cli.program import print_document
 from robocache_ros.errors import printable
 
@@ -28,7 +28,7 @@ def _validate(
     recordings: Annotated[
         bool, typer.Option("--recordings", help="Compare the recordings that the dataset was exported from.")
     ] = False,
-    json: given.AsJson = False,
+    json: AsJson = False,
 ) -> None:
     """Read every file of a dataset and print what is wrong with it, one line each; exit code 1 if anything is."""
     from robocache_ros.formats.validate import validate

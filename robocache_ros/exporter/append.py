@@ -6,67 +6,52 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from robocache_ros.errors import RoboCacheError, printable
+from robocache_ros.exporter.datasets import ExportResult, make_datasets
 from robocache_ros.exporter.executors.base import Executor
-from robocache_ros.exporter.executors.local import MergedLocally
+from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.job import ExportResult, Output, export
 from robocache_ros.exporter.piece_store import FAILED
-from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.target import APPEND, BUCKET_APPENDS
-from robocache_ros.spec import FusionSpec
-from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.storage.cache import cache_folder
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import any_path, is_url
 
 
-def append_export(
-    bags: Sequence[str | Path | PlannedRecording],
-    spec: FusionSpec,
-    out: str | Path,
-    options: DatasetOptions | None = None,
-    **arguments: Any,
-) -> ExportResult:
+def append(request: ExportRequest, executor: Executor, progress: Progress | None = None) -> ExportResult:
     """Append recordings to a dataset of Delta Lake tables, which is created if there is none.
 
     The recordings become a dataset of their own in a hidden folder of `out`, and then a version of the tables. Any
     number of processes may append at the same time. A stopped append is continued by the same call. Recordings that
-    are in the dataset are left out. An engine of other machines converts the recordings; the tables are written here.
-
-    Args:
-        bags: the recordings, as for `export`.
-        spec: the streams; columns, rates and alignments are those of the dataset.
-        out: the folder or the URL of the dataset.
-        options: of the export; the format is delta.
-        arguments: of `export`, without `overwrite`.
+    are in the dataset are left out. An executor of other machines converts the recordings; the tables are written here.
 
     Errors:
-        RoboCacheError: as of `export`; or the rows have other columns than those of the dataset.
+        RoboCacheError: there are several datasets, or options that an append does not have; the rows have other columns
+            than those of the dataset; as of `export`.
     """
-    options = options or DatasetOptions(formats=("delta",))
-    if options.formats != ("delta",):
-        raise RoboCacheError(f"append: not for the format {printable(options.formats[0], 30)}; use --format delta")
-    engine: Executor | None = arguments.pop("engine", None)
-    remote = engine is not None and engine.remote
-    dataset, own_pieces = append_folders(bags, spec, out, options, remote=remote)
-    pieces = arguments.pop("pieces", None) or own_pieces
-    if engine is not None and remote:
-        engine = MergedLocally(engine)
+    if request.options.overwrite or request.options.shard:
+        raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
+    if len(request.outputs) > 1:
+        raise RoboCacheError(f"append: {len(request.outputs)} datasets; give one spec and one rate")
+    formats = request.outputs[0].options.formats
+    if formats != ("delta",):
+        raise RoboCacheError(f"append: not for the format {printable(formats[0], 30)}; use --format delta")
+    dataset, own_pieces = append_folders(request, remote=executor.remote)
     store = ObjectStore(str(own_pieces)) if is_url(own_pieces) else None
     if store is not None:  # recordings that failed are tried again, as by other appends
         store.delete(name for name in store.listed() if name.endswith(f"/{FAILED}"))
-    result = export(bags, spec, dataset, options, overwrite=True, pieces=pieces, engine=engine, **arguments)
+    options = replace(request.options, overwrite=True, append=False, pieces=request.options.pieces or own_pieces)
+    merging = LocalProcesses(1) if executor.remote else executor
+    (result,) = make_datasets(replace(request, out=dataset, options=options), executor, progress, merging)
     from robocache_ros.formats.delta.append import append_dataset
 
-    where = any_path(out, "datasets")
-    with file_errors(where):
-        appended = append_dataset(dataset, out)
+    with file_errors(request.out):
+        appended = append_dataset(dataset, request.out)
         shutil.rmtree(dataset.parent, ignore_errors=True)
         if store is not None:
             store.delete(store.listed())
@@ -74,38 +59,10 @@ def append_export(
     if appended.episodes:
         last = appended.first + appended.episodes - 1
         notes.append(f"episodes {appended.first} to {last} were appended; {appended.folder} has the report")
-    return replace(result, out=where, notes=(*result.notes, *notes))
+    return replace(result, out=request.out, notes=(*result.notes, *notes))
 
 
-def append_outputs(
-    bags: Sequence[str | Path | PlannedRecording],
-    outputs: Sequence[Output],
-    out: str | Path,
-    *,
-    overwrite: bool,
-    shard: object = None,
-    **arguments: Any,
-) -> tuple[ExportResult, ...]:
-    """Append the only output of an export, as `append_export`.
-
-    Errors:
-        RoboCacheError: there are several outputs; or options that an append does not have.
-    """
-    if overwrite or shard:
-        raise RoboCacheError("append: not with overwrite or shard; any number of appends may run at the same time")
-    if len(outputs) > 1:
-        raise RoboCacheError(f"append: {len(outputs)} datasets; give one spec and one rate")
-    return (append_export(bags, outputs[0].spec, out, outputs[0].options, **arguments),)
-
-
-def append_folders(
-    bags: Sequence[str | Path | PlannedRecording],
-    spec: FusionSpec,
-    out: str | Path,
-    options: DatasetOptions,
-    *,
-    remote: bool = False,
-) -> tuple[Path, Path]:
+def append_folders(request: ExportRequest, *, remote: bool = False) -> tuple[Path, Path]:
     """Return the folders of an append that is not complete: of its dataset, and of its pieces.
 
     They are those of another call with the same recordings, spec and options. That of the dataset is on this machine;
@@ -114,7 +71,8 @@ def append_folders(
     Errors:
         RoboCacheError: `out` has something else than a Delta Lake dataset.
     """
-    decides = [[str(each) for each in planned(bags)], spec.to_dict(), asdict(options), str(out)]
+    out, output = request.out, request.outputs[0]
+    decides = [[str(each) for each in request.recordings], output.spec.to_dict(), asdict(output.options), str(out)]
     name = f"{APPEND}{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}"
     if is_url(out):
         folder, store = cache_folder("appends"), ObjectStore(str(out))

@@ -1,470 +1,50 @@
-"""The export job: converts recordings to pieces, and merges the pieces into datasets."""
+"""Exports recordings as datasets."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import robocache_ros
-from robocache_ros.bags.reader import Bag, check_recordings
-from robocache_ros.engine.backends.factory import resolve_device
-from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
-from robocache_ros.exporter.boundaries import check_motion
-from robocache_ros.exporter.convert import convert, masks_all
-from robocache_ros.exporter.episodes import Labels
+from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.append import append
+from robocache_ros.exporter.convert import convert
+from robocache_ros.exporter.datasets import ExportResult, check_recording, make_datasets
 from robocache_ros.exporter.executors.base import Executor
-from robocache_ros.exporter.executors.local import LocalProcesses
+from robocache_ros.exporter.executors.ray import chosen_executor
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.merge import merge_pieces, needed_encodings
-from robocache_ros.exporter.piece_store import remove_copies
-from robocache_ros.exporter.piece_writer import has_points
-from robocache_ros.exporter.pieces import Outcome, Plan, fingerprint, make_pieces
-from robocache_ros.exporter.planned_recording import PlannedRecording, planned
-from robocache_ros.exporter.progress import Ended, Failed, Merging, Progress
-from robocache_ros.exporter.target import (
-    BucketTarget,
-    NewDataset,
-    TargetPlans,
-    check_target,
-    digest_of,
-    new_bucket_dataset,
-    new_dataset,
-)
-from robocache_ros.formats.checksums import FILE as CHECKSUMS
-from robocache_ros.formats.dataset_folder import list_entries
-from robocache_ros.formats.pictures import check_copy
-from robocache_ros.formats.recording import ExportedRecording, FailedRecording
-from robocache_ros.formats.registry import DatasetFormat, load_format
-from robocache_ros.ops.image.nvjpeg import require_jpeg
+from robocache_ros.exporter.options import ExportOptions
+from robocache_ros.exporter.planned_recording import PlannedRecording
+from robocache_ros.exporter.progress import Progress
+from robocache_ros.exporter.request import MAX_OUTPUTS, ExportRequest, Output, divided, outputs_of
+from robocache_ros.exporter.shards import ShardResult, convert_shard
+from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from robocache_ros.storage.errors import StoreError
-from robocache_ros.storage.object_store import ObjectStore
-from robocache_ros.storage.paths import any_path, is_url
+from robocache_ros.storage.paths import any_path
+
+__all__ = [
+    "MAX_OUTPUTS",
+    "ExportRequest",
+    "ExportResult",
+    "Output",
+    "export",
+    "export_together",
+    "outputs_of",
+    "run_export",
+    "summarize",
+]
 
-__all__ = ["ExportResult", "export", "export_together", "summarize"]
 
-# One of several datasets that an export makes from the same recordings.
-
-
-MAX_OUTPUTS = 32  # each has an engine and encoders of its own while a recording is converted
-
-
-@dataclass(frozen=True)
-class Output:
-    """A dataset of an export with several.
-
-    Attributes:
-        name: of its folder.
-        spec: the streams.
-        options: of the export.
-    """
-
-    name: str
-    spec: FusionSpec
-    options: DatasetOptions = field(default_factory=DatasetOptions)
-
-    def __post_init__(self) -> None:
-        if Path(self.name).name != self.name or self.name.startswith("."):
-            raise RoboCacheError(f"outputs: {printable(self.name, 60)!r} cannot be the name of a folder; rename it")
-
-
-def check_outputs(outputs: Sequence[Output]) -> None:
-    """Refuse outputs that would be in one folder, or too many of them."""
-    names = [output.name for output in outputs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RoboCacheError(
-            f"outputs: {printable(twice[0], 60)} is the name of two datasets; name each spec and rate once, and "
-            "specs of one name differently"
-        )
-    if not 1 <= len(outputs) <= MAX_OUTPUTS:
-        raise RoboCacheError(f"outputs: {len(outputs)} datasets; use 1 to {MAX_OUTPUTS}")
-
-
-def outputs_of(
-    specs: Iterable[tuple[str, FusionSpec]], rates_hz: Sequence[int], options: DatasetOptions
-) -> list[Output]:
-    """Return the datasets of specs and rates: each spec at each rate, named `<spec>-<rate>hz` if there are several.
-
-    Args:
-        specs: name and streams of each.
-        rates_hz: ticks per second; empty: those of the specs.
-        options: of the export; their rate is not used.
-
-    Errors:
-        RoboCacheError: two datasets have the same name.
-    """
-    outputs = [
-        Output(f"{name}-{rate_hz or spec.rate_hz}hz", spec, replace(options, rate_hz=rate_hz))
-        for name, spec in specs
-        for rate_hz in rates_hz or (None,)
-    ]
-    check_outputs(outputs)
-    return outputs if len(outputs) > 1 else [replace(outputs[0], name="")]
-
-
-# The result of an export.
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """The result of an export."""
-
-    out: Path
-    recordings: tuple[ExportedRecording, ...]
-    seconds: float  # from the first access to a recording until the dataset is complete, without library imports
-    failed: tuple[FailedRecording, ...] = ()  # with `on_error` skip: recordings that are not in the dataset
-    notes: tuple[str, ...] = ()  # files of earlier exports: reused, removed, completed, or to be handled by the user
-    by_another: bool = False  # another export of the same plan has completed the dataset; there are no recordings
-
-    @property
-    def frames(self) -> int:
-        """Number of ticks in the dataset."""
-        return sum(recording.frames for recording in self.recordings)
-
-    @property
-    def episodes(self) -> int:
-        """Number of episodes in the dataset."""
-        return sum(len(recording.episodes) for recording in self.recordings)
-
-    @property
-    def times_real_time(self) -> float:
-        """Seconds of recording per second of conversion."""
-        return sum(recording.duration_s for recording in self.recordings) / self.seconds
-
-
-# Resolves the arguments of an export: the spec with the options applied, the formats, the device.
-
-
-def resolved_spec(spec: FusionSpec, options: DatasetOptions) -> FusionSpec:
-    """Apply the options `rate_hz`, `media` and `on_invalid` to the spec; check the options that depend on it."""
-    if options.rate_hz:
-        spec = replace(spec, rate_hz=options.rate_hz)
-    # In a `deployed` export, the time at which an `eager` tick is computed depends on cameras: read, but not stored.
-    if options.media == "none" and not (spec.emit == "eager" and options.visibility == "deployed"):
-        spec = spec.without_cameras()
-    if options.on_invalid != "spec":
-        streams = (s if s.is_outcome else replace(s, on_invalid=options.on_invalid) for s in spec.streams)
-        spec = replace(spec, streams=tuple(streams))
-    if options.points and not any(has_points(stream) for stream in spec.streams):
-        raise RoboCacheError("points: no stream has voxels with the features x, y, z; add them, with reduce mean")
-    if not options.trim and not masks_all(spec):
-        raise RoboCacheError("trim: ticks without values are kept only where on_invalid is mask; use on_invalid mask")
-    if options.trim_idle_s:
-        check_motion(spec)
-    if spec.actions == "required" and not any(s.role == "action" for s in Labels(spec, options).spec.vectors):
-        raise RoboCacheError(
-            "streams: none has role: action, which policies are trained on; give it to the stream of the commands, use "
-            "--action next-observation, or state actions: none"
-        )
-    return spec
-
-
-def load_formats(spec: FusionSpec, options: DatasetOptions) -> list[DatasetFormat]:
-    """Load the formats; refuse what they cannot store."""
-    check_copy(spec, options)
-    formats = [load_format(name) for name in options.formats]
-    for format_ in formats:
-        format_.check(spec, options)
-    return formats
-
-
-def device_of(device: str, options: DatasetOptions) -> str:
-    """Return the device that converts images and clouds: `cpu` or `cuda:<index>`; refuse one that is not available."""
-    selected = str(resolve_device(device))
-    if options.jpeg == "gpu":
-        if selected == "cpu":
-            raise RoboCacheError(f"jpeg: 'gpu' needs a GPU, and device {printable(device, 20)!r} is the CPU; use cuda")
-        require_jpeg()
-    return selected
-
-
-# How one dataset of an export is made: its plan, its formats, and the recordings that are not in it.
-
-
-THREADS = 8  # recordings at URLs that are opened at the same time
-MAX_FAILURE_LINES = 20  # maximum number of failed recordings listed in an error
-
-
-class DatasetPlan:
-    """The plan of a dataset: first `check` its recordings, then make its pieces and `complete` it, then `write` it.
-
-    Args:
-        output: the dataset.
-        recordings: of the export, in the order of the episodes.
-        device: as for an export.
-
-    Attributes:
-        name: of its folder; empty if it is the only dataset.
-        recordings: of the export.
-        plan: without the recordings that do not match.
-        formats: that it is written in.
-        failed: the recordings that are not in it, and why.
-
-    Errors:
-        RoboCacheError: the spec and the options cannot be used.
-    """
-
-    def __init__(self, output: Output, recordings: Sequence[PlannedRecording], device: str) -> None:
-        self.name, self.recordings = output.name, tuple(recordings)
-        with self._named():
-            spec = resolved_spec(output.spec, output.options)
-            selected = device_of(device, output.options)
-            self.formats = load_formats(Labels(spec, output.options).spec, output.options)
-        encodings = needed_encodings(self.formats, spec, output.options)
-        self.plan = Plan(tuple(recordings), spec, output.options, encodings, selected)
-        self._total = len(self.plan.distinct)
-        self.failed: dict[PlannedRecording, str] = {}
-        self.made: tuple[Outcome, ...] = ()
-        self.losses: tuple[FailedRecording, ...] = ()
-        self._earlier = 0  # recordings that failed in an earlier export, and were not tried again
-
-    def check(self, on_error: str) -> None:
-        """Check the recordings; leave out those that do not match, or with `on_error` fail raise an error."""
-        with self._named():
-            self.failed = _check(self.plan, on_error)
-        kept = tuple(recording for recording in self.plan.recordings if recording.frames_of not in self.failed)
-        self.plan = replace(self.plan, recordings=kept)
-
-    def complete(
-        self, outcomes: Mapping[PlannedRecording, Outcome], on_error: str, out: Path, pieces: str | Path | None
-    ) -> None:
-        """Take the outcomes of the recordings; raise an error that names those that failed, unless they are skipped.
-
-        Args:
-            outcomes: of the recordings of the plan.
-            on_error: `fail` or `skip`.
-            out: the folder of the export, for the error.
-            pieces: the folder of the pieces, for the error; None: in `out`.
-        """
-        self.failed |= {each: outcomes[each].error for each in self.plan.distinct if outcomes[each].error}
-        self.losses = tuple(
-            FailedRecording(each.path, reason, dropped=each in outcomes and outcomes[each].dropped)
-            for each, reason in self.failed.items()
-        )
-        self._earlier = sum(bool(outcome.error and outcome.reused) for outcome in outcomes.values())
-        with self._named():
-            self._check_failed(on_error, out, pieces)
-        self.made = tuple(
-            replace(outcomes[each.frames_of], recording=each)
-            for each in self.plan.recordings
-            if each.frames_of not in self.failed
-        )
-
-    def write(
-        self, new: NewDataset, title: str | None, engine: Executor, tell: Progress
-    ) -> tuple[ExportedRecording, ...]:
-        """Write the dataset into the folder of its name, with a report if it has a title; return its recordings."""
-        with self._named():
-            made, losses = self.made, self.losses
-            try:
-                return merge_pieces(self.plan, self.formats, made, losses, new, self.name, title, engine, tell)
-            finally:
-                remove_copies(outcome.piece for outcome in made if outcome.piece)
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The files and folders in the target by which readers recognize the dataset, of each format."""
-        several = len(self.formats) > 1
-        parts = [(self.name, format_.name if several else "", format_.entry) for format_ in self.formats]
-        return tuple("/".join(filter(None, part)) for part in parts)
-
-    @property
-    def reused(self) -> list[str]:
-        """Notes on the recordings that an earlier export converted."""
-        distinct = {outcome.piece: outcome for outcome in self.made}.values()
-        notes = []
-        if reused := sum(outcome.reused for outcome in distinct):
-            were = f"{'was' if len(distinct) == 1 else 'were'} converted by an earlier export and reused"
-            notes.append(f"{reused} of {number_of(len(distinct), 'recording')} {were}")
-        if replaced := [outcome.recording.path.name for outcome in distinct if outcome.replaced]:
-            pieces = "the piece that an earlier export made was" if len(replaced) == 1 else "their pieces were"
-            notes.append(f"{printable(', '.join(replaced), 80)}: {pieces} damaged and made again")
-        return [*notes, *self._not_tried]
-
-    @property
-    def _not_tried(self) -> list[str]:
-        """A note on the recordings that failed in an earlier export."""
-        if not self._earlier:
-            return []
-        failed, them = number_of(self._earlier, "recording"), "it" if self._earlier == 1 else "them"
-        return [f"{failed} failed in an earlier export; robocache fleet retry lets the next one try {them}"]
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the dataset in the lines of errors, if there are several datasets."""
-        try:
-            yield
-        except RoboCacheError as error:
-            if not self.name:
-                raise
-            where = printable(self.name, 40)
-            raise SeveralErrors("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
-
-    def _check_failed(self, on_error: str, out: Path, pieces: str | Path | None) -> None:
-        if len(self.losses) == self._total:
-            raise SeveralErrors("\n".join([failure_lines([loss.reason for loss in self.losses]), *self._not_tried]))
-        failed = [loss.reason for loss in self.losses if not loss.dropped]
-        if failed and on_error == "fail":
-            raise SeveralErrors(
-                f"{failure_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
-                f"{number_of(self._total, 'recording')} failed; the others are kept in "
-                f"{printable(pieces, 40) if pieces else 'it'}: run the same command again after fixing these, or with "
-                "--on-error skip" + "".join(f"\n{n}" for n in self._not_tried)
-            )
-
-
-def check_recording(recording: PlannedRecording, spec: FusionSpec) -> None:
-    """Refuse a recording that cannot be read or does not match the spec, before the first one is processed."""
-    check_recordings([recording.path], spec)
-    if recording.is_part and not is_url(recording.path):  # which may have to be downloaded
-        with Bag(recording.path) as bag:
-            recording.log_range(bag.start_ns, bag.stop_ns)
-
-
-def _check(plan: Plan, on_error: str) -> dict[PlannedRecording, str]:
-    """Check all recordings; return the error of each invalid one, or raise an error that names them."""
-
-    def checked(recording: PlannedRecording) -> str:
-        try:
-            with file_errors(recording.path):
-                check_recording(recording, plan.spec)
-        except StoreError:  # which all would have
-            raise
-        except RoboCacheError as error:
-            return str(error)
-        return ""
-
-    if any(is_url(recording.path) for recording in plan.distinct):  # these are waited for
-        with ThreadPoolExecutor(THREADS, "check") as pool:
-            errors = list(pool.map(checked, plan.distinct))
-    else:
-        errors = [checked(recording) for recording in plan.distinct]
-    failed = {recording: error for recording, error in zip(plan.distinct, errors, strict=True) if error}
-    if failed and (on_error == "fail" or len(failed) == len(plan.distinct)):
-        others = number_of(len(plan.distinct) - len(failed), "other recording")
-        can = f"\n{others} can be used; leave these out, or use --on-error skip"
-        hint = can if len(failed) < len(plan.distinct) else ""
-        raise SeveralErrors(failure_lines(failed.values()) + hint)
-    return failed
-
-
-def failure_lines(failed: Collection[str]) -> str:
-    """Format one line for each failed recording, given the reasons."""
-    failure_lines = list(failed)[:MAX_FAILURE_LINES]
-    more = (
-        [f"and {number_of(len(failed) - MAX_FAILURE_LINES, 'more recording')}"]
-        if len(failed) > MAX_FAILURE_LINES
-        else []
-    )
-    return "\n".join([*failure_lines, *more])
-
-
-# The target of an export: a local folder, or a bucket.
-
-
-def open_target(
-    out: Path, datasets: Sequence[DatasetPlan], overwrite: bool, pieces: str | Path | None, report: bool
-) -> AbstractContextManager[NewDataset]:
-    """Return the target of an export, as a context; see `new_dataset` and `new_bucket_dataset`.
-
-    Args:
-        out: a folder or a URL.
-        datasets: that are written to it.
-        overwrite: replace the datasets in it.
-        pieces: a folder or a URL of pieces that are kept; None: in the target.
-        report: whether reports are written.
-    """
-    if not is_url(out):
-        last = datasets[-1].name or datasets[-1].formats[-1].entry
-        return new_dataset(out, last, overwrite=overwrite, pieces=pieces)
-    code = {"robocache_ros": robocache_ros.__version__, **fingerprint()}
-    digest = digest_of({"code": code, "report": report, "datasets": [_content(each) for each in datasets]})
-    entries = [entry for dataset in datasets for entry in dataset.entries]
-    count = sum(len(dataset.plan.distinct) for dataset in datasets)
-    return new_bucket_dataset(str(out), digest, count, entries, overwrite=overwrite, pieces=pieces)
-
-
-def target_path(out: str | Path) -> tuple[Path, Path]:
-    """Return a target as it is shown, and as it is used: an absolute path, or the URL as it is."""
-    shown = any_path(out, "datasets")
-    return shown, shown if is_url(shown) else Path(os.path.abspath(shown))
-
-
-def check_buckets(*places: str | Path | None) -> None:
-    """Refuse buckets among places that an export could not write to, before it reads a recording."""
-    for place in places:
-        if place is not None and is_url(place):
-            ObjectStore(str(place)).check()
-
-
-def check_any_target(out: Path, *, overwrite: bool = False) -> None:
-    """Refuse a folder or a URL that an export would refuse because of what is in it, without writing to it."""
-    if is_url(out):
-        BucketTarget(str(out), "", 0, ()).check(overwrite=overwrite)
-    else:
-        check_target(Path(os.path.abspath(out)), overwrite=overwrite)
-
-
-def identity_of(out: Path, datasets: Sequence[DatasetPlan]) -> str:
-    """Return a text that is another one after the next export to the target; empty if a dataset is not there."""
-    if is_url(out):
-        told = TargetPlans(ObjectStore(str(out)))
-        return "" if told.current() else str(told.completed().get("token", ""))
-    digest = hashlib.sha256()
-    for dataset in datasets:
-        for format_ in dataset.formats:
-            folder = out / dataset.name / (format_.name if len(dataset.formats) > 1 else "")
-            try:
-                digest.update((folder / CHECKSUMS).read_bytes())
-            except OSError:
-                return ""
-    return digest.hexdigest()
-
-
-def _content(dataset: DatasetPlan) -> dict[str, Any]:
-    """Return what determines a dataset, except the contents of its recordings."""
-    plan = dataset.plan
-    return {
-        "name": dataset.name,
-        "spec": plan.spec.to_dict(),
-        "options": asdict(plan.options),
-        "encodings": plan.encodings,
-        "jpeg": plan.jpeg_decoder,
-        "recordings": [[str(r.path), r.start, r.stop, r.task, r.success] for r in dataset.recordings],
-    }
-
-
-# The export job: converts recordings to pieces with the engine, and merges the pieces into datasets.
-
-
-ON_ERROR = ("fail", "skip")
-MAX_CHECKED = 1000  # recordings that are all opened before the first conversion; those of more are opened by it alone
-
-
-# More than 50 lines, because of its docstring.
 def export(
     bags: Sequence[str | Path | PlannedRecording],
     spec: FusionSpec,
     out: str | Path,
     options: DatasetOptions | None = None,
     *,
-    overwrite: bool = False,
-    report: bool = True,
-    jobs: int | None = 1,
-    on_error: str = "fail",
     progress: Progress | None = None,
-    pieces: str | Path | None = None,
-    device: str = "cpu",
-    engine: Executor | None = None,
+    executor: str | Executor = "local",
+    **given: Any,
 ) -> ExportResult:
     """Write recordings as one dataset. Readers find no dataset in `out` until the dataset is complete.
 
@@ -477,130 +57,81 @@ def export(
             outcome. `find_recordings` and `load_manifest` of `robocache_ros.exporter.recordings` return such lists.
         spec: the streams.
         out: the folder of the dataset, new or empty, or a URL such as `s3://datasets/lift`.
-        options: of the export; None: the defaults.
-        overwrite: replace a dataset in `out`.
-        report: write report.html and report.json.
-        jobs: number of processes that convert recordings; None: the number of cores. With more than one, guard the code
-            of the main module with `if __name__ == "__main__":`.
-        on_error: `fail`: if a recording cannot be converted, convert the others, keep their pieces for the next call,
-            then raise an error that names the recording. `skip`: make the dataset from the other recordings.
+        options: of the dataset; None: those of the section `dataset` of the spec.
         progress: called with the events of the export, in this process.
-        pieces: a folder outside of `out` in which the pieces stay: exports of the same recordings, spec and options
-            reuse them, also at the same time. None: they are removed when the dataset is complete.
-        device: converts images and clouds: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPU if one works, else the CPU. The
-            dataset has the same data, unless the option `jpeg` is `gpu`.
-        engine: runs the conversions and the merge, such as `RayTasks` of `robocache_ros.exporter.executors.ray`;
-            None: `jobs` processes of this machine. The dataset has the same bytes.
+        executor: converts the recordings: `local`, `ray`, or one of `robocache_ros.exporter.executors`. The dataset has
+            the same bytes.
+        given: the other keys of `ExportOptions`, such as `media="image"` or `overwrite=True`. With `jobs` above 1,
+            guard the code of the main module with `if __name__ == "__main__":`.
 
     Errors:
         RoboCacheError: a recording cannot be read, does not match the spec or changes during the export; `out` is in
             use, or contains a dataset and `overwrite` is not set; a file system error.
     """
-    (result,) = export_together(
-        bags,
-        [Output("", spec, options or DatasetOptions())],
-        out,
-        overwrite=overwrite,
-        report=report,
-        jobs=jobs,
-        on_error=on_error,
-        progress=progress,
-        pieces=pieces,
-        device=device,
-        engine=engine,
-    )
+    of_dataset, of_run = divided(given)
+    outputs = outputs_of([("", spec)], (), options, of_dataset)
+    (result,) = export_together(bags, outputs, out, progress=progress, executor=executor, **of_run)
     return result
 
 
-# More than 50 lines, because of its docstring.
 def export_together(
     bags: Sequence[str | Path | PlannedRecording],
     outputs: Sequence[Output],
     out: str | Path,
     *,
-    overwrite: bool = False,
-    report: bool = True,
-    jobs: int | None = 1,
-    on_error: str = "fail",
     progress: Progress | None = None,
-    pieces: str | Path | None = None,
-    device: str = "cpu",
-    engine: Executor | None = None,
+    executor: str | Executor = "local",
+    **given: Any,
 ) -> tuple[ExportResult, ...]:
-    """Write recordings as several datasets, with one pass over each recording.
+    """Write recordings as several datasets, with one pass over each recording; return the result of each.
 
     Each dataset is in the folder of `out` with the name of the output, and has the same bytes as if it were exported
     to a folder of this name on its own. Either all datasets are in `out`, or none.
 
     Args:
         bags: the recordings, as for `export`.
-        outputs: the datasets; `outputs_of` of `robocache_ros.exporter.job` returns those of several specs and
-            rates.
+        outputs: the datasets; `outputs_of` returns those of several specs and rates.
         out: the folder of the datasets, new or empty.
-        overwrite: replace the datasets in `out`.
-        report: write a report into each dataset.
-        jobs: as for `export`.
-        on_error: as for `export`; with `skip`, a recording is left out of the datasets that it cannot be converted for.
-        progress: called with the events of the export, in this process.
-        pieces: as for `export`.
-        device: as for `export`; a GPU converts each recording once for each dataset.
-        engine: as for `export`.
-
-    Returns:
-        The result of each output.
+        progress: as for `export`.
+        executor: as for `export`; a GPU converts each recording once for each dataset.
+        given: options of the run: those of `ExportOptions` that are not of a dataset. With `on_error` skip, a recording
+            is left out of the datasets that it cannot be converted for.
 
     Errors:
         RoboCacheError: as of `export`, with the name of the dataset; two outputs have one name.
     """
-    recordings = _planned(bags)
-    check_on_error(on_error)
-    engine = engine or LocalProcesses(jobs)
-    check_outputs(outputs)
-    check_buckets(out, pieces)
-    datasets = [DatasetPlan(output, recordings, device) for output in outputs]
-    begun = time.perf_counter()
-    shown, target = target_path(out)
-    tell = progress or (lambda _event: None)
-    for dataset in datasets if not engine.remote and len(recordings) <= MAX_CHECKED else ():
-        dataset.check(on_error)
-        for recording, reason in dataset.failed.items():
-            tell(Failed(recording, reason, dataset.name))
-    if engine.remote:  # which takes some seconds to start
-        check_any_target(target, overwrite=overwrite)
-    found: list[tuple[ExportedRecording, ...]] = []
-    with engine, file_errors(target), open_target(target, datasets, overwrite, pieces, report) as new:
-        plans = {dataset.name: dataset.plan for dataset in datasets}
-        with file_errors(new.pieces.folder if pieces else target):
-            outcomes = make_pieces(plans, new.pieces, engine, progress)
-        errors = []
-        for dataset in datasets:
-            try:
-                dataset.complete(outcomes[dataset.name], on_error, shown, pieces)
-            except RoboCacheError as error:
-                errors.append(str(error))
-        if errors:
-            raise SeveralErrors("\n".join(errors))
-        for dataset in datasets:
-            tell(Merging(dataset.plan.options.formats, len(dataset.made), dataset.name))
-            title = (dataset.name or target.name) if report else None
-            found.append(dataset.write(new, title, engine, tell))
-            if dataset.name:
-                list_entries(new.folder / dataset.name, new.staged_below(dataset.name))
-    if new.by_another:
-        found = [() for _ in datasets]
-    seconds, notes = time.perf_counter() - begun, new.notes
-    results = tuple(
-        ExportResult(shown / each.name, recordings, seconds, each.losses, (*each.reused, *notes), new.by_another)
-        for each, recordings in zip(datasets, found, strict=True)
-    )
-    tell(Ended(shown, sum(r.episodes for r in results), sum(r.frames for r in results), seconds))
-    return results
+    if isinstance(executor, str):
+        given["executor"] = executor
+    if executor == "local":
+        given.setdefault("jobs", 1)
+    request = ExportRequest.of(bags, outputs, out, given)
+    done = run_export(request, None if isinstance(executor, str) else executor, progress)
+    if isinstance(done, ShardResult):
+        raise RoboCacheError("shard: has no dataset as its result; use run_export")
+    return done
 
 
-def check_on_error(on_error: str) -> None:
-    """Refuse a value of `on_error` that is not known."""
-    if on_error not in ON_ERROR:
-        raise RoboCacheError(f"on_error: {on_error!r} is not one of {', '.join(ON_ERROR)}")
+def run_export(
+    request: ExportRequest, executor: Executor | None = None, progress: Progress | None = None
+) -> tuple[ExportResult, ...] | ShardResult:
+    """Carry out a request: write or append its datasets, or convert a shard of its recordings.
+
+    Args:
+        request: what is made.
+        executor: converts the recordings; None: the one that the options name.
+        progress: called with the events of the export, in this process.
+    """
+    executor = executor or executor_of(request.options)
+    if request.options.append:
+        return (append(request, executor, progress),)
+    if request.options.shard:
+        return convert_shard(request, executor, progress)
+    return make_datasets(request, executor, progress)
+
+
+def executor_of(options: ExportOptions) -> Executor:
+    """Return the executor that options name."""
+    return chosen_executor(options.executor, jobs=options.jobs, address=options.address, per_task=options.per_task)
 
 
 def summarize(
@@ -626,11 +157,3 @@ def summarize(
             msg_path=tuple(msg_path),
         )
         return convert(recording, spec, options, progress)
-
-
-def _planned(bags: Sequence[str | Path | PlannedRecording]) -> tuple[PlannedRecording, ...]:
-    if isinstance(bags, (str, Path, PlannedRecording)):
-        raise RoboCacheError(f"bags: {printable(bags)} is one path; give a list of recordings")
-    if not bags:
-        raise RoboCacheError("bags: none given; name at least one recording")
-    return planned(bags)

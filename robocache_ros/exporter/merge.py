@@ -109,7 +109,7 @@ class MergeWork:
     dataset: ExportedDataset
     folders: MergeFolders
 
-    def __call__(self, task: MergeTask, tell: Progress) -> Written:
+    def __call__(self, task: MergeTask, progress: Progress) -> Written:
         """Run a task."""
         if not task.format:
             return Written(task.write(self.dataset, self.folders.scratch), ())
@@ -181,8 +181,8 @@ def written_formats(
     dataset: ExportedDataset,
     formats: Sequence[DatasetFormat],
     folders: MergeFolders,
-    engine: Executor,
-    tell: Progress,
+    executor: Executor,
+    progress: Progress,
 ) -> Iterator[dict[str, str]]:
     """Write a dataset in formats; on exit, the checksums of their files are written, and the files are on disk.
 
@@ -192,8 +192,8 @@ def written_formats(
         dataset: the contents.
         formats: in any order.
         folders: for the files; those of the formats are empty.
-        engine: runs the tasks.
-        tell: called with the progress.
+        executor: runs the tasks.
+        progress: called with the progress.
     """
     work, tasks = MergeWork(dataset, folders), merge_tasks(dataset, formats)
     with _Completion(folders.formats) as completion:
@@ -209,7 +209,7 @@ def written_formats(
                 staged.update({start + name: digest for name, digest in written.digests.items()})
             completion.add(task.format, written)
 
-        engine.run(work, tasks, done, tell)
+        executor.run(work, tasks, done, progress)
         if stats := dict(results[task.number] for task in tasks if not task.format):
             dataset.stats = {name: stats[name] for name in dataset.stats_names}
         for format_ in formats:
@@ -275,8 +275,8 @@ def merge_pieces(
     new: NewDataset,
     below: str,
     name: str | None,
-    engine: Executor,
-    tell: Progress,
+    executor: Executor,
+    progress: Progress,
 ) -> tuple[ExportedRecording, ...]:
     """Write the dataset of each format from the pieces, and the report with the dataset's name.
 
@@ -288,8 +288,8 @@ def merge_pieces(
         new: what the export writes to.
         below: the name of the dataset in it; empty if it is the only one.
         name: for the report; None: there is none.
-        engine: runs a task for some files each.
-        tell: called with the progress.
+        executor: runs a task for some files each.
+        progress: called with the progress.
     """
     loaded = _loaded(plan, made)
     digests = [[str(file["sha256"]) for file in files] for _, files in loaded]
@@ -308,9 +308,9 @@ def merge_pieces(
     of_formats = {format_.name: folder if len(formats) == 1 else folder / format_.name for format_ in formats}
     for of_format in of_formats.values():
         of_format.mkdir(parents=True, exist_ok=True)
-    staging = new.staging if engine.remote else None
+    staging = new.staging if executor.remote else None
     merge = MergeFolders(folder, of_formats, new.scratch, staging, f"{below}/" if below else "")
-    with written_formats(dataset, formats, merge, engine, tell) as staged:
+    with written_formats(dataset, formats, merge, executor, progress) as staged:
         new.staged.update(staged)
         if name is not None:
             report = folder / "report.html"
@@ -319,7 +319,7 @@ def merge_pieces(
 
 
 def _loaded(plan: Plan, made: Sequence[Outcome]) -> list[tuple[ExportedRecording, recording_file.StorageFiles]]:
-    """Return what the pieces tell of their recordings."""
+    """Return what the pieces contain of their recordings."""
     pieces = [(outcome.piece, outcome.recording) for outcome in made if outcome.piece]
     fetch_ahead(
         piece / name

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from robocache_ros.spec.dataset import MACHINES, OUTPUT, DatasetOptions
-from robocache_ros.spec.keys import Flag, boolean, choice, integer, key, pattern, place, text
+from robocache_ros.spec.keys import Flag, boolean, choice, integer, key, place, text
 
 MAX_JOBS = 4096
 
@@ -53,7 +53,7 @@ class ExportOptions(DatasetOptions):
         flag=Flag(MACHINES, "Keep converted recordings here, for other exports.", metavar="DIR"),
     )
     shard: str | None = key(
-        pattern("a shard such as 0/32", r"^[0-9]{1,6}/[0-9]{1,6}$"),
+        text("INDEX/COUNT such as 0/32"),
         "convert a part of the recordings into the pieces, 0/32 to 31/32; the last shard writes the dataset",
         default=None,
         flag=Flag(MACHINES, "Convert a part into --pieces; the last one writes DIR.", metavar="INDEX/COUNT"),

@@ -168,16 +168,6 @@ class DepthWriter(ArrayWriter):
             video.close(complete=complete)
 
 
-# Writes the piece of one recording: the output of the engine, with images in all encodings that the formats need.
-#
-# columns/<column>                             a row per tick of an episode; see `dataset.row_columns`
-# pictures/<stream>/<codec>/episode-<n>.mp4    a video per episode, with a frame per row
-# pictures/<stream>/<encoding>                 each distinct image once, with its ends in <encoding>.ends
-# pictures/<stream>/arrays                     each distinct array once (voxels, images that are not 8-bit)
-# pictures/<stream>/samples                    the image or array of each row
-# contents.json                                the episodes with their statistics, and what is known of each stream
-
-
 WRITE_BYTES = 16 << 20  # bytes of images and voxels encoded at once
 
 Encodings = Mapping[str, Sequence[str]]  # image stream -> the encodings that the formats of an export need

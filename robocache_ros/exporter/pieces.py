@@ -476,7 +476,7 @@ class _Draft:
         return made
 
 
-# Makes the pieces of a plan: a task for each recording, which an engine runs.
+# Makes the pieces of a plan: a task for each recording, which an executor runs.
 
 
 # Measured: 0.3 GB without cameras, and 0.15 to 0.3 GB more for each camera of 640x480.
@@ -498,19 +498,19 @@ class RecordingTask(Task):
 
 
 def make_pieces(
-    plans: Mapping[str, Plan], store: PieceStore, engine: Executor, progress: Progress | None
+    plans: Mapping[str, Plan], store: PieceStore, executor: Executor, progress: Progress | None
 ) -> dict[str, dict[PlannedRecording, Outcome]]:
     """Make the pieces of plans, all pieces of a recording in one pass; return the outcome of each recording by plan.
 
     Args:
         plans: by the names of the datasets.
         store: of the pieces.
-        engine: runs a task for each recording.
+        executor: runs a task for each recording.
         progress: called with the progress.
 
     Errors:
         OSError: an error of the target, such as a full disk; complete pieces are kept.
-        RoboCacheError: of the engine.
+        RoboCacheError: of the executor.
     """
     datasets: dict[PlannedRecording, list[str]] = {}
     for name, plan in plans.items():
@@ -525,9 +525,9 @@ def make_pieces(
     ]
     results = _Results(plans, progress)
     sizes = tuple(task.size for task in tasks)
-    results.tell(Started(tuple(task.recording for task in tasks), sizes, engine.parallel(tasks)))
+    results.tell(Started(tuple(task.recording for task in tasks), sizes, executor.parallel(tasks)))
     alone = {name: replace(plan, recordings=()) for name, plan in plans.items()}  # each process gets this
-    engine.run(_MakePieces(alone, store, store.used()), tasks, results.add, results.tell)
+    executor.run(_MakePieces(alone, store, store.used()), tasks, results.add, results.tell)
     return results.made
 
 

@@ -17,20 +17,22 @@ from robocache_ros.decode.definitions import message_type
 from robocache_ros.decode.transforms import read_transforms
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.convert import preview_recording
+from robocache_ros.exporter.datasets import check_any_target, device_of, load_formats, resolved_spec
 from robocache_ros.exporter.episodes import Labels
 from robocache_ros.exporter.executors.local import available_cores
 from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.job import check_any_target, device_of, export, load_formats, resolved_spec
+from robocache_ros.exporter.job import export
 from robocache_ros.exporter.merge import needed_encodings
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums, Plan
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording, repeated
+from robocache_ros.exporter.request import ExportRequest, Output
 from robocache_ros.exporter.target import piece_store
 from robocache_ros.formats.recording import ExportedRecording
 from robocache_ros.spec import TF, TF_STATIC, TF_TYPE, VIDEO_TYPES, FusionSpec, StreamSpec
 from robocache_ros.spec.dataset import DatasetOptions
 from robocache_ros.spec.keys import suggestion
-from robocache_ros.storage.paths import any_path, is_url
+from robocache_ros.storage.paths import is_url
 from robocache_ros.units import NS_PER_S
 
 # Whether a recording has the topics, types, fields, joints and frames that a spec names.
@@ -267,47 +269,37 @@ class DryRun:
 
 
 def dry_run(
-    recordings: Sequence[PlannedRecording],
-    spec: FusionSpec,
-    out: str | Path,
-    options: DatasetOptions | None = None,
-    *,
-    overwrite: bool = False,
-    jobs: int | None = None,
-    pieces: str | Path | None = None,
-    device: str = "cpu",
-    each: Callable[[Sequence[PlannedRecording]], Iterable[PlannedRecording]] = iter,
-) -> DryRun:
-    """Find what `export` with the same arguments would make. Nothing is written to `out`.
+    request: ExportRequest,
+    each: Callable[[Sequence[PlannedRecording], str], Iterable[PlannedRecording]] = lambda found, _name: found,
+) -> tuple[DryRun, ...]:
+    """Find what an export would make of a request, for each of its datasets. Nothing is written to its target.
 
     All messages are read, and images and clouds are not converted. Size and time are measured on a few seconds of one
     recording, which are exported to a temporary folder.
 
     Args:
-        recordings: as for `export`, like the other arguments.
-        spec: the streams.
-        out: the folder of the dataset.
-        options: of the export.
-        overwrite: whether a dataset in `out` would be replaced.
-        jobs: number of processes.
-        pieces: the folder of pieces, as for `export`.
-        device: as for `export`.
-        each: passes the recordings on one by one; a progress bar.
+        request: of the export.
+        each: passes the recordings of a dataset on one by one, given its name; a progress bar.
 
     Errors:
         RoboCacheError: an export would refuse the spec, the options or the target.
     """
-    options, target = options or DatasetOptions(), any_path(out, "datasets")
-    resolved, selected = resolved_spec(spec, options), device_of(device, options)
+    return tuple(_dry_run(request, output, each(request.recordings, output.name)) for output in request.outputs)
+
+
+def _dry_run(request: ExportRequest, output: Output, recordings: Iterable[PlannedRecording]) -> DryRun:
+    options, run_options = output.options, request.options
+    resolved, device = resolved_spec(output.spec, options), device_of(run_options.device, options)
     formats = load_formats(Labels(resolved, options).spec, options)
-    with file_errors(target):
-        check_any_target(target, overwrite=overwrite)
-        store = piece_store(target, pieces)
-    run = DryRun(tuple(expect(recording, resolved, options) for recording in each(recordings)))
+    with file_errors(request.target):
+        check_any_target(request.target, overwrite=run_options.overwrite or run_options.append)
+        store = piece_store(request.target, run_options.pieces)
+    run = DryRun(tuple(expect(recording, resolved, options) for recording in recordings))
     accepted = tuple(expected.recording for expected in run.accepted)
-    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), selected)
+    plan = Plan(accepted, resolved, options, needed_encodings(formats, resolved, options), device)
     run = replace(run, converted=frozenset(_converted(plan, store)))
-    return replace(run, estimate=_estimate(run, spec, options, jobs, selected), notes=tuple(_repeated(accepted)))
+    estimate = _estimate(run, output.spec, options, run_options.jobs, device)
+    return replace(run, estimate=estimate, notes=tuple(_repeated(accepted)))
 
 
 def _repeated(recordings: Sequence[PlannedRecording]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from robocache_ros.bags.reader import check_files, storage_files
 from robocache_ros.bags.storage.metadata import is_stored
 from robocache_ros.errors import RoboCacheError, printable
-from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording
+from robocache_ros.exporter.planned_recording import MOMENT, PlannedRecording, planned
 from robocache_ros.spec import strict_yaml
 from robocache_ros.spec.dataset import check_line
 from robocache_ros.spec.keys import KeyPath, KeyType, Problem, SpecError, below, refuse, show_value, suggestion
@@ -563,3 +563,27 @@ ROWS = RowKind(
     {"recording": KeyType("a path", _path, {"type": "string"}), **EPISODE_KEYS},
     {"recording": "give the path of a recording, relative to the manifest"},
 )
+
+
+def recordings_of(
+    given: Sequence[str | Path | PlannedRecording] | None,
+    manifest: str | Path | None = None,
+    *,
+    but: Path | None = None,
+) -> tuple[PlannedRecording, ...]:
+    """Return the recordings of a command or a call.
+
+    Args:
+        given: recordings, folders and globs; or planned recordings, which stay in their order.
+        manifest: a manifest, instead.
+        but: a folder that is not searched.
+    """
+    if manifest is None:
+        if not given:
+            raise RoboCacheError("recordings: none given; name at least one, or give --manifest FILE")
+        if any(isinstance(each, PlannedRecording) for each in given):
+            return planned(given)
+        return planned(find_recordings([each for each in given if not isinstance(each, PlannedRecording)], but=but))
+    if given:
+        raise RoboCacheError("recordings: named and in a manifest; name all of them, or list all in the manifest")
+    return load_manifest(manifest)

@@ -14,26 +14,22 @@ from heapq import heapify, heapreplace
 from pathlib import Path
 
 from robocache_ros.errors import RoboCacheError, SeveralErrors, number_of, printable
-from robocache_ros.exporter.executors.base import Executor
-from robocache_ros.exporter.executors.local import LocalProcesses
-from robocache_ros.exporter.file_errors import file_errors
-from robocache_ros.exporter.job import (
+from robocache_ros.exporter.datasets import (
     DatasetPlan,
     ExportResult,
-    Output,
     check_any_target,
-    check_on_error,
-    check_outputs,
-    export_together,
     failure_lines,
     identity_of,
-    target_path,
+    make_datasets,
 )
+from robocache_ros.exporter.executors.base import Executor
+from robocache_ros.exporter.file_errors import file_errors
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import PIECE, Outcome, make_pieces, size_of, unread_files
-from robocache_ros.exporter.planned_recording import PlannedRecording, planned
+from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.exporter.progress import Progress
 from robocache_ros.exporter.recordings import MAX_RECORDINGS
+from robocache_ros.exporter.request import ExportRequest
 from robocache_ros.exporter.target import TargetInUse, piece_store
 from robocache_ros.formats.recording import FailedRecording
 from robocache_ros.storage.paths import is_url
@@ -133,87 +129,46 @@ class ShardResult:
     results: tuple[ExportResult, ...] = ()
 
 
-# More than 50 lines, because of its docstring.
-def export_shard(
-    bags: Sequence[str | Path | PlannedRecording],
-    outputs: Sequence[Output],
-    out: str | Path,
-    shard: Shard,
-    *,
-    pieces: str | Path,
-    overwrite: bool = False,
-    report: bool = True,
-    jobs: int | None = 1,
-    on_error: str = "fail",
-    progress: Progress | None = None,
-    device: str = "cpu",
-    engine: Executor | None = None,
-) -> ShardResult:
-    """Convert the recordings of a shard; if all others are converted as well, write the dataset.
+def convert_shard(request: ExportRequest, executor: Executor, progress: Progress | None = None) -> ShardResult:
+    """Convert the recordings of a shard; if all others are converted as well, write the datasets.
 
-    All shards have the same arguments, and see the same recordings, pieces and target: on a file system that they
-    share, or in a bucket. The dataset has the same bytes as that of `export_together`, which writes it too once all
-    recordings are converted.
-
-    Args:
-        bags: all recordings of the export, as for `export_together`, like the other arguments.
-        outputs: the datasets.
-        out: the folder of the datasets, or its URL.
-        shard: the part of the recordings that is converted.
-        pieces: the folder or the URL in which all shards keep the pieces.
-        overwrite: replace the datasets in `out`.
-        report: write a report into each dataset.
-        jobs: number of processes.
-        on_error: `fail`: after the conversion of the others, raise an error that names the recordings of this shard
-            that cannot be converted; no dataset is written. `skip`: make the dataset from the other recordings.
-        progress: called with the events of the export.
-        device: converts images and clouds.
-        engine: converts the recordings in place of `jobs` processes.
+    All shards have the same request but for its shard, and see the same recordings, pieces and target: on a file system
+    that they share, or in a bucket. The datasets have the same bytes as without shards. With `on_error` fail,
+    recordings of this shard that cannot be converted are an error after the conversion of the others, and no dataset
+    is written.
 
     Errors:
         RoboCacheError: as of `export_together`, for the recordings of this shard.
     """
-    recordings = planned(bags)
-    check_on_error(on_error)
-    engine = engine or LocalProcesses(jobs)
-    check_outputs(outputs)
-    _, target = target_path(out)
-    store = piece_store(target, pieces)
+    options, target = request.options, request.target
+    if options.shard is None or options.pieces is None:
+        raise RoboCacheError("shard: needs a folder of pieces that all shards can write; give pieces")
+    shard = Shard.parse(options.shard)
+    store = piece_store(target, options.pieces)
     with file_errors(store.folder):
-        export = _ShardedExport([DatasetPlan(output, recordings, device) for output in outputs], target, store)
+        plans = [DatasetPlan(output, request.recordings, options.device) for output in request.outputs]
+        export = _ShardedExport(plans, target, store)
         store.check()
         own = shard.of(export.recordings)
         if export.is_written():
             return export.result(shard, own, (), "before")
         with file_errors(target):
-            check_any_target(target, overwrite=overwrite)
-        losses = export.convert(own, engine, progress)
+            check_any_target(target, overwrite=options.overwrite)
+        losses = export.convert(own, executor, progress)
         told = export.result(shard, own, losses, "waiting")
         failed = [loss.reason for loss in losses if not loss.dropped]
-        if failed and on_error == "fail":
+        if failed and options.on_error == "fail":
             raise SeveralErrors(
-                f"{failure_lines(failed)}\n{printable(out, 40)}: no dataset, because {len(failed)} of "
+                f"{failure_lines(failed)}\n{printable(request.out, 40)}: no dataset, because {len(failed)} of "
                 f"{number_of(len(own), 'recording')} of shard {shard} failed; run it again after fixing these, "
                 "or with --on-error skip"
             )
-        if told.failed and on_error == "fail":
+        if told.failed and options.on_error == "fail":
             return replace(told, written="blocked")
         if told.converted + told.failed < told.total:
             return told
         try:
-            results = export_together(
-                recordings,
-                outputs,
-                out,
-                overwrite=overwrite,
-                report=report,
-                jobs=jobs,
-                on_error=on_error,
-                progress=progress,
-                pieces=pieces,
-                device=device,
-                engine=engine,
-            )
+            results = make_datasets(request, executor, progress)
         except TargetInUse:
             return replace(told, written="elsewhere")
         except RoboCacheError:
@@ -243,14 +198,14 @@ class _ShardedExport:
         return ()
 
     def convert(
-        self, own: Sequence[PlannedRecording], engine: Executor, progress: Progress | None
+        self, own: Sequence[PlannedRecording], executor: Executor, progress: Progress | None
     ) -> tuple[FailedRecording, ...]:
         """Make the pieces of recordings; note and return those that fail."""
         if not own:
             return ()
         plans = {dataset.name: replace(dataset.plan, recordings=tuple(own)) for dataset in self._datasets}
-        with engine:
-            made = make_pieces(plans, self._store, engine, progress)
+        with executor:
+            made = make_pieces(plans, self._store, executor, progress)
         losses: dict[str, FailedRecording] = {}
         for number, dataset in enumerate(self._datasets):
             for recording, outcome in made[dataset.name].items():

@@ -267,7 +267,7 @@ class NewDataset:
         staging: where tasks on other machines put files under their names in the dataset; None: they use `folder`.
         staged: the SHA-256 of these files by name.
         notes: for the user, about files of earlier exports.
-        by_another: another export of the same plan has completed the dataset.
+        completed_elsewhere: another export of the same plan has completed the dataset.
     """
 
     folder: Path
@@ -276,7 +276,7 @@ class NewDataset:
     staging: ObjectStore | None = None
     staged: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    by_another: bool = False
+    completed_elsewhere: bool = False
 
     def staged_below(self, folder: str) -> list[str]:
         """Return the names of staged files in a folder of the dataset, relative to it."""
@@ -659,7 +659,7 @@ def new_bucket_dataset(
 
     Pieces stay after an exception, and are removed when the dataset is complete, unless they are shared. If another
     export of the same plan completes the dataset first, an error of this one is that its pieces are gone: it is not
-    raised, and `NewDataset.by_another` is set.
+    raised, and `NewDataset.completed_elsewhere` is set.
 
     Args:
         url: of the target.
@@ -691,7 +691,7 @@ def new_bucket_dataset(
                     with suppress(StoreError):
                         target.plans.stop(plan)
                 raise
-            new.by_another = True
+            new.completed_elsewhere = True
             new.notes.append("another export of the same recordings and options has completed the dataset")
     try:
         target.plans.clear()

@@ -24,8 +24,8 @@ from robocache_ros.spec.keys import (
     refusal,
     refuse,
     show_value,
+    topic_name,
 )
-from robocache_ros.spec.stream import topic_name
 
 INPUT, OUTPUT, EPISODES = "Input", "Output", "Episodes"
 ACTIONS, IMAGES, MACHINES = "Actions", "Images, depth, video and clouds", "Machines"

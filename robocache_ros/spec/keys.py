@@ -169,40 +169,45 @@ def keys_of(cls: type, *, in_files: bool = False) -> dict[str, Field[Any]]:
 def check(value: Any) -> None:
     """Check each key of a dataclass, and convert its value as `read` does, for `__post_init__`.
 
-    A key may have its default, also where it is not a valid value ("", () or None, which mean: not set).
+    A number stays as it was given, 2 or 2.0: the bytes of datasets depend on it.
 
     Raises:
         SpecError: lists all invalid values.
     """
-    problems = []
-    for name, field in keys_of(type(value)).items():
-        given = getattr(value, name)
-        if type(given) is type(field.default) and given == field.default:
-            continue
-        try:
-            found = field.metadata["type"].read(given)
-        except SpecError as error:
-            problems += below((name,), error)
-            continue
-        if found != given:
+    given = {name: getattr(value, name) for name in keys_of(type(value))}
+    for name, found in read_values(type(value), given).items():
+        if found != given[name]:
             object.__setattr__(value, name, found)
-    if problems:
-        raise SpecError(problems)
 
 
-def read_options(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the options of a command line: the text, the list of texts or the boolean of each key that was given.
+def read_values(cls: type, given: Mapping[str, Any], *, flags: bool = False) -> dict[str, Any]:
+    """Read the values of some keys of a dataclass.
+
+    A key may have its default, also where it is not a valid value ("", () or None, which mean: not set).
+
+    Args:
+        cls: the dataclass.
+        given: values by the names of keys.
+        flags: the values are those of a command line: the text, the list of texts or the boolean of each key; errors
+            name its option.
 
     Raises:
-        SpecError: lists all invalid values, with the options as paths.
+        SpecError: lists all unknown keys and invalid values.
     """
-    values, problems, keys = {}, [], keys_of(cls)
+    keys = keys_of(cls)
+    problems = [Problem((name,), f"no such option; {_known(name, list(keys))}") for name in given if name not in keys]
+    values = {}
     for name, raw in given.items():
-        type_ = keys[name].metadata["type"]
+        if name not in keys:
+            continue
+        field, type_ = keys[name], keys[name].metadata["type"]
+        if not flags and type(raw) is type(field.default) and raw == field.default:
+            values[name] = raw
+            continue
         try:
-            values[name] = type_.read(type_.from_text(raw))
+            values[name] = type_.read(type_.from_text(raw) if flags else raw)
         except SpecError as error:
-            problems += below((flags_of(keys[name])[0],), error)
+            problems += below((flags_of(field)[0] if flags else name,), error)
     if problems:
         raise SpecError(problems)
     return values
@@ -259,7 +264,7 @@ def write(value: Any) -> Any:
 
 def _known(name: object, keys: list[str]) -> str:
     listed = ", ".join(keys)
-    choices = f"the keys here are {listed}" if len(listed) <= _LISTED else "docs/reference/spec.md lists the keys"
+    choices = f"the keys here are {listed}" if len(listed) <= _LISTED else "the reference lists them"
     return suggestion(name, keys) or choices
 
 
@@ -362,6 +367,10 @@ def text(
 def pattern(wanted: str, expression: str, hint: Hint = change_it) -> KeyType:
     """Text that matches a regular expression completely; `wanted` describes it."""
     return text(wanted, lambda raw: re.fullmatch(expression, raw) is not None, expression, hint)
+
+
+TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 allows a part to start with a digit
+topic_name = pattern("an absolute topic name such as /panda/joint_states", TOPIC)
 
 
 def many(item: KeyType, *, length: int | None = None, unique: bool = False) -> KeyType:

@@ -11,6 +11,7 @@ from functools import cached_property
 from robocache_ros.alignments import alignment, default_alignment, in_unit, spec_alignments, units_of
 from robocache_ros.reductions import SPEC_REDUCTIONS, ReductionKind
 from robocache_ros.spec.keys import (
+    TOPIC,
     Problem,
     SpecError,
     choice,
@@ -49,7 +50,6 @@ MAX_WIDTH = 65536  # maximum number of values of a sample, and of a window
 # NumPy types by PointField.datatype, which starts at 1.
 POINT_DATATYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
 
-_TOPIC = r"^/[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*$"  # ROS 1 allows a part to start with a digit
 _TYPE = r"^[A-Za-z][A-Za-z0-9_]*/msg/[A-Za-z][A-Za-z0-9_]*$"
 # ROS 2 fields are always lower case; ROS 1 and IDL fields may not be.
 _FIELD = r"^[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?(\.[A-Za-z][A-Za-z0-9_]*(\[[0-9]{1,6}\])?)*$"
@@ -81,9 +81,8 @@ def full_type_hint(name: str) -> str:
     return f"write {package}/msg/{rest}" if re.fullmatch(r"[A-Za-z]\w*/[A-Za-z]\w*", name) else "change it"
 
 
-topic_name = pattern("an absolute topic name such as /panda/joint_states", _TOPIC)
 topic_in_namespace = pattern(
-    "a topic such as /panda/joint_states, or joint_states in the namespace", _TOPIC.replace("^/", "^/?")
+    "a topic such as /panda/joint_states, or joint_states in the namespace", TOPIC.replace("^/", "^/?")
 )
 message_type = pattern("a message type such as sensor_msgs/msg/JointState", _TYPE, full_type_hint)
 field_path = pattern("a field's path such as pose.orientation", _FIELD)

@@ -50,7 +50,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, bag: Path, spec: FusionSp
         out = folder / media
         if not out.exists():
             formats = ("lerobot", "lerobot21", "robomimic", "rlds", "webdataset", "diffusion_policy", "mcap", "delta")
-            options = DatasetOptions(formats, task="lift the cube", robot_type="panda")
+            options = DatasetOptions(formats=formats, task="lift the cube", robot_type="panda")
             export([bag], spec, out, replace(options, media=media))
         return out
 

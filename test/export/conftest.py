@@ -9,13 +9,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from robocache_ros.bags.reader import Bag
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import ExportResult, export
+from robocache_ros.exporter import preview
+from robocache_ros.exporter.job import ExportRequest, ExportResult, export, outputs_of, run_export
+from robocache_ros.exporter.preview import DryRun
 from robocache_ros.exporter.progress import Advanced, Event, Progress
+from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 
@@ -79,6 +83,23 @@ def small_disk() -> Callable[..., tuple[int, str, str]]:
         done = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=ROOT)
         return done.returncode, done.stdout, done.stderr
 
+    return run
+
+
+def export_shard(bags: Any, outputs: Any, out: str | Path, shard: str, **given: Any) -> ShardResult:
+    """Convert a shard, such as `0/3`, in this process."""
+    progress = given.pop("progress", None)
+    request = ExportRequest.of(bags, outputs, out, {"jobs": 1, "shard": shard, **given})
+    result = run_export(request, progress=progress)
+    assert isinstance(result, ShardResult)
+    return result
+
+
+def dry_run(
+    bags: Any, spec: FusionSpec, out: str | Path, options: DatasetOptions | None = None, **given: Any
+) -> DryRun:
+    """What an export of one dataset would make."""
+    (run,) = preview.dry_run(ExportRequest.of(bags, outputs_of([("", spec)], (), options), out, given))
     return run
 
 

@@ -11,7 +11,8 @@ import torch
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.convert import Conversion
-from robocache_ros.exporter.job import device_of, export
+from robocache_ros.exporter.datasets import device_of
+from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import Plan
 from robocache_ros.exporter.planned_recording import PlannedRecording
 from robocache_ros.spec import FusionSpec

@@ -16,10 +16,9 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.pieces import Checksums
 from robocache_ros.exporter.planned_recording import PlannedRecording, planned
-from robocache_ros.exporter.preview import dry_run
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROBOCACHE, by_share, named
+from test.export.conftest import ROBOCACHE, by_share, dry_run, named
 
 ROOT = Path(__file__).parents[2]
 LIFT = ROOT / "test" / "data" / "panda_lift"

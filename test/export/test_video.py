@@ -18,9 +18,10 @@ import av
 from robocache_ros.bags.describe import describe
 from robocache_ros.bags.suggest.first_spec import suggest_spec
 from robocache_ros.bags.write import write_bag
-from robocache_ros.exporter.job import DatasetOptions, export
+from robocache_ros.exporter.job import export
 from robocache_ros.formats.video import JoinedVideo, VideoFile, encoder_of, joined_files, video_part
 from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 
 START_NS = 1_700_000_000_000_000_000
 SMALL_OR_ODD = [(1, 1), (2, 1), (2, 2), (14, 30), (16, 640), (64, 32), (64, 62), (63, 65), (4, 4000), (4000, 4)]

@@ -12,7 +12,6 @@ import pytest
 
 from robocache_ros.datasets import open_dataset
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.append import append_export
 from robocache_ros.exporter.executors.local import LocalProcesses
 from robocache_ros.exporter.fleet import FleetTarget, State
 from robocache_ros.exporter.job import export
@@ -59,7 +58,7 @@ def test_tables_in_a_bucket_are_read_as_a_dataset(s3: Bucket, tmp_path: Path) ->
 def test_recordings_are_appended_to_a_bucket_by_an_export(s3: Bucket, tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(2)]
 
-    results = [append_export([each], sensor_spec(), f"{s3.url}/lift", OPTIONS) for each in recordings]
+    results = [export([each], sensor_spec(), f"{s3.url}/lift", OPTIONS, append=True) for each in recordings]
 
     assert [result.notes[-1].partition(" were")[0] for result in results] == ["episodes 0 to 0", "episodes 1 to 1"]
     assert_complete(rows(f"{s3.url}/lift", "ticks"), rows(f"{s3.url}/lift", "episodes"), recordings)
@@ -80,8 +79,8 @@ def test_other_machines_convert_into_the_bucket_and_the_rows_are_those_of_this_o
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(3)]
 
     for out, engine in ((f"{s3.url}/here", LocalProcesses(1)), (f"{s3.url}/there", OtherMachines(1))):
-        append_export(recordings[:1], sensor_spec(), out, OPTIONS, engine=engine)
-        append_export(recordings[1:], sensor_spec(), out, OPTIONS, engine=engine)
+        export(recordings[:1], sensor_spec(), out, OPTIONS, append=True, executor=engine)
+        export(recordings[1:], sensor_spec(), out, OPTIONS, append=True, executor=engine)
 
     here, there = objects(s3, "here/"), objects(s3, "there/")
     reports = ("report.html", "report.json", "_delta_log/00000000000000000001.json")  # which name folders and times
@@ -96,10 +95,10 @@ def test_an_append_of_other_machines_tries_recordings_again_that_failed(s3: Buck
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
     engine = OtherMachines(1)
     with pytest.raises(RoboCacheError, match="no 70 ticks in a row"):
-        append_export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), engine=engine)
+        export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), append=True, executor=engine)
 
     with pytest.raises(RoboCacheError) as again:
-        append_export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), engine=engine)
+        export([recording], sensor_spec(), f"{s3.url}/a", replace(OPTIONS, min_frames=70), append=True, executor=engine)
 
     assert "fleet retry" not in str(again.value)
 
@@ -112,7 +111,9 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        append_export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, engine=OtherMachines(1), progress=stop)
+        export(
+            [recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True, executor=OtherMachines(1), progress=stop
+        )
 
     assert FleetTarget(f"{s3.url}/a").collect(timedelta(0)).pieces == 1
     assert s3.keys("a/") == []
@@ -120,7 +121,7 @@ def test_what_stopped_appends_leave_in_the_bucket_is_removed(s3: Bucket, tmp_pat
 
 def test_tables_of_appends_alone_are_a_dataset_that_an_export_may_replace(s3: Bucket, tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 0, 0.3)
-    append_export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS)
+    export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
 
     assert FleetTarget(f"{s3.url}/a").status().state is State.complete
     export([recording], sensor_spec(), f"{s3.url}/a", OPTIONS, overwrite=True)
@@ -131,7 +132,7 @@ def test_a_dataset_of_another_format_in_a_bucket_is_not_appended_to(s3: Bucket, 
     s3.put("a/meta/info.json", b"{}")
 
     with pytest.raises(RoboCacheError, match="a: is not a Delta Lake dataset; choose another folder"):
-        append_export([sensor_recording(tmp_path / "recording", 0, 0.3)], sensor_spec(), f"{s3.url}/a", OPTIONS)
+        export([sensor_recording(tmp_path / "recording", 0, 0.3)], sensor_spec(), f"{s3.url}/a", OPTIONS, append=True)
 
     assert s3.keys("a/") == ["a/meta/info.json"]
 

@@ -62,6 +62,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"number of {what}")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "hostile.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     failed = False

@@ -7,16 +7,20 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import random
 import resource
+import shutil
 import tempfile
+import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robocache_ros.bags.reader import Bag
+from robocache_ros.bags.write import write_bag
 from robocache_ros.datasets import (
     CALVINDataset,
     LeRobotTimelineDataset,
@@ -31,10 +37,16 @@ from robocache_ros.datasets import (
     RTXDataset,
     TimelineDataset,
     TimelineLoader,
+    open_dataset,
 )
 from robocache_ros.errors import RoboCacheError
+from robocache_ros.exporter.job import export
 from robocache_ros.extras import need
+from robocache_ros.formats import registry
 from robocache_ros.formats.rlds.tfrecord import BytesList, RecordWriter, encode_example
+from robocache_ros.formats.validate import validate
+from robocache_ros.spec import load_spec
+from robocache_ros.spec.dataset import DatasetOptions
 from test.fuzz.recordings import DAMAGES, damaged
 
 # Small undamaged datasets of every format that is read.
@@ -223,6 +235,20 @@ def _open_robomimic(folder: Path) -> TimelineDataset:
     return RoboMimicDataset(folder / "lift.hdf5", obs_modality="image", mask="train")
 
 
+def write_hdf5(folder: Path) -> None:
+    """Write trajectories of one's own."""
+    folder.mkdir(parents=True)
+    with need("h5py", "datasets").File(folder / "own.hdf5", "w") as file:
+        for episode in range(EPISODES):
+            for name, values in (
+                ("joints", _state(episode)),
+                ("actions", -_state(episode)),
+                ("front", _images(episode)),
+            ):
+                file[f"{episode}/{name}/values"] = values
+                file[f"{episode}/{name}/stamps_ns"] = np.arange(STEPS) * 20_000_000
+
+
 # By name: how it is written, how it is opened, and whether checksums cover the values of its episodes.
 FORMATS: dict[str, tuple[Callable[[Path], None], Opener, bool]] = {
     "RLDS": (write_rlds, RTXDataset, True),
@@ -233,6 +259,47 @@ FORMATS: dict[str, tuple[Callable[[Path], None], Opener, bool]] = {
     "LeRobot v3.0, video": (partial(write_lerobot, media="video"), LeRobotTimelineDataset, False),
     "LeRobot v2.1, video": (partial(write_lerobot, media="video", version="v2.1"), LeRobotTimelineDataset, False),
     "CALVIN": (write_calvin, CALVINDataset, True),
+}
+
+
+# Every format that is registered with a writer and a reader is exported, and damaged too. The other readers have a
+# dataset above.
+ROOT = Path(__file__).parents[2]
+WRITTEN = {"rlds", "robomimic", "lerobot", "lerobot21", "calvin", "hdf5"}
+EXPORTED = tuple(
+    name
+    for name, each in registry.FORMATS.items()
+    if each.write and each.read and (name != "delta" or find_spec("deltalake"))
+)
+
+
+@cache
+def _exports() -> tempfile.TemporaryDirectory[str]:
+    """A short part of the Panda recording in each of these formats."""
+    folder = tempfile.TemporaryDirectory(prefix="robocache-exports-")
+    with Bag(ROOT / "test" / "data" / "panda_lift") as complete:
+        types = {name: topic.type for name, topic in complete.topics.items()}
+        start = complete.start_ns + 10**9
+        messages = list(complete.messages(None, start, start + 3 * 10**8))
+    bag = write_bag(Path(folder.name) / "bag", types, messages)
+    options = DatasetOptions(formats=EXPORTED, task="lift", media="image", split_s=0.1)
+    export([bag], load_spec(ROOT / "config" / "panda_lift.yaml"), Path(folder.name) / "out", options)
+    return folder
+
+
+def _copy_export(name: str, folder: Path) -> None:
+    shutil.copytree(Path(_exports().name) / "out" / name, folder)
+
+
+def _open_hdf5(folder: Path) -> TimelineDataset:
+    return open_dataset("hdf5", folder / "own.hdf5")
+
+
+# All that are damaged, as `FORMATS`.
+DAMAGED: dict[str, tuple[Callable[[Path], None], Opener, bool]] = {
+    **FORMATS,
+    "HDF5": (write_hdf5, _open_hdf5, False),
+    **{f"export: {n}": (partial(_copy_export, n), partial(open_dataset, n), n == "rlds") for n in EXPORTED},
 }
 
 
@@ -247,7 +314,8 @@ def _tensor(size: int) -> dict[str, Any]:
 # Damaged datasets: each episode is read as the undamaged one, or refused in one line that names the file.
 
 
-MAX_S = 20  # of a case, with the loading of libraries in the first one
+MAX_S = 20  # of processor time of a case, with the loading of libraries in the first one
+MAX_WAIT_S = 120  # of a case that waits without end
 MAX_GROWTH_KIB = 1 << 20
 LINE = 200  # characters of an error, less the path of the dataset
 UNCHECKED = "altered (no checksums)"
@@ -267,13 +335,13 @@ class Case:
 
 def cases(count: int) -> list[Case]:
     """`count` cases, evenly over formats and kinds of damage."""
-    pairs = [(name, how) for how in HOW for name in FORMATS]
+    pairs = [(name, how) for how in HOW for name in DAMAGED]
     return [Case(*pairs[number % len(pairs)], number // len(pairs)) for number in range(count)]
 
 
 def read(name: str, folder: Path) -> list[str]:
     """The digest of each episode of a dataset; the text of an error where there is none."""
-    dataset = FORMATS[name][1](folder)
+    dataset = DAMAGED[name][1](folder)
     TimelineLoader(dataset, 1)  # refuses an empty dataset
     found = []
     for index in range(len(dataset)):
@@ -294,7 +362,7 @@ class Judge:
         self._folder, self._made = folder, 0
         self._files: dict[str, dict[Path, bytes]] = {}
         self.undamaged: dict[str, list[str]] = {}
-        for name, (write, _, _) in FORMATS.items():
+        for name, (write, _, _) in DAMAGED.items():
             place = self._next()
             write(place)
             paths = sorted(path for path in place.rglob("*") if path.is_file())
@@ -316,6 +384,8 @@ class Judge:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 found = read(case.format, place)
+                if case.format.startswith("export: "):
+                    validate(place)
         except RoboCacheError as error:
             found = [f"refused: {error}"]
         except Exception:  # what a user would see as a traceback
@@ -334,7 +404,7 @@ class Judge:
         others = [text for text in found if text not in (*refusals, *self.undamaged[case.format])]
         stated = any(text.startswith("warning: ") for text in refusals)
         if not refusals or (others and not stated):
-            checked = FORMATS[case.format][2] and victim.suffix not in (".json", ".npy")
+            checked = DAMAGED[case.format][2] and victim.suffix not in (".json", ".npy")
             return ("altered" if checked else UNCHECKED), f"{victim}: {len(found)} episodes"
         return "refused", refusals[0]
 
@@ -351,6 +421,25 @@ def _work(connection: Connection, wanted: list[Case]) -> None:
             connection.send(judge(case))
 
 
+def _outcome(worker: Connection, pid: int | None) -> tuple[str, str]:
+    """Wait for the outcome of a case; a worker that computes or waits for too long is a hang."""
+    first, end_s = _used_s(pid), time.monotonic() + MAX_WAIT_S
+    while not worker.poll(1):
+        if _used_s(pid) - first > MAX_S or time.monotonic() > end_s:
+            return "hang", f"{MAX_S} s"
+    outcome, said = worker.recv()
+    return outcome, said
+
+
+def _used_s(pid: int | None) -> float:
+    """The processor time of a process so far; 0 where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
     """The outcome of each case. A process that crashes or hangs in a library is replaced."""
     context = multiprocessing.get_context("spawn")
@@ -365,7 +454,7 @@ def outcomes(wanted: list[Case]) -> Iterator[tuple[Case, str, str]]:
             raise RuntimeError("the undamaged datasets cannot be read") from None
         try:
             while wanted:
-                outcome, said = mine.recv() if mine.poll(MAX_S) else ("hang", f"{MAX_S} s")
+                outcome, said = _outcome(mine, process.pid)
                 yield wanted[0], outcome, said
                 wanted = wanted[1:]
                 if outcome == "hang":
@@ -385,7 +474,7 @@ def run(count: int) -> dict[str, Any]:
     Returns:
         `rows`: by format, how often each outcome came; `failures`: up to 20 cases with an outcome that must not be.
     """
-    table: dict[str, Counter[str]] = {name: Counter() for name in FORMATS}
+    table: dict[str, Counter[str]] = {name: Counter() for name in DAMAGED}
     failures: list[dict[str, Any]] = []
     for case, outcome, said in outcomes(cases(count)):
         table[case.format][outcome] += 1

@@ -17,7 +17,7 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.resources import resource
 from robocache_ros.spec import load_spec
 
-SLOW_S = 10.0
+SLOW_S = 10.0  # of processor time
 LINE_CHARACTERS = 200
 
 # Replacements of a value: other types, types of other YAML versions, bounds, and values that cost time or memory.
@@ -93,9 +93,9 @@ def run(count: int, seed: int = 0) -> dict[str, Any]:
         path = Path(folder) / "spec.yaml"
         for number in range(count):
             path.write_bytes(damaged(base, rng))
-            started = time.monotonic()
+            started = time.process_time()
             accepted, failure = attempt(path)
-            took_s = time.monotonic() - started
+            took_s = time.process_time() - started
             report["slowest_s"] = max(report["slowest_s"], took_s)
             if took_s > SLOW_S:
                 failure = f"took {took_s:.1f} s"

@@ -72,7 +72,7 @@ def test_every_format_of_an_export_gives_the_same_batches(reach: Reach, tmp_path
 
     bag = write_bag(tmp_path / "reach", TYPES, demonstration(9, reaches=1))
     formats = ("lerobot", "lerobot21", "rlds", "robomimic", "webdataset", "diffusion_policy", "mcap")
-    export([bag], reach.spec, tmp_path / "out", DatasetOptions(formats, task="reach", media="none"))
+    export([bag], reach.spec, tmp_path / "out", DatasetOptions(formats=formats, task="reach", media="none"))
 
     opened = [open_for_training(tmp_path / "out" / name, window=Window(2, 4)) for name in formats]
 

@@ -36,7 +36,7 @@ def return_freed_memory() -> None:
             mallopt(option, nbytes)
 
 
-# What an engine is: it runs the independent tasks of an export.
+# What an executor is: it runs the independent tasks of an export.
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Task:
     Attributes:
         name: of the recording or the file, for people; not unique.
         size: bytes that it reads. Larger tasks are begun first.
-        needs: resources; an engine may use others.
+        needs: resources; an executor may use others.
         is_long: whether it may take longer than the start of a process.
     """
 
@@ -92,22 +92,22 @@ class Executor(Protocol):
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
-        """Run `work(task, tell)` for each task, in this process or in others; return when all tasks are done.
+        """Run `work(task, progress)` for each task, in this process or in others; return when all tasks are done.
 
         Args:
             work: pickled for other processes, as its results are, which are small. It may be run again for a task that
                 was lost, so that two runs of a task may overlap and each must do no harm.
             tasks: in any order.
-            done: called in this process with each task and its result, or with an error of a task that the engine gives
-                up: the other tasks go on, unless `done` raises it.
-            tell: called in this process with the progress that `work` tells; an engine may leave it out.
-                `done` and `tell` are not called at the same time.
+            done: called in this process with each task and its result, or with an error of a task that the executor
+                gives up: the other tasks go on, unless `done` raises it.
+            progress: called in this process with the progress that `work` tells; an executor may leave it out.
+                `done` and `progress` are not called at the same time.
 
         Errors:
-            Whatever `work` raises, unless the engine gives it to `done`; RoboCacheError: tasks cannot be run. The other
-            tasks are ended.
+            Whatever `work` raises, unless the executor gives it to `done`; RoboCacheError: tasks cannot be run. The
+            other tasks are ended.
         """
 
     def __enter__(self) -> object: ...
@@ -123,10 +123,10 @@ class Finished(NamedTuple):
     result: Any
 
 
-def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, tell: Progress) -> Finished | Exception:
+def finished(work: Callable[[TaskT, Progress], Any], task: TaskT, progress: Progress) -> Finished | Exception:
     """Run a task; return its result, or its error as one that can be pickled, with the traceback if it is a defect."""
     try:
-        return Finished(work(task, tell))
+        return Finished(work(task, progress))
     except OSError as error:  # an error of the target; PyAV's subclasses cannot be pickled
         return OSError(error_number(error), os.strerror(error_number(error)), error.filename)
     except RoboCacheError as error:

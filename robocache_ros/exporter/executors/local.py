@@ -22,7 +22,6 @@ import torch
 
 from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.exporter.executors.base import (
-    Executor,
     Finished,
     ResultT,
     Task,
@@ -48,7 +47,7 @@ class Collector(Generic[TaskT]):
         work: runs a task, in each process.
         waiting: the tasks; others may take some of them.
         done: called with each task and its result.
-        tell: called with the progress. `done` and `tell` are called by one thread at a time.
+        progress: called with the progress. `done` and `progress` are called by one thread at a time.
 
     Attributes:
         error: an error that ends the tasks.
@@ -59,12 +58,12 @@ class Collector(Generic[TaskT]):
         work: Callable[[TaskT, Progress], Any],
         waiting: deque[TaskT],
         done: Callable[[TaskT, Any], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
         self.error: BaseException | None = None
         # Pickled before this process runs tasks, which add to what the work caches while a thread would copy it.
         self._assigned = bytes(ForkingPickler.dumps(Assigned(work)))
-        self._waiting, self._done, self._tell = waiting, done, tell
+        self._waiting, self._done, self._progress = waiting, done, progress
         self._lock = threading.Lock()
         self._busy: dict[Connection, TaskT] = {}
         self._thread: threading.Thread | None = None
@@ -79,10 +78,10 @@ class Collector(Generic[TaskT]):
         if self._thread:
             self._thread.join()
 
-    def tell(self, event: Event) -> None:
+    def progress(self, event: Event) -> None:
         """Pass on an event of a task in this process, which an error ends as well."""
         with self._lock:
-            self._tell(event)
+            self._progress(event)
         if self.error:
             raise self.error
 
@@ -127,7 +126,7 @@ class Collector(Generic[TaskT]):
             self._give(connection)
         else:
             with self._lock:
-                self._tell(told)
+                self._progress(told)
 
 
 def next_of(waiting: deque[TaskT]) -> TaskT | None:
@@ -157,7 +156,7 @@ def available_cores() -> int:
 
 
 class LocalProcesses:
-    """An engine: this process, and others, which are started when a run needs them and used by later runs.
+    """An executor: this process, and others, which are started when a run needs them and used by later runs.
 
     Short tasks, for which no process is worth its start, are run by threads of this process if there are no others.
 
@@ -185,39 +184,39 @@ class LocalProcesses:
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
-        """Run tasks; see `Engine`. Each of the other processes imports torch for two seconds first."""
+        """Run tasks; see `Executor`. Each of the other processes imports torch for two seconds first."""
         count = self.parallel(tasks)
         # Largest first, so that no process is busy with a long task after the others have finished.
         ordered = sorted(tasks, key=lambda task: task.size, reverse=True) if count > 1 else tasks
         is_long = any(task.is_long for task in tasks) or sum(task.size for task in tasks) > LONG_BYTES
         if count <= 1:
             for task in ordered:
-                done(task, work(task, tell))
+                done(task, work(task, progress))
         elif is_long or self._others:
-            self._run_with_others(work, deque(ordered), done, tell, count if is_long else len(self._others) + 1)
+            self._run_with_others(work, deque(ordered), done, progress, count if is_long else len(self._others) + 1)
         else:
-            _run_in_threads(work, ordered, done, tell, count)
+            _run_in_threads(work, ordered, done, progress, count)
 
     def _run_with_others(
         self,
         work: Callable[[TaskT, Progress], ResultT],
         waiting: deque[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
         count: int,
     ) -> None:
         """Run tasks in this process and in `count` - 1 others."""
         mine, threads = next_of(waiting), max(1, available_cores() // count)
-        collector = Collector(work, waiting, done, tell)
+        collector = Collector(work, waiting, done, progress)
         with _torch_threads(threads):
             try:
                 while len(self._others) < count - 1:
                     self._others.append(_started(threads))
                 collector.start([other.connection for other in self._others[: count - 1]])
                 while mine and not collector.error:
-                    collector.done(mine, work(mine, collector.tell))
+                    collector.done(mine, work(mine, collector.progress))
                     mine = next_of(waiting)
                 collector.join()
                 if collector.error:
@@ -259,7 +258,7 @@ def _run_in_threads(
     work: Callable[[TaskT, Progress], ResultT],
     tasks: Sequence[TaskT],
     done: Callable[[TaskT, ResultT | RoboCacheError], None],
-    tell: Progress,
+    progress: Progress,
     count: int,
 ) -> None:
     """Run tasks in threads of this process, up to the first error."""
@@ -267,7 +266,7 @@ def _run_in_threads(
 
     def told(event: Event) -> None:
         with lock:
-            tell(event)
+            progress(event)
 
     def run(task: TaskT) -> None:
         result = work(task, told)
@@ -328,43 +327,3 @@ def _end_with_parent() -> None:
     assert parent
     wait([parent.sentinel])
     os._exit(1)  # so that a new export does not share the machine with this process
-
-
-# Runs conversions on other machines, and the tasks of a merge in this process.
-
-
-class MergedLocally:
-    """An engine for a dataset in a folder of this machine alone: another engine runs the long tasks.
-
-    Args:
-        engine: of other machines, which all reach the pieces.
-    """
-
-    remote = True
-
-    def __init__(self, engine: Executor) -> None:
-        self._engine = engine
-
-    def parallel(self, tasks: Sequence[Task]) -> int:
-        """Return how many of these tasks the other engine runs at the same time."""
-        return self._engine.parallel(tasks)
-
-    def run(
-        self,
-        work: Callable[[TaskT, Progress], ResultT],
-        tasks: Sequence[TaskT],
-        done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
-    ) -> None:
-        """Run tasks; see `Engine`."""
-        engine = self._engine if any(task.is_long for task in tasks) else LocalProcesses(1)
-        engine.run(work, tasks, done, tell)
-
-    def __enter__(self) -> MergedLocally:
-        self._engine.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._engine.__exit__(kind, error, trace)

@@ -187,7 +187,7 @@ class _Attempt(Generic[TaskT]):
 
 
 class RayTasks:
-    """An engine: a Ray task for each task, which the dashboard shows by its name.
+    """An executor: a Ray task for each task, which the dashboard shows by its name.
 
     Tasks of lost machines and of killed processes are run again. A task that is out of memory is run once more, with
     twice the memory. An error that a task raises is given to `done`, but for an OSError, which is one of the target.
@@ -227,9 +227,9 @@ class RayTasks:
         work: Callable[[TaskT, Progress], ResultT],
         tasks: Sequence[TaskT],
         done: Callable[[TaskT, ResultT | RoboCacheError], None],
-        tell: Progress,
+        progress: Progress,
     ) -> None:
-        """Run tasks; see `Engine`. What `work` tells is left out: that is a message for every second of a recording."""
+        """Run tasks; see `Executor`. What `work` tells is left out: it is a message for each second of a recording."""
         ray = self._ray
         call, shared = ray.remote(max_retries=0)(_run), ray.put(work)
         waiting = deque(_Attempt(task, self._used(task)) for task in sorted(tasks, key=lambda task: -task.size))
@@ -297,37 +297,37 @@ def _run(work: Callable[[TaskT, Progress], Any], task: TaskT, threads: int) -> F
     return RoboCacheError(f"{printable(task.name, 60)}: {last}; the log of its Ray task has the traceback")
 
 
-# The engine that the options of a command name.
+# The executor that the options of a command name.
 
 
-EXECUTORS = ("here", "ray")
+EXECUTORS = ("local", "ray")
 _MAXIMUM = {"cpus": 1024, "gpus": 64, "memory": 1 << 44}
 _NEED = re.compile(r"(cpus|gpus|memory)=(\d{1,15}(?:\.\d{1,6})?)(MB|GB|MiB|GiB|)")
 
 
 def chosen_executor(
-    on: str = "here", *, jobs: int | None = None, address: str | None = None, per_task: str | None = None
+    executor: str = "local", *, jobs: int | None = None, address: str | None = None, per_task: str | None = None
 ) -> Executor:
-    """Return the engine of an export.
+    """Return what runs the tasks of an export.
 
     Args:
-        on: `here`: processes of this machine; `ray`.
-        jobs: number of processes, here; None: the number of cores.
+        executor: `local`: processes of this machine; `ray`.
+        jobs: number of local processes; None: the number of cores.
         address: of a cluster of Ray, as for `RayTasks`.
         per_task: what Ray reserves for a recording, such as `cpus=2,gpus=0.25,memory=4GB`; the others are estimated.
 
     Errors:
-        RoboCacheError: an option is wrong, or is not one of this engine.
+        RoboCacheError: an option is wrong, or is not one of this executor.
     """
-    if on not in EXECUTORS:
-        raise RoboCacheError(f"on: {printable(on, 40)!r} is not one of {', '.join(EXECUTORS)}")
-    if on == "ray":
+    if executor not in EXECUTORS:
+        raise RoboCacheError(f"executor: {printable(executor, 40)!r} is not one of {', '.join(EXECUTORS)}")
+    if executor == "ray":
         if jobs is not None:
-            raise RoboCacheError("jobs: is for processes of this machine; with --on ray, use --per-task cpus=...")
+            raise RoboCacheError("jobs: is for processes of this machine; with --executor ray, use --per-task cpus=...")
         return RayTasks(address, stated_needs(per_task or ""))
     for name, value in (("address", address), ("per-task", per_task)):
         if value is not None:
-            raise RoboCacheError(f"{name}: is an option of Ray; add --on ray")
+            raise RoboCacheError(f"{name}: is an option of Ray; add --executor ray")
     return LocalProcesses(jobs)
 
 

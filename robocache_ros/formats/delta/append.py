@@ -25,7 +25,7 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.formats.checksums import files_of
 from robocache_ros.formats.dataset_folder import LISTING, LOCK, sync, sync_files
-from robocache_ros.formats.delta.log import TransactionLog, reached, write_data_files
+from robocache_ros.formats.delta.log import TransactionLog, reached, storage_options, write_data_files
 from robocache_ros.formats.delta.schema import APPENDS, EPISODES, LAYOUT, RANGE, TICKS, done
 from robocache_ros.storage.object_store import ObjectStore
 from robocache_ros.storage.paths import is_url
@@ -34,7 +34,6 @@ from robocache_ros.storage.paths import is_url
 
 
 WAIT_S = 10.0  # for the lock of a folder, which an append that ends takes for a moment
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # as botocore reads them
 
 
 class DatasetPlace:
@@ -50,17 +49,8 @@ class DatasetPlace:
 
     @property
     def storage(self) -> dict[str, str]:
-        """Options of deltalake; credentials are those of the environment.
-
-        A commit is put if absent (If-None-Match), so that no other is replaced.
-        """
-        if not self.out.startswith(("s3://", "s3a://")):
-            return {}
-        endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
-        options = {"aws_conditional_put": "etag"}
-        if endpoint:
-            options |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
-        return options
+        """Options of deltalake."""
+        return storage_options(self.out)
 
     def check(self) -> None:
         """Refuse a bucket that does not put if absent, in which commits of others would be lost."""

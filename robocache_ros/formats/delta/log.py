@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,6 +120,23 @@ EPISODES_NUMBERED = "robocache.episodes"  # transaction identifier; its version 
 _PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}  # keeps old versions readable
 _INDEXED = "delta.dataSkippingNumIndexedCols"
 MAX_ATTEMPTS = 1000  # each failure is the success of another process
+
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # as botocore reads them
+
+
+def storage_options(uri: str) -> dict[str, str]:
+    """Return the options of deltalake for a folder or a URL; credentials are those of the environment.
+
+    A commit is put if absent (If-None-Match), so that no other is replaced.
+    """
+    if not uri.startswith(("s3://", "s3a://")):
+        return {}
+    endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+    options = {"aws_conditional_put": "etag"}
+    if endpoint:
+        options |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
+    return options
 
 
 class TransactionLog:

@@ -18,9 +18,8 @@ from robocache_ros.errors import RoboCacheError, printable
 from robocache_ros.extras import need
 from robocache_ros.file_limits import values_of
 from robocache_ros.formats.columns import ArrayRows, ExportedStream, array_of, channels_last, export_columns, read_marks
-from robocache_ros.formats.delta.append import DatasetPlace
-from robocache_ros.formats.delta.log import check_log, reached
-from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT
+from robocache_ros.formats.delta.log import check_log, reached, storage_options
+from robocache_ros.formats.delta.schema import ARRAY, EPISODES, LAYOUT, TICKS
 from robocache_ros.formats.parquet import read_parquet
 from robocache_ros.formats.read import MAX_EPISODES, MAX_STEPS, DatasetError, SourceEpisode, numbers
 from robocache_ros.formats.video_frames import VideoFrames
@@ -85,13 +84,13 @@ def read_tables(folder: Path, version: int | None) -> DeltaTables:
         DatasetError: there are no such tables, or they are not those of this package.
     """
     where = printable(folder)
-    for name in ("episodes", "ticks"):
+    for name in (EPISODES, TICKS):
         check_log(folder, name)
     with _errors(folder):
-        deltalake, place = need("deltalake", "fleet"), DatasetPlace(str(folder))
-        episodes = deltalake.DeltaTable(place.uri("episodes"), version=version, storage_options=place.storage)
+        deltalake, options = need("deltalake", "fleet"), storage_options(str(folder))
+        episodes = deltalake.DeltaTable(f"{folder}/{EPISODES}", version=version, storage_options=options)
         # After that of episodes: it has all ticks of these.
-        ticks = deltalake.DeltaTable(place.uri("ticks"), storage_options=place.storage)
+        ticks = deltalake.DeltaTable(f"{folder}/{TICKS}", storage_options=options)
         of_episodes, actions = (
             need("pyarrow", "datasets").table(table.get_add_actions(flatten=True)).to_pylist()
             for table in (episodes, ticks)
@@ -130,7 +129,7 @@ def tick_rows(folder: Path, files: list[TickFile], episode: EpisodeRow, where: s
     """
     arrow = need("pyarrow", "datasets")
     paths = [file.path for file in files if file.may_have(episode.number)]
-    parts = [read_parquet(file_below(folder, f"ticks/{path}"), equal=("episode", episode.number)) for path in paths]
+    parts = [read_parquet(file_below(folder, f"{TICKS}/{path}"), equal=("episode", episode.number)) for path in paths]
     if not parts:
         raise DatasetError(f"{where}: its ticks are not in the table; append the recording again")
     table = arrow.concat_tables(parts).sort_by("tick").combine_chunks()
@@ -208,7 +207,7 @@ class DeltaEpisodes:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files by which a change of the dataset is noticed: their names are those of their contents."""
-        return tuple(path_below(self.folder, f"ticks/{file.path}") for file in self._files)
+        return tuple(path_below(self.folder, f"{TICKS}/{file.path}") for file in self._files)
 
     def __len__(self) -> int:
         return len(self._episodes)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.append import append_export
 from robocache_ros.exporter.job import export
 from robocache_ros.formats.delta import append as module
 from robocache_ros.formats.delta.append import append_dataset
@@ -152,7 +151,7 @@ def test_recordings_are_appended_by_an_export(tmp_path: Path) -> None:
     recordings = [sensor_recording(tmp_path / f"recording_{seed}", seed, 0.3) for seed in range(2)]
     out = tmp_path / "out"
 
-    results = [append_export([each], sensor_spec(), out, OPTIONS) for each in (*recordings, recordings[0])]
+    results = [export([each], sensor_spec(), out, OPTIONS, append=True) for each in (*recordings, recordings[0])]
 
     assert [result.notes[-1].partition(";")[0] for result in results] == [
         "episodes 0 to 0 were appended",
@@ -177,11 +176,11 @@ def test_another_format_is_not_appended_to(tmp_path: Path) -> None:
     recording = sensor_recording(tmp_path / "recording", 1, 0.3)
 
     with pytest.raises(RoboCacheError, match="append: not for the format lerobot; use --format delta"):
-        append_export([recording], sensor_spec(), tmp_path / "out", replace(OPTIONS, formats=("lerobot",)))
+        export([recording], sensor_spec(), tmp_path / "out", replace(OPTIONS, formats=("lerobot",)), append=True)
     (tmp_path / "data").mkdir(parents=True)
     (tmp_path / "data" / "file").touch()
     with pytest.raises(RoboCacheError, match="is not a Delta Lake dataset; choose another folder"):
-        append_export([recording], sensor_spec(), tmp_path / "data", OPTIONS)
+        export([recording], sensor_spec(), tmp_path / "data", OPTIONS, append=True)
 
 
 def test_files_are_named_by_their_contents_after_an_append(datasets: list[Path], tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from robocache_ros.bags.write import write_bag
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import export, export_together, outputs_of
 from robocache_ros.exporter.planned_recording import Moment, PlannedRecording
-from robocache_ros.exporter.preview import dry_run
 from robocache_ros.formats.validate import validate
 from robocache_ros.spec import VIDEO_TYPES, FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
 from test.decode.video_messages import COMPRESSED_VIDEO, HEIGHT, WIDTH, compressed_video, packets, pictures
+from test.export.conftest import dry_run
 
 START_NS = 1_700_000_000_000_000_000
 COUNT, FIRST_KEY = 40, 10

@@ -37,7 +37,7 @@ def test_tasks_of_other_machines_give_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(shared, "GROUP_BYTES", 1)
     engine = Elsewhere()
-    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, engine=engine).out) == alone
+    assert contents(export(bags, spec, tmp_path / "set", OPTIONS, executor=engine).out) == alone
     assert {"mcap: episodes 1 to 1", "lerobot: videos/front, file 0", "statistics: action"} <= set(engine.tasks)
 
 
@@ -55,7 +55,7 @@ def test_shards_are_written_by_a_task_each_and_have_the_same_bytes(
         monkeypatch.setattr(module, "SHARD_BYTES", 1)
     options, engine = replace(OPTIONS, formats=("rlds", "webdataset")), Elsewhere()
     one = contents(export(bags, spec, tmp_path / "one" / "set", options).out)
-    assert contents(export(bags, spec, tmp_path / "other" / "set", options, engine=engine).out) == one
+    assert contents(export(bags, spec, tmp_path / "other" / "set", options, executor=engine).out) == one
     for name in options.formats:
         tasks = sorted(task for task in engine.tasks if task.startswith(f"{name}: shard"))
         assert tasks == [f"{name}: shard {index} of {len(tasks)}" for index in range(len(tasks))]

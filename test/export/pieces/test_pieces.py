@@ -50,7 +50,7 @@ def test_the_order_in_which_pieces_are_made_changes_no_byte(
         made = [make_pieces_of(task, [plans[""]], store)[0] for task in reversed(plans[""].distinct)]
         return {"": {outcome.recording: outcome for outcome in made}}
 
-    monkeypatch.setattr("robocache_ros.exporter.job.make_pieces", backwards)
+    monkeypatch.setattr("robocache_ros.exporter.datasets.make_pieces", backwards)
     assert contents(export(recordings, spec, tmp_path / "set", NO_MEDIA).out) == undisturbed("none")
 
 
@@ -144,7 +144,7 @@ def test_recordings_with_images_of_two_sizes_are_not_one_dataset(
             (outcomes[task],) = make_pieces_of(task, [each], store)
         return {"": outcomes}
 
-    monkeypatch.setattr("robocache_ros.exporter.job.make_pieces", resized)
+    monkeypatch.setattr("robocache_ros.exporter.datasets.make_pieces", resized)
     with pytest.raises(RoboCacheError, match=r"streams\.front: 224x224 .* in .*lift, 112x112 .* in .*again; give it"):
         export(bags, spec, tmp_path / "set")
 

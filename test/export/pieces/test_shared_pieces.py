@@ -18,11 +18,10 @@ from robocache_ros.exporter.job import ExportResult, export
 from robocache_ros.exporter.piece_store import PieceStore
 from robocache_ros.exporter.pieces import Checksums
 from robocache_ros.exporter.planned_recording import planned
-from robocache_ros.exporter.preview import dry_run
 from robocache_ros.exporter.recordings import load_manifest
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import ROBOCACHE, ROOT, named
+from test.export.conftest import ROBOCACHE, ROOT, dry_run, named
 from test.export.pieces.conftest import Contents, contents
 
 NO_MEDIA = DatasetOptions(media="none")

@@ -14,9 +14,10 @@ from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter import preview as dry_run_module
 from robocache_ros.exporter.job import export
 from robocache_ros.exporter.planned_recording import PlannedRecording, moment, planned
-from robocache_ros.exporter.preview import dry_run, expect, match
+from robocache_ros.exporter.preview import expect, match
 from robocache_ros.spec import FusionSpec, load_spec
 from robocache_ros.spec.dataset import DatasetOptions
+from test.export.conftest import dry_run
 
 NO_MEDIA = DatasetOptions(media="none")
 
@@ -107,7 +108,7 @@ def test_a_dry_run_knows_what_an_earlier_export_has_converted(
 
     spec = spec.without_cameras()
     with monkeypatch.context() as patched:
-        patched.setattr("robocache_ros.exporter.job.merge_pieces", full)
+        patched.setattr("robocache_ros.exporter.datasets.merge_pieces", full)
         with pytest.raises(RoboCacheError, match="disk: full"):
             export(bags[:1], spec, tmp_path / "set", NO_MEDIA)
     monkeypatch.setattr(dry_run_module, "_estimate", lambda *_: None)

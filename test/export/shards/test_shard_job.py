@@ -11,11 +11,11 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import Output, export
-from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
+from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.exporter.target import new_dataset
 from robocache_ros.spec import FusionSpec
 from robocache_ros.spec.dataset import DatasetOptions
-from test.export.conftest import named
+from test.export.conftest import export_shard, named
 
 NO_MEDIA = DatasetOptions(media="none")
 Run = Callable[..., ShardResult]
@@ -48,7 +48,7 @@ def run(recordings: list[Path], spec: FusionSpec, tmp_path: Path) -> Run:
     def one(index: int, count: int = 3, bags: list[Path] = recordings, **more: Any) -> ShardResult:
         out, pieces = tmp_path / "out" / "set", tmp_path / "pieces"
         outputs = [Output("", spec, NO_MEDIA)]
-        return export_shard(bags, outputs, out, Shard(index, count), **{"pieces": pieces, **more})
+        return export_shard(bags, outputs, out, f"{index}/{count}", **{"pieces": pieces, **more})
 
     return one
 
@@ -176,7 +176,7 @@ def test_several_formats_and_datasets_are_written_together(
     ]
     for again in (False, True):
         told = [
-            export_shard(recordings, outputs, tmp_path / "sets", Shard(index, 2), pieces=tmp_path / "pieces")
+            export_shard(recordings, outputs, tmp_path / "sets", f"{index}/2", pieces=tmp_path / "pieces")
             for index in range(2)
         ]
         assert [result.written for result in told] == (["before"] * 2 if again else ["waiting", "here"])

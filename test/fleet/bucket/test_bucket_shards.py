@@ -11,9 +11,9 @@ import pytest
 
 from robocache_ros.errors import RoboCacheError
 from robocache_ros.exporter.job import Output, export
-from robocache_ros.exporter.shards import Shard, ShardResult, export_shard
+from robocache_ros.exporter.shards import ShardResult
 from robocache_ros.spec import FusionSpec
-from test.export.conftest import bags, named, spec  # noqa: F401 - fixtures
+from test.export.conftest import bags, export_shard, named, spec  # noqa: F401 - fixtures
 from test.fleet.bucket.conftest import NO_MEDIA, Contents, contents, objects
 from test.fleet.s3_server import Bucket
 
@@ -26,7 +26,7 @@ def run(s3: Bucket, bags: list[Path], spec: FusionSpec) -> Run:  # noqa: F811
 
     def one(index: int, **more: Any) -> ShardResult:
         outputs, pieces = [Output("", spec, NO_MEDIA)], f"{s3.url}/pieces"
-        return export_shard(bags, outputs, f"{s3.url}/out", Shard(index, 2), pieces=pieces, **more)
+        return export_shard(bags, outputs, f"{s3.url}/out", f"{index}/2", pieces=pieces, **more)
 
     return one
 

@@ -95,7 +95,7 @@ def test_a_task_that_cannot_use_the_bucket_ends_the_export_and_no_recording_is_l
     s3: Bucket, bags: list[Path], spec: FusionSpec
 ) -> None:
     with pytest.raises(StoreError, match="the credentials have expired"):
-        export(bags, spec, f"{s3.url}/out", NO_MEDIA, on_error="skip", engine=ExpiredElsewhere())
+        export(bags, spec, f"{s3.url}/out", NO_MEDIA, on_error="skip", executor=ExpiredElsewhere())
 
 
 @pytest.mark.parametrize("during", [Converted, Merging])

@@ -22,16 +22,16 @@ VECTORS = DatasetOptions(formats=("mcap", "diffusion_policy"), media="none")
 def test_the_datasets_have_the_bytes_of_local_ones(
     s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents], options: DatasetOptions
 ) -> None:
-    export(bags, spec, f"{s3.url}/out", options, engine=Elsewhere(remote=True))
+    export(bags, spec, f"{s3.url}/out", options, executor=Elsewhere(remote=True))
     assert objects(s3) == local(options)
     assert hidden(s3) == [".robocache/complete.json"]
 
 
 def test_a_dataset_is_replaced(s3: Bucket, bags: list[Path], spec: FusionSpec, local: Callable[..., Contents]) -> None:
     mcap = DatasetOptions(formats=("mcap",), media="none")
-    export(bags, spec, f"{s3.url}/out", mcap, engine=Elsewhere(remote=True))
+    export(bags, spec, f"{s3.url}/out", mcap, executor=Elsewhere(remote=True))
     assert objects(s3) == local(mcap)
-    export(bags, spec, f"{s3.url}/out", NO_MEDIA, engine=Elsewhere(remote=True), overwrite=True)
+    export(bags, spec, f"{s3.url}/out", NO_MEDIA, executor=Elsewhere(remote=True), overwrite=True)
     assert objects(s3) == local()
 
 
@@ -40,7 +40,7 @@ def test_several_datasets_are_listed_as_local_ones(
 ) -> None:
     options = DatasetOptions(formats=("webdataset", "mcap"), media="none")
     outputs = outputs_of([("panda", spec)], [10, 5], options)
-    export_together(bags[:1], outputs, f"{s3.url}/out", engine=Elsewhere(remote=True))
+    export_together(bags[:1], outputs, f"{s3.url}/out", executor=Elsewhere(remote=True))
     export_together(bags[:1], outputs, tmp_path / "out")
     there = {f.relative_to(tmp_path / "out").as_posix(): f for f in (tmp_path / "out").rglob("*") if f.is_file()}
     assert objects(s3) == {name: file.read_bytes() for name, file in there.items()}
@@ -58,6 +58,6 @@ def test_the_target_is_empty_until_all_files_are_written(
         found.append(set(objects(s3)))
 
     monkeypatch.setattr(engine, "run", watched)
-    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), engine=engine)
+    export(bags, spec, f"{s3.url}/out", DatasetOptions(formats=("robomimic",), media="none"), executor=engine)
     assert found == [set(), set()]
     assert "dataset.hdf5" in objects(s3)

@@ -85,7 +85,7 @@ def drive(recordings: list[Path], spec: FusionSpec, out: Path, address: str, mom
             if len(converted) == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    export(recordings, spec, out, engine=KillingRay(address, moments, out), progress=progress)
+    export(recordings, spec, out, executor=KillingRay(address, moments, out), progress=progress)
 
 
 def main() -> None:

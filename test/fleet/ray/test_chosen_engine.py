@@ -27,15 +27,18 @@ def test_this_machine_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"on": "spark"}, "on: 'spark' is not one of here, ray"),
-        ({"address": "head:6379"}, "address: is an option of Ray; add --on ray"),
-        ({"per_task": "cpus=2"}, "per-task: is an option of Ray; add --on ray"),
-        ({"on": "ray", "jobs": 2}, "jobs: is for processes of this machine; with --on ray, use --per-task"),
-        ({"on": "ray", "per_task": "cores=2"}, "per-task: 'cores=2'; write for example cpus=2,gpus=0.25,memory=4GB"),
-        ({"on": "ray", "per_task": "cpus=2GB"}, "per-task: 'cpus=2GB'; write"),
-        ({"on": "ray", "per_task": "cpus=1,cpus=2"}, "per-task: 'cpus=1,cpus=2'; write"),
-        ({"on": "ray", "per_task": "cpus=0"}, "per-task: cpus is not in the range up to 1,024"),
-        ({"on": "ray", "per_task": "memory=99999999GB"}, "per-task: memory is not in the range"),
+        ({"executor": "spark"}, "executor: 'spark' is not one of local, ray"),
+        ({"address": "head:6379"}, "address: is an option of Ray; add --executor ray"),
+        ({"per_task": "cpus=2"}, "per-task: is an option of Ray; add --executor ray"),
+        ({"executor": "ray", "jobs": 2}, "jobs: is for processes of this machine; with --executor ray, use --per-task"),
+        (
+            {"executor": "ray", "per_task": "cores=2"},
+            "per-task: 'cores=2'; write for example cpus=2,gpus=0.25",
+        ),
+        ({"executor": "ray", "per_task": "cpus=2GB"}, "per-task: 'cpus=2GB'; write"),
+        ({"executor": "ray", "per_task": "cpus=1,cpus=2"}, "per-task: 'cpus=1,cpus=2'; write"),
+        ({"executor": "ray", "per_task": "cpus=0"}, "per-task: cpus is not in the range up to 1,024"),
+        ({"executor": "ray", "per_task": "memory=99999999GB"}, "per-task: memory is not in the range"),
     ],
 )
 def test_an_option_that_is_wrong_is_one_line(options: dict[str, Any], expected: str) -> None:

@@ -14,7 +14,6 @@ from unittest.mock import ANY
 import pytest
 
 from robocache_ros.errors import RoboCacheError
-from robocache_ros.exporter.append import append_export
 from robocache_ros.exporter.executors.base import Resources
 from robocache_ros.exporter.executors.ray import RayTasks, _check, chosen_executor
 from robocache_ros.exporter.job import export
@@ -39,7 +38,7 @@ def test_any_number_of_workers_makes_the_bytes_of_one_process(
     told: list[Event] = []
     engine = chosen_executor("ray", per_task=f"cpus={CPUS // workers}")
 
-    out = export(recordings, sensor_spec(), tmp_path / "set", engine=engine, progress=told.append).out
+    out = export(recordings, sensor_spec(), tmp_path / "set", executor=engine, progress=told.append).out
 
     assert contents(out) == undisturbed
     assert [event.jobs for event in told if isinstance(event, Started)] == [workers]
@@ -53,7 +52,7 @@ def test_a_recording_that_cannot_be_read_is_found_by_its_task(
     bad.write_bytes(b"no recording")
 
     with pytest.raises(RoboCacheError) as error:
-        export([*recordings, bad], sensor_spec(), tmp_path / "set", engine=chosen_executor("ray"))
+        export([*recordings, bad], sensor_spec(), tmp_path / "set", executor="ray")
 
     first, last = str(error.value).splitlines()
     assert "bad.mcap" in first
@@ -64,7 +63,16 @@ def test_a_recording_that_cannot_be_read_is_found_by_its_task(
 def command(recordings: list[Path], tmp_path: Path, *more: str) -> list[str]:
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(sensor_spec().to_dict()))
-    arguments = ["export", *map(str, recordings), "--spec", str(spec), "--out", str(tmp_path / "set"), "--on", "ray"]
+    arguments = [
+        "export",
+        *map(str, recordings),
+        "--spec",
+        str(spec),
+        "--out",
+        str(tmp_path / "set"),
+        "--executor",
+        "ray",
+    ]
     return [*ROBOCACHE, *arguments, *more]
 
 
@@ -95,9 +103,9 @@ def test_a_dataset_in_a_bucket_has_the_bytes_of_a_local_one(
 def test_ray_appends_the_files_of_one_process(ray_address: str, recordings: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake (the fleet extra)")
     options, found = DatasetOptions(formats=("delta",), media="none"), []
-    for name, on in (("one", "here"), ("ray", "ray")):
+    for name in ("local", "ray"):
         for some in (recordings[:1], recordings[1:]):
-            append_export(some, sensor_spec(), tmp_path / name, options, engine=chosen_executor(on))
+            export(some, sensor_spec(), tmp_path / name, options, append=True, executor=name)
         files = contents(tmp_path / name)
         found.append({file: files[file] for file in files if file.endswith((".parquet", "robocache.json"))})
     assert len(found[0]) > 4
@@ -168,7 +176,7 @@ def test_a_target_that_is_taken_is_refused_before_ray_is_started(recordings: lis
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "notes.txt").write_text("mine")
     with pytest.raises(RoboCacheError, match="set: exists; choose another folder"):
-        export(recordings, sensor_spec(), tmp_path / "set", engine=RayTasks("127.0.0.1:1"))
+        export(recordings, sensor_spec(), tmp_path / "set", executor=RayTasks("127.0.0.1:1"))
 
 
 def test_killed_workers_and_a_killed_driver_change_no_byte(
