@@ -30,9 +30,9 @@ def run_process(rank: int, folder: str) -> None:
         whole = trainer(batch_size=4, **options)
         found[name] = _found(whole, losses(whole, STEPS))
         first = trainer(batch_size=4, **options)
-        before = losses(first, STOP)
+        before, state = losses(first, STOP), first.state_dict()
         second = trainer(batch_size=4, **options)
-        second.load_state_dict(first.state_dict())
+        second.load_state_dict(state)
         found[f"{name} resumed"] = _found(second, before + losses(second, STEPS - STOP))
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.barrier()  # none closes its connections while another one uses them
