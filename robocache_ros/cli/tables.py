@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
@@ -17,6 +16,7 @@ from rich.table import Table
 from robocache_ros.errors import number_of, printable
 from robocache_ros.spec import FusionSpec, StreamSpec
 from robocache_ros.spec.layout import Layout
+from robocache_ros.storage.paths import AnyPath
 
 if TYPE_CHECKING:
     from robocache_ros.bags.describe import BagInfo, FrameInfo
@@ -60,7 +60,7 @@ def say(text: str) -> None:
     console.print(escape(text), soft_wrap=True, highlight=False)
 
 
-def argument(path: Path | str) -> str:
+def argument(path: AnyPath | str) -> str:
     """Return a path as an argument of a command that is printed, for a shell."""
     return shlex.quote(printable(path, PATH))
 
